@@ -1,0 +1,32 @@
+# What a checkout needs is set up by the targets themselves, in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ROOM := ORT_DISABLE_TELEMETRY=1
+
+.PHONY: demo test lint bench clean
+.DEFAULT_GOAL := test
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'edgepack needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)  ## Build the example, push it over SSH to a server of its own, measure it there
+	$(ROOM) $(BIN)/edgepack demo
+
+test: $(READY)  ## All tests, in parallel and in random order
+	$(ROOM) $(BIN)/python -m pytest -n auto
+
+lint: $(READY)  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## Print speed ratios, each measured in one run
+	$(ROOM) $(BIN)/python tests/bench/run.py
+
+clean:
+	rm -rf $(VENV) build dist demo

@@ -1,0 +1,132 @@
+"""Every error that edgepack raises on purpose, in one tree.
+
+::
+
+    EdgepackError
+    ├── UsageError          2   the command line asks for something that is not there
+    ├── ProfileError        3   a YAML file (project, profile, inventory) is wrong
+    ├── ModelError          4   the model cannot be read, or cannot be taken
+    │   └── SamplesError    4   the samples do not fit the model
+    ├── ToolError           5   a program or library that a step needs is missing or failed
+    ├── StepError           6   a step did not do, or could not prove, what it was asked
+    ├── BundleError         7   a bundle is incomplete, altered or unreadable
+    ├── DeviceError         8   a device cannot be reached, trusted or used
+    ├── RemoteCommandError  9   a command on a device failed
+    ├── LimitError         10   a variant misses a limit that the project sets
+    └── InconclusiveError  11   the measurement does not settle the question
+
+Exit code 130 is Ctrl-C and 70 is a bug in edgepack; neither is raised from here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class EdgepackError(Exception):
+    """A problem with a remedy: what was found, where, and what to do about it.
+
+    Args:
+        problem: What was found, with the values that were received.
+        hint: What to do: a command, a line to add, or the values that are allowed.
+        where: A file with line and column, a flag or a device, where that helps.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problem: str, *, hint: str, where: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+        self.where = where
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.problem}\n  hint: {self.hint}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross the border of worker processes; keyword arguments need help with that.
+        return (_rebuild, (type(self), self.problem, self.hint, self.where))
+
+
+def _rebuild(kind: type[EdgepackError], problem: str, hint: str, where: str) -> EdgepackError:
+    return kind(problem, hint=hint, where=where)
+
+
+class UsageError(EdgepackError):
+    """The command line or a function's argument asks for something that is not there."""
+
+    exit_code = 2
+
+
+class ProfileError(EdgepackError):
+    """A YAML file (project, profile, inventory) says something that cannot be meant."""
+
+    exit_code = 3
+
+
+class ModelError(EdgepackError):
+    """The model cannot be read, or edgepack or the target cannot take it."""
+
+    exit_code = 4
+
+
+class SamplesError(ModelError):
+    """The samples do not fit the model, or cannot be read."""
+
+
+class ToolError(EdgepackError):
+    """A program or library that a step needs is missing or failed."""
+
+    exit_code = 5
+
+
+class StepError(EdgepackError):
+    """A step did not do, or could not prove, what it was asked."""
+
+    exit_code = 6
+
+
+class BundleError(EdgepackError):
+    """A bundle is incomplete, altered or unreadable."""
+
+    exit_code = 7
+
+
+class DeviceError(EdgepackError):
+    """A device cannot be reached, trusted or used."""
+
+    exit_code = 8
+
+
+class RemoteCommandError(EdgepackError):
+    """A command on a device failed, or took longer than it may."""
+
+    exit_code = 9
+
+
+class LimitError(EdgepackError):
+    """A variant misses a limit that the project sets."""
+
+    exit_code = 10
+
+
+class InconclusiveError(EdgepackError):
+    """The measurement does not settle the question that was asked."""
+
+    exit_code = 11
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """Say which allowed word is nearest to the one received, or list all of them.
+
+    Returns:
+        ``did you mean 'x'?`` when one is near, else ``one of: a, b, c``.
+    """
+    choices = sorted(allowed)
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"one of: {', '.join(choices)}" if choices else "there are none"

@@ -1,0 +1,223 @@
+"""Child processes: programs with a deadline, and workers that run steps.
+
+The only module that starts processes on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar, cast
+
+from edgepack.errors import ToolError
+from edgepack.worker import receive, send
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """How a program ended."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    """128 + N where signal N ended it, as a shell says it."""
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def text(self) -> str:
+        """Stdout as text; bytes that are not UTF-8 are replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def last_lines(self) -> str:
+        """The last ten lines of stderr, each marked as the program's own words."""
+        lines = self.stderr.decode("utf-8", "replace").strip().splitlines()[-10:]
+        return "".join(f"\n  | {line}" for line in lines)
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this process's environment for a child, with onnxruntime's telemetry off."""
+    return {**os.environ, "ORT_DISABLE_TELEMETRY": "1", **(extra or {})}
+
+
+def start_program(
+    argv: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.PIPE,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a process group of its own; ending the group is the caller's duty.
+
+    Raises:
+        ToolError: The program is missing.
+    """
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            env=child_environment(environment),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ToolError(
+            f"cannot run {argv[0]!r}: {error.strerror}", hint=f"install {argv[0]!r}, or fix PATH"
+        ) from error
+
+
+def run_program(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    cwd: Path | None = None,
+    input_bytes: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+) -> ProgramResult:
+    """Run a program to its end in a process group of its own, and kill the group if it must stop.
+
+    Raises:
+        ToolError: The program is missing or took longer than ``timeout_s``.
+    """
+    child = start_program(argv, cwd=cwd, environment=environment)
+    try:
+        stdout, stderr = child.communicate(input_bytes, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(
+            f"{argv[0]!r} took longer than {timeout_s:g} s and was stopped",
+            hint="look at what it waits for: " + " ".join(argv),
+        ) from error
+    finally:
+        if child.returncode is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    code = child.returncode
+    return ProgramResult(tuple(argv), code if code >= 0 else 128 - code, stdout, stderr)
+
+
+class Workers:
+    """Processes that run library code: their memory is theirs, and they can crash or be killed.
+
+    Use it as a context manager; leaving it kills whatever still runs. :meth:`call` may be used
+    from several threads; each call gets a process to itself, and idle processes are used again.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._slots = threading.Semaphore(count)
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._all: list[_Worker] = []
+        self._killed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for worker in self._all:
+            worker.close()
+
+    def kill(self) -> None:
+        """Kill every worker, whatever it computes; calls that wait for one raise ToolError."""
+        with self._lock:
+            self._killed = True
+            for worker in self._all:
+                worker.kill()
+
+    def call(self, function: Callable[..., Value], *arguments: object) -> Value:
+        """Run a module-level function in a worker and return what it returns.
+
+        Raises:
+            EdgepackError: Whatever the function raised.
+            ToolError: The process died; the message has the last lines it printed.
+        """
+        with self._slots:
+            worker = self._take()
+            try:
+                return worker.call(function, arguments)
+            finally:
+                if worker.is_alive:
+                    with self._lock:
+                        self._idle.append(worker)
+
+    def _take(self) -> _Worker:
+        with self._lock:
+            if self._killed:
+                raise ToolError("the build was stopped", hint="start it again")
+            if self._idle:
+                return self._idle.pop()
+            worker = _Worker()
+            self._all.append(worker)
+            return worker
+
+
+class _Worker:
+    """One ``python -m edgepack.worker``. What it prints goes to a file, for error messages."""
+
+    def __init__(self) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "edgepack.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=child_environment(),
+            start_new_session=True,
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child.poll() is None
+
+    def call(self, function: Callable[..., Value], arguments: tuple[object, ...]) -> Value:
+        stdin, stdout = self._child.stdin, self._child.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("a worker is always started with both pipes")
+        try:
+            send(stdin, (function, arguments))
+            kind, value = receive(stdout)
+        except (EOFError, BrokenPipeError) as error:
+            raise self._died(function.__qualname__) from error
+        if kind == "error":
+            raise value
+        if kind == "bug":
+            raise RuntimeError(f"in a worker process:\n{value}")
+        return cast("Value", value)
+
+    def _died(self, doing: str) -> ToolError:
+        code = self._child.wait()
+        self._log.seek(0)
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()[-10:]
+        end = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return ToolError(
+            f"the process that ran {doing!r} died with {end}"
+            + "".join(f"\n  | {line}" for line in lines),
+            hint="a library crashed on this model, or memory ran out: try --jobs 1, a smaller"
+            " sample limit, or a simpler export",
+        )
+
+    def kill(self) -> None:
+        if self._child.poll() is None:
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def close(self) -> None:
+        """Release the pipes of a worker that was killed."""
+        for pipe in (self._child.stdin, self._child.stdout, self._log):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()

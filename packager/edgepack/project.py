@@ -1,0 +1,245 @@
+"""The project file, ``edgepack.yaml``: one model, its inputs, samples, limits and targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edgepack.errors import UsageError
+from edgepack.profile import Id, StrictModel
+from edgepack.yaml_source import YamlSource, read_yaml
+
+PROJECT_FILE = "edgepack.yaml"
+
+Positive = Annotated[int, Field(gt=0)]
+HookName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""``module:function``, found with the project's folder on the path."""
+
+
+class Letterbox(StrictModel):
+    """Scale the whole image into a square, keep its shape, fill the rest."""
+
+    letterbox: Positive
+    """Side of the square in pixels."""
+    pad: Annotated[int, Field(ge=0, le=255)] = 114
+    """Value of the filling, before ``scale``."""
+
+
+class ShortSideCrop(StrictModel):
+    """Scale so that the shorter side has a size, then cut a square from the centre."""
+
+    short_side: Positive
+    crop: Positive
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> Self:
+        if self.crop > self.short_side:
+            raise ValueError(
+                f"crop {self.crop} is larger than short_side {self.short_side}"
+                " | a crop must fit into the scaled image"
+            )
+        return self
+
+
+class Stretch(StrictModel):
+    """Scale to a size, whatever the shape of the image."""
+
+    width: Positive
+    height: Positive
+
+
+class ImageInput(StrictModel):
+    """How an image file becomes an input tensor.
+
+    Resizing is bilinear with antialiasing, as Pillow does it; the crop starts at
+    ``floor((w - s) / 2)``; then order, scale, mean, std and layout apply, in this sequence.
+    """
+
+    resize: Letterbox | ShortSideCrop | Stretch
+    order: Literal["RGB", "BGR", "GRAY"] = "RGB"
+    scale: float = 1.0
+    mean: list[float] = []
+    """One value per channel, in ``order``, subtracted after ``scale``. Empty: zeros."""
+    std: list[float] = []
+    """One value per channel, in ``order``, divided by last. Empty: ones."""
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+
+    @model_validator(mode="after")
+    def _per_channel(self) -> Self:
+        channels = 1 if self.order == "GRAY" else 3
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if values and len(values) != channels:
+                raise ValueError(
+                    f"{key!r} has {len(values)} values"
+                    f" | {self.order} has {channels} channels: give one value for each"
+                )
+        if any(value == 0 for value in self.std):
+            raise ValueError("'std' holds a 0 | it is divided by: give the standard deviation")
+        return self
+
+
+class InputDescription(StrictModel):
+    """What one input of the model is made from."""
+
+    image: ImageInput
+
+
+class OutputDescription(StrictModel):
+    """What one output of the model means. Carried into the bundle."""
+
+    kind: Literal["classification", "raw"] = "raw"
+    labels: str | None = None
+    """A file of the project's ``files`` with one label a line."""
+
+
+class PythonMetric(StrictModel):
+    """A metric of the user's own: ``(outputs, labels) -> float``, called once over the set."""
+
+    python: HookName
+    higher_is_better: bool
+
+
+class SampleSource(StrictModel):
+    """Where samples come from: exactly one of the first four keys."""
+
+    path: str | None = None
+    """An ``.npz`` with one array per input; the leading axis is the sample."""
+    images: str | None = None
+    """A folder of images, used with the description of the model's one image input."""
+    test_data: str | None = None
+    """A glob of ONNX test data folders (``input_0.pb`` and so on)."""
+    python: HookName | None = None
+    """A callable that returns an iterable of ``{input: array}`` or ``({input: array}, label)``."""
+    labels: str | None = None
+    """npz: the key that holds the labels. images: a CSV file of ``file,label``, or ``folders``
+    where each class has a folder."""
+    limit: Positive | None = None
+    """Take this many samples, the first in the file or evenly spread over a folder's names."""
+
+    @model_validator(mode="after")
+    def _exactly_one_source(self) -> Self:
+        keys = ("path", "images", "test_data", "python")
+        given = [key for key in keys if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"samples need exactly one source, found {', '.join(given) or 'none'}"
+                f" | give one of {', '.join(keys)}"
+            )
+        return self
+
+
+class EvaluationSource(SampleSource):
+    """Samples to judge by, and the metric."""
+
+    metric: Literal["top1", "agreement"] | PythonMetric | None = None
+    """Default: ``top1`` with labels, ``agreement`` with fp32 without."""
+
+
+class Samples(StrictModel):
+    """The two sets of samples. One source for both is split 80 to 20 by content."""
+
+    calibration: SampleSource | None = None
+    evaluation: EvaluationSource | None = None
+
+
+class Limits(StrictModel):
+    """What a variant may lose. There are no defaults: without a limit, nothing is refused."""
+
+    metric_drop: Annotated[float, Field(ge=0)] | None = None
+    """Absolute, in the metric's own unit."""
+    min_sqnr_db: float | None = None
+    """Signal to noise against fp32 in dB, for the worst group of channels of the worst output."""
+
+
+class Project(StrictModel):
+    """The content of ``edgepack.yaml``."""
+
+    schema_version: Literal[1]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*$")]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*$")] = "0.0.0"
+    model: str
+    files: list[str] = []
+    """Files carried into the bundle: labels, tokenizers."""
+    dims: dict[str, Positive] = {}
+    """Values for symbolic dimensions."""
+    inputs: dict[str, InputDescription] = {}
+    outputs: dict[str, OutputDescription] = {}
+    samples: Samples = Samples()
+    targets: list[Id] = []
+    limits: Limits = Limits()
+    interpreter: str | None = None
+    """The Python that runs the project's hooks; default: the one edgepack runs in."""
+
+
+@dataclass(frozen=True)
+class LoadedProject:
+    """A project, the folder that its paths are relative to, and where its keys stand."""
+
+    project: Project
+    folder: Path
+    source: YamlSource | None = None
+    """None when the project was made up for a bare model file."""
+
+    @property
+    def model_path(self) -> Path:
+        """The model file."""
+        return self.folder / self.project.model
+
+    def where(self, *path: str | int) -> str:
+        """Return ``file:line:column`` of a key, or nothing for a made-up project."""
+        return self.source.where(path) if self.source else ""
+
+
+def read_project(path: Path) -> LoadedProject:
+    """Read a project file.
+
+    Raises:
+        ProfileError: The file is missing or wrong.
+    """
+    source = read_yaml(path)
+    return LoadedProject(source.parse(Project), path.resolve().parent, source)
+
+
+def project_for_model(model: Path) -> LoadedProject:
+    """Make up a project for a bare model file: its name and nothing else.
+
+    Raises:
+        UsageError: The file's name gives no usable project name.
+    """
+    stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.stem).strip("-")
+    name = "-".join(part for part in stem.split("-") if part)
+    if not name:
+        raise UsageError(
+            f"cannot name a project after {model.name!r}",
+            hint="rename the file, or write an edgepack.yaml (edgepack init MODEL)",
+        )
+    return LoadedProject(
+        Project(schema_version=1, name=name, model=model.name), model.resolve().parent
+    )
+
+
+def find_project(model: Path | None, project_file: Path | None) -> LoadedProject:
+    """Return the project to build: a file that was named, a bare model, or the one lying here.
+
+    Raises:
+        UsageError: There is none.
+        ProfileError: The project file is wrong.
+    """
+    if model is not None and project_file is not None:
+        raise UsageError(
+            "both a model and a project file are given", hint="give one of MODEL and --project"
+        )
+    if project_file is not None:
+        return read_project(project_file)
+    if model is not None:
+        return project_for_model(model)
+    if Path(PROJECT_FILE).is_file():
+        return read_project(Path(PROJECT_FILE))
+    raise UsageError(
+        f"no model is given and there is no {PROJECT_FILE} here",
+        hint="name a model (edgepack build MODEL --target ID), or write a project file with"
+        " 'edgepack init MODEL'",
+    )

@@ -1,0 +1,69 @@
+"""A worker process: reads calls on stdin, answers on stdout, ends when stdin ends.
+
+Started by :class:`edgepack.processes.Workers` as ``python -m edgepack.worker``. What libraries
+print goes to stderr, because stdout carries the answers.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+import traceback
+from typing import IO, Any
+
+from edgepack.errors import EdgepackError
+
+_HEADER_BYTES = 8
+
+
+def send(stream: IO[bytes], message: object) -> None:
+    """Write one pickled message with its length before it."""
+    data = pickle.dumps(message)
+    stream.write(len(data).to_bytes(_HEADER_BYTES, "big") + data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Any:  # noqa: ANN401  (any picklable value)
+    """Return the next message.
+
+    Raises:
+        EOFError: The other side is gone.
+    """
+    header = stream.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES:
+        raise EOFError
+    data = stream.read(int.from_bytes(header, "big"))
+    return pickle.loads(data)  # noqa: S301  (the other side is our own parent or child)
+
+
+def _read_calls(stream: IO[bytes], calls: queue.Queue[Any]) -> None:
+    """Queue calls; when the parent is gone, end this process whatever it is computing."""
+    try:
+        while True:
+            calls.put(receive(stream))
+    except EOFError:
+        os._exit(0)
+
+
+def main() -> None:
+    """Serve calls until stdin ends."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    calls: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
+    while True:
+        function, arguments = calls.get()
+        try:
+            answer = ("value", function(*arguments))
+        except EdgepackError as error:
+            answer = ("error", error)
+        except BaseException:  # noqa: BLE001  (the parent raises it as a bug, with this traceback)
+            answer = ("bug", traceback.format_exc())
+        send(answers, answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pickle
+
+from edgepack import errors
+from edgepack.errors import EdgepackError, SamplesError, nearest
+
+
+def error_classes(base=EdgepackError):
+    for kind in base.__subclasses__():
+        yield kind
+        yield from error_classes(kind)
+
+
+def test_exit_codes_when_compared_are_unique_per_branch():
+    codes = [kind.exit_code for kind in EdgepackError.__subclasses__()]
+    assert sorted(codes) == list(range(2, 12))
+
+
+def test_tree_when_read_in_the_docstring_names_every_class_and_code():
+    for kind in error_classes():
+        line = next(line for line in errors.__doc__.splitlines() if kind.__name__ in line)
+        assert f" {kind.exit_code} " in line
+
+
+def test_error_when_it_crosses_processes_keeps_everything():
+    error = pickle.loads(pickle.dumps(SamplesError("p", hint="h", where="w")))
+    assert (type(error), str(error)) == (SamplesError, "w: p\n  hint: h")
+
+
+def test_nearest_when_nothing_is_near_lists_all():
+    assert nearest("raspbery-pi", ["raspberry-pi", "x"]) == "did you mean 'raspberry-pi'?"
+    assert nearest("zzz", ["b", "a"]) == "one of: a, b"
