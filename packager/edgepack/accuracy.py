@@ -1,0 +1,156 @@
+"""How well a variant keeps what fp32 computes: metrics, and closeness of outputs. Pure numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+EQUAL_SQNR_DB = 200.0
+"""Stands for outputs that are equal: more than float32 can express."""
+SIMILAR_RANGE = 16.0
+"""Channels whose ranges differ by no more than this factor are judged together."""
+
+
+def sqnr_db(signal: float, noise: float) -> float:
+    """Return the signal to noise ratio in dB of two energies; 200 when there is no noise."""
+    if math.isnan(noise) or math.isinf(noise):
+        return -math.inf
+    if noise == 0:
+        return EQUAL_SQNR_DB
+    return min(EQUAL_SQNR_DB, 10 * math.log10(signal / noise)) if signal > 0 else -math.inf
+
+
+def min_sqnr_db(reference: Mapping[str, Array], outputs: Mapping[str, Array]) -> float:
+    """Return the smallest SQNR over the outputs, each taken whole.
+
+    Outputs of integers or bools count as equal if at least 99 in 100 values are.
+    """
+    return min(array_sqnr_db(reference[name], outputs[name]) for name in reference)
+
+
+def array_sqnr_db(reference: Array, output: Array) -> float:
+    """Return the SQNR of one output against its reference."""
+    if reference.shape != output.shape:
+        return -math.inf
+    if reference.dtype.kind != "f":
+        same = float(np.mean(reference == output)) if reference.size else 1.0
+        return EQUAL_SQNR_DB if same >= 0.99 else -math.inf
+    wide = reference.astype(np.float64)
+    if np.array_equal(reference, output, equal_nan=True):
+        return EQUAL_SQNR_DB
+    return sqnr_db(float(np.sum(wide**2)), float(np.sum((wide - output) ** 2)))
+
+
+def class_scores(output: Array) -> Array | None:
+    """Return an output of one sample as a vector of class scores, or None if it is not one.
+
+    Scores have one axis longer than 1, whatever axes of length 1 are around it.
+    """
+    scores = output.squeeze()
+    return scores if scores.ndim == 1 and scores.size > 1 and scores.dtype.kind == "f" else None
+
+
+@dataclass
+class OutputCloseness:
+    """Running sums over samples for one output, per channel.
+
+    The channel axis is axis 1 for outputs of rank 4 and more, and the shorter of axes 1 and 2 for
+    rank 3, where a detector's heads are laid out either way. A sample that is one vector, as class
+    scores and embeddings are, is one channel: its values are of one kind, and a class that no
+    sample shows has a small range without being another quantity. The number of channels must
+    not change from sample to sample.
+    """
+
+    signal: Array = field(default_factory=lambda: np.zeros(0))
+    noise: Array = field(default_factory=lambda: np.zeros(0))
+    peak: Array = field(default_factory=lambda: np.zeros(0))
+    dot: float = 0.0
+    output_energy: float = 0.0
+
+    def add(self, reference: Array, output: Array) -> None:
+        """Add one sample."""
+        ref, out = _by_channel(reference), _by_channel(output)
+        if self.signal.size != ref.shape[0]:
+            self.signal, self.noise, self.peak = (np.zeros(ref.shape[0]) for _ in range(3))
+        self.signal += np.sum(ref**2, axis=1)
+        self.noise += np.sum((ref - out) ** 2, axis=1)
+        self.peak = np.maximum(self.peak, np.max(np.abs(ref), axis=1, initial=0))
+        self.dot += float(np.sum(ref * out))
+        self.output_energy += float(np.sum(out**2))
+
+    @property
+    def cosine(self) -> float:
+        """Cosine similarity over all samples and channels."""
+        lengths = math.sqrt(float(self.signal.sum()) * self.output_energy)
+        if lengths == 0:
+            return 1.0 if float(self.noise.sum()) == 0 else 0.0
+        return self.dot / lengths
+
+    @property
+    def sqnr_db(self) -> float:
+        """SQNR of the worst group of channels of similar range."""
+        return min(
+            (
+                sqnr_db(float(self.signal[group].sum()), float(self.noise[group].sum()))
+                for group in range_groups(self.peak)
+            ),
+            default=EQUAL_SQNR_DB,
+        )
+
+
+def _by_channel(array: Array) -> Array:
+    """Return ``(channels, everything else)`` in float64."""
+    wide = array.astype(np.float64)
+    if sum(size > 1 for size in wide.shape) < 2:
+        return wide.reshape(1, -1)
+    axis = 2 if wide.ndim == 3 and wide.shape[2] < wide.shape[1] else min(1, wide.ndim - 1)
+    return np.moveaxis(wide, axis, 0).reshape(wide.shape[axis], -1)
+
+
+def range_groups(peak: Array) -> list[Array]:
+    """Return groups of channel indices: in each, peaks differ by a factor of at most 16.
+
+    Channels that are always zero join the group of the smallest peaks: what a variant puts there
+    is noise to those.
+    """
+    order = np.argsort(-peak, kind="stable")
+    groups: list[list[int]] = []
+    head = 0.0
+    for channel in order:
+        value = float(peak[channel])
+        if not groups or (value > 0 and value * SIMILAR_RANGE < head):
+            groups.append([])
+            head = value
+        groups[-1].append(int(channel))
+    return [np.array(group) for group in groups]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """How much worse a variant is than fp32, in the metric's unit; negative is better."""
+
+    value: float
+    interval: tuple[float, float] | None
+    """Paired 95 % interval; None where there is no value per sample."""
+
+
+def paired_drop(fp32: Sequence[float], variant: Sequence[float]) -> Drop:
+    """Return the mean drop of a higher-is-better metric with values per sample.
+
+    The interval is the normal one on the paired differences. With no difference at all it is
+    the rule of three: at 95 %, fewer than 3 in n samples would differ.
+    """
+    difference = np.asarray(fp32, np.float64) - np.asarray(variant, np.float64)
+    mean, count = float(difference.mean()), len(difference)
+    if not difference.any():
+        return Drop(0.0, (-min(1.0, 3 / count), min(1.0, 3 / count)))
+    if count == 1:
+        return Drop(mean, None)
+    half = 1.96 * float(difference.std(ddof=1)) / math.sqrt(count)
+    return Drop(mean, (mean - half, mean + half))

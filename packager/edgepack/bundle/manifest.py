@@ -1,0 +1,157 @@
+"""``manifest.json``: what a bundle holds, and what was proven about it.
+
+The device-side loader reads the same file with nothing but ``json``; names here are its contract.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from edgepack.profile import Family, Provider, Recipe, Requires, SessionSettings, StrictModel
+from edgepack.project import InputDescription, OutputDescription
+
+MANIFEST = "manifest.json"
+MANIFEST_DIGEST = "manifest.json.sha256"
+SCHEMA_VERSION = 1
+
+
+class Tensor(StrictModel):
+    """One input or output of the model."""
+
+    name: str
+    dtype: str
+    """A numpy dtype name: ``float32``, ``int64``, ``bool``."""
+    shape: list[int | str]
+    """An int where fixed, a name where symbolic, ``?`` where unknown."""
+
+
+class GoldenTensor(StrictModel):
+    """One raw little-endian C-ordered tensor file."""
+
+    name: str
+    path: str
+    """Relative to the bundle, with forward slashes."""
+    dtype: str
+    shape: list[int]
+
+
+class Golden(StrictModel):
+    """One sample: its inputs, and the outputs that each variant gave on the build host's CPU."""
+
+    inputs: list[GoldenTensor]
+    outputs: dict[str, list[GoldenTensor]]
+    """By variant id."""
+
+
+class Closeness(StrictModel):
+    """How far a variant's outputs are from fp32's, in the worst output."""
+
+    output: str
+    cosine: float
+    sqnr_db: float
+    """Over the worst group of channels of similar range; 200 stands for equal."""
+
+
+class Accuracy(StrictModel):
+    """What the evaluation on the build host's CPU found for one variant."""
+
+    metric: str
+    """``top1``, ``agreement`` or the hook's name."""
+    higher_is_better: bool
+    samples: int
+    fp32: float
+    value: float
+    drop: float
+    """How much worse than fp32, in the metric's unit; negative is better."""
+    drop_interval: tuple[float, float] | None
+    """Paired 95 % interval of the drop; None where the metric has no value per sample."""
+    agreement: float | None
+    """Share of samples with the same top-1 as fp32; None where outputs are not class scores."""
+    worst: Closeness
+
+
+class ManifestVariant(StrictModel):
+    """One variant as shipped."""
+
+    id: str
+    backend: str
+    recipe: Recipe
+    model: str
+    """Path of the model file in the bundle. Variants with the same bytes share a file."""
+    model_sha256: str
+    providers: list[Provider]
+    placement: Literal["all"] | float
+    session: SessionSettings
+    requires: Requires
+    min_sqnr_db: float
+    """What the golden outputs must reach on the device."""
+    accuracy: Accuracy | None
+    """None when the project has no evaluation samples."""
+
+
+class LeftOut(StrictModel):
+    """A variant of the profile that is not in the bundle, and why."""
+
+    variant: str
+    reason: str
+
+
+class SourceModel(StrictModel):
+    """The model that the bundle was made from."""
+
+    name: str
+    sha256: str
+    opset: int
+    ir_version: int
+
+
+class BuildHost(StrictModel):
+    """What the golden outputs and accuracy figures were computed with."""
+
+    os: str
+    processor: str
+    """``x86-64``, ``x86-64-vnni`` or ``aarch64``: what decides the bits of int8 kernels."""
+    tools: dict[str, str]
+    """Versions of Python and the libraries that decide the bytes."""
+
+
+class BundleFile(StrictModel):
+    """One file of the bundle; the manifest and its digest are not listed."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    mode: Literal["644", "755"]
+    role: Literal["model", "golden", "file", "loader", "harness", "document", "pins"]
+
+
+class Manifest(StrictModel):
+    """The content of ``manifest.json``."""
+
+    schema_version: Literal[1]
+    name: str
+    version: str
+    target: str
+    family: Family
+    model: SourceModel
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    input_descriptions: dict[str, InputDescription]
+    output_descriptions: dict[str, OutputDescription]
+    variants: list[ManifestVariant]
+    """In order of preference, best first."""
+    left_out: list[LeftOut]
+    goldens: list[Golden]
+    goldens_from: Literal["samples", "seeded random"]
+    runtime: dict[str, str]
+    """Package name to PEP 440 specifier."""
+    built_on: BuildHost
+    steps: list[str]
+    """What was done to the model, a line each, in order."""
+    plan_digest: str
+    files: list[BundleFile]
+
+    @property
+    def id(self) -> str:
+        """The bundle's directory name."""
+        return f"{self.name}-{self.version}-{self.target}"

@@ -1,0 +1,113 @@
+"""Reading and verifying bundles. Nothing of a bundle is executed but its models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, SCHEMA_VERSION, Manifest
+from edgepack.errors import BundleError
+
+_BUILD_AGAIN = "the bundle was changed or copied incompletely: build it again, or copy it again"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose files are as its manifest says."""
+
+    path: Path
+    manifest: Manifest
+    digest: str
+    """Sha256 of ``manifest.json``, which names the bundle's whole content."""
+
+
+def load_bundle(path: Path) -> Bundle:
+    """Return a bundle after checking the manifest's digest; files are not read.
+
+    Raises:
+        BundleError: There is no bundle, or its manifest is altered or of another version.
+    """
+    try:
+        text = (path / MANIFEST).read_bytes()
+        expected = (path / MANIFEST_DIGEST).read_text(encoding="ascii")
+    except FileNotFoundError as error:
+        raise BundleError(
+            f"{str(path)!r} is not a complete bundle: {Path(error.filename).name} is missing",
+            hint="name the folder that 'edgepack build' wrote, as dist/NAME-VERSION-TARGET",
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"cannot read {str(path)!r}: {error}", hint=_BUILD_AGAIN) from error
+    digest = hashlib.sha256(text).hexdigest()
+    if expected != f"{digest}  {MANIFEST}\n":
+        raise BundleError(
+            f"{MANIFEST} does not have the hash that {MANIFEST_DIGEST} says", hint=_BUILD_AGAIN
+        )
+    return Bundle(path, parse_manifest(text), digest)
+
+
+def parse_manifest(text: bytes) -> Manifest:
+    """Return a manifest.
+
+    Raises:
+        BundleError: It is not one, or is of another version.
+    """
+    try:
+        version = json.loads(text).get("schema_version")
+    except (ValueError, AttributeError) as error:
+        raise BundleError(f"{MANIFEST} is not JSON: {error}", hint=_BUILD_AGAIN) from error
+    if version != SCHEMA_VERSION:
+        raise BundleError(
+            f"{MANIFEST} has schema version {version!r}, this edgepack reads {SCHEMA_VERSION}",
+            hint="build the bundle with this edgepack, or use the one that built it",
+        )
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise BundleError(
+            f"{MANIFEST} is wrong at {place}: {first['msg']}", hint=_BUILD_AGAIN
+        ) from error
+
+
+def verify(path: Path) -> Bundle:
+    """Return a bundle after checking every file against the manifest.
+
+    Raises:
+        BundleError: A file is missing, altered, of another mode, or not in the manifest.
+    """
+    bundle = load_bundle(path)
+    for entry in bundle.manifest.files:
+        _check_file(path, entry.path, entry.sha256, entry.mode)
+    known = {entry.path for entry in bundle.manifest.files} | {MANIFEST, MANIFEST_DIGEST}
+    for found in sorted(path.rglob("*")):
+        name = found.relative_to(path).as_posix()
+        if not found.is_dir() and name not in known and "__pycache__/" not in name:
+            raise BundleError(
+                f"{name!r} is in the bundle and not in its manifest",
+                hint="remove it, or build the bundle again",
+            )
+    return bundle
+
+
+def _check_file(root: Path, name: str, sha256: str, mode: str) -> None:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise BundleError(
+            f"the manifest names {name!r}, outside the bundle",
+            hint="do not use this bundle: it was made to write elsewhere",
+        )
+    path = root / name
+    if path.is_symlink() or not path.is_file():
+        raise BundleError(f"{name!r} is missing from the bundle", hint=_BUILD_AGAIN)
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise BundleError(
+            f"{name!r} does not have the hash that the manifest says", hint=_BUILD_AGAIN
+        )
+    if (path.stat().st_mode & 0o100 != 0) != (mode == "755"):
+        raise BundleError(f"{name!r} has not the mode {mode}", hint=f"chmod {mode} {name}")

@@ -1,0 +1,114 @@
+"""Writing a bundle: files into a folder beside the final one, manifest last, one rename."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, BundleFile, Manifest
+from edgepack.errors import BundleError
+
+Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins"]
+
+
+@dataclass
+class BundleWriter:
+    """Collects the files of one bundle in a folder; the same bytes are written once."""
+
+    folder: Path
+    files: dict[str, BundleFile] = field(default_factory=dict)
+    _by_digest: dict[tuple[str, Role], str] = field(default_factory=dict)
+
+    def add(
+        self, path: str, data: bytes, *, role: Role, mode: Literal["644", "755"] = "644"
+    ) -> str:
+        """Write a file and return its path in the bundle: that of an earlier equal one if there is.
+
+        Raises:
+            BundleError: Another file has the same path.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        if role in ("model", "golden") and (digest, role) in self._by_digest:
+            return self._by_digest[digest, role]
+        if path in self.files:
+            raise BundleError(
+                f"two files of the bundle want to be {path!r}",
+                hint="rename one of the 'files' in edgepack.yaml",
+            )
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        target.chmod(int(mode, 8))
+        self.files[path] = BundleFile(
+            path=path, sha256=digest, size_bytes=len(data), mode=mode, role=role
+        )
+        self._by_digest[digest, role] = path
+        return path
+
+    def finish(self, make_manifest: Callable[[list[BundleFile]], Manifest]) -> Manifest:
+        """Write the manifest and its digest: from here on the bundle is complete."""
+        manifest = make_manifest([self.files[path] for path in sorted(self.files)])
+        text = (manifest.model_dump_json(indent=2) + "\n").encode()
+        (self.folder / MANIFEST).write_bytes(text)
+        line = f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n"
+        (self.folder / MANIFEST_DIGEST).write_text(line, encoding="ascii")
+        for name in (MANIFEST, MANIFEST_DIGEST):
+            (self.folder / name).chmod(0o644)
+        return manifest
+
+
+@contextmanager
+def replacing(final: Path) -> Iterator[Path]:
+    """Give an empty folder that takes the place of ``final`` when the block ends well.
+
+    Whatever happens in the block, ``final`` is the old folder or the new one, whole.
+
+    Raises:
+        BundleError: The place cannot be written, the disk is full, or ``final`` is no bundle.
+    """
+    _refuse_foreign(final)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
+    except OSError as error:
+        raise not_writable(final.parent, error) from error
+    try:
+        partial.chmod(0o755)
+        yield partial
+        _swap(partial, final)
+    except OSError as error:
+        raise not_writable(final.parent, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _refuse_foreign(final: Path) -> None:
+    """A folder that is not a bundle is somebody's work, not ours to replace."""
+    if final.exists() and not (final / MANIFEST).is_file():
+        raise BundleError(
+            f"{str(final)!r} is there already and is not a bundle",
+            hint="move it away, or choose another folder with --out",
+        )
+
+
+def _swap(partial: Path, final: Path) -> None:
+    old = partial.with_name(f"{partial.name}.old")
+    if final.exists():
+        os.rename(final, old)  # noqa: PTH104  (rename(2) is what makes this safe)
+    os.rename(partial, final)  # noqa: PTH104
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def not_writable(folder: Path, error: OSError) -> BundleError:
+    """Return the error for an output folder that cannot be written."""
+    return BundleError(
+        f"cannot write to {str(folder)!r}: {error.strerror or error}",
+        hint="free some space, or choose a folder that can be written with --out",
+    )

@@ -1,0 +1,224 @@
+"""Where samples come from: ``.npz``, image folders, ONNX test data, Python functions.
+
+Each function yields samples one by one and returns labels beside them; none of them knows the
+model. Checking against the model is :mod:`edgepack.data.sample_set`'s.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from edgepack.data import hook
+from edgepack.data.images import image_files, image_tensor
+from edgepack.data.sample_set import Array, Sample
+from edgepack.errors import SamplesError
+from edgepack.model.facts import TensorSpec
+from edgepack.processes import run_program
+from edgepack.project import ImageInput
+
+HOOK_TIMEOUT_S = 3600.0
+
+
+def npz_samples(
+    path: Path, signature: Sequence[TensorSpec], labels_key: str | None, limit: int | None
+) -> tuple[Iterator[Sample], Array | None]:
+    """Return the samples of an ``.npz``, whose leading axis counts them, and its labels.
+
+    Sample ``k`` is ``a[k:k+1]`` where the input's first dimension is 1 or symbolic, else ``a[k]``.
+
+    Raises:
+        SamplesError: The file is not an ``.npz``, or its arrays differ in length.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except FileNotFoundError as error:
+        raise SamplesError(
+            f"there is no file {str(path)!r}", hint="check 'path' under 'samples'"
+        ) from error
+    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise SamplesError(
+            f"cannot read {str(path)!r} as .npz: {error}",
+            hint="write it with numpy.savez(path, INPUT_NAME=array); objects are not taken",
+        ) from error
+    labels = arrays.pop(labels_key or "labels", None)
+    if labels_key and labels is None:
+        raise SamplesError(
+            f"{str(path)!r} has no labels {labels_key!r}, only {sorted(arrays)}",
+            hint="'labels' under 'samples' names the key that holds them",
+        )
+    count = _common_length(path, arrays)
+    taken = min(count, limit or count)
+    shapes = {spec.name: spec.shape for spec in signature}
+
+    def samples() -> Iterator[Sample]:
+        for k in range(taken):
+            yield (
+                f"sample {k} of {path.name}",
+                {name: _take(array, k, shapes.get(name)) for name, array in arrays.items()},
+            )
+
+    return samples(), None if labels is None else labels[:taken]
+
+
+def _common_length(path: Path, arrays: dict[str, Array]) -> int:
+    lengths = {name: len(a) if a.ndim else 0 for name, a in arrays.items()}
+    if len(set(lengths.values())) != 1:
+        raise SamplesError(
+            f"the arrays of {str(path)!r} hold different numbers of samples: {lengths}",
+            hint="the leading axis counts samples and is the same for every input",
+        )
+    return next(iter(lengths.values()))
+
+
+def _take(array: Array, k: int, shape: tuple[int | str, ...] | None) -> Array:
+    keep_axis = shape is None or (bool(shape) and (shape[0] == 1 or isinstance(shape[0], str)))
+    return array[k : k + 1] if keep_axis else array[k]
+
+
+def selected_images(folder: Path, limit: int | None, part: str) -> list[Path]:
+    """Return the images of one part of a folder: ``all``, or one side of the 80 to 20 split.
+
+    The split is by content, so that it stays when files are renamed or added.
+
+    Raises:
+        SamplesError: There is no such folder, or nothing in this part.
+    """
+    if part == "all":
+        return image_files(folder, limit)
+    wanted = part == "evaluation"
+    files = [path for path in image_files(folder) if (_digest_byte(path) % 5 == 0) == wanted]
+    if not files:
+        raise SamplesError(
+            f"splitting {str(folder)!r} leaves no image for {part}",
+            hint="add images, or name a folder for each of calibration and evaluation",
+        )
+    count = min(limit or len(files), len(files))
+    return [files[index * len(files) // count] for index in range(count)]
+
+
+def _digest_byte(path: Path) -> int:
+    return hashlib.sha256(path.read_bytes()).digest()[0]
+
+
+def image_samples(
+    files: Sequence[Path], input_name: str, description: ImageInput
+) -> Iterator[Sample]:
+    """Yield one sample per image file."""
+    for path in files:
+        yield path.name, {input_name: image_tensor(path, description)}
+
+
+def image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path) -> Array:
+    """Return the class index of each image: from a CSV of ``file,label``, or from its folder.
+
+    Raises:
+        SamplesError: The CSV is missing or has no row for an image.
+    """
+    if labels == "folders":
+        classes = sorted({path.relative_to(folder).parts[0] for path in files})
+        return np.array([classes.index(path.relative_to(folder).parts[0]) for path in files])
+    table = _read_label_table(project / labels)
+    missing = [path.name for path in files if path.name not in table]
+    if missing:
+        raise SamplesError(
+            f"{labels!r} has no label for {len(missing)} images, {missing[0]!r} first",
+            hint="its rows are file,label; the file's name without folders",
+        )
+    return np.array([table[path.name] for path in files])
+
+
+def _read_label_table(path: Path) -> dict[str, int]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if len(row) >= 2]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SamplesError(
+            f"cannot read the labels {str(path)!r}: {error}",
+            hint="'labels' names a CSV file with rows of file,label, or is 'folders'",
+        ) from error
+    table = {Path(row[0].strip()).name: int(row[1]) for row in rows if row[1].strip().isdecimal()}
+    if not table:
+        raise SamplesError(
+            f"{str(path)!r} has no row of file,label with a number for a label",
+            hint="labels are class indices: cat.jpg,3",
+        )
+    return table
+
+
+def onnx_test_data(folders: Sequence[Path], signature: Sequence[TensorSpec]) -> Iterator[Sample]:
+    """Yield one sample per ONNX test data folder: ``input_<n>.pb`` is the model's n-th input.
+
+    Raises:
+        SamplesError: A file is missing or is not a tensor.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+    from onnx import numpy_helper
+
+    for folder in folders:
+        inputs: dict[str, Array] = {}
+        for n, spec in enumerate(signature):
+            path = folder / f"input_{n}.pb"
+            tensor = onnx.TensorProto()
+            try:
+                tensor.ParseFromString(path.read_bytes())
+                inputs[spec.name] = numpy_helper.to_array(tensor)
+            except (OSError, DecodeError, ValueError, TypeError, KeyError) as error:
+                raise SamplesError(
+                    f"cannot read {str(path)!r} as a tensor: {error}",
+                    hint="ONNX test data has input_0.pb, input_1.pb, ..., a TensorProto each",
+                ) from error
+        yield folder.name, inputs
+
+
+def python_samples(
+    name: str, project: Path, interpreter: str | None, limit: int | None, scratch: Path
+) -> tuple[Iterator[Sample], Array | None]:
+    """Return what a hook yields, after running it to its end in a process of its own.
+
+    Raises:
+        SamplesError: The hook fails, or labels only some samples.
+    """
+    run_hook(
+        ["samples", name, str(scratch), *([str(limit)] if limit else [])], project, interpreter
+    )
+    labels = json.loads((scratch / "labels.json").read_text(encoding="utf-8"))
+    labelled = sum(label is not None for label in labels)
+    if labelled not in (0, len(labels)):
+        raise SamplesError(
+            f"{name} gives a label for {labelled} of {len(labels)} samples",
+            hint="yield (inputs, label) for every sample, or for none",
+        )
+    samples = (
+        (f"sample {n} of {name}", hook.load_arrays(scratch / f"{n}.npz"))
+        for n in range(len(labels))
+    )
+    return samples, np.array(labels) if labelled else None
+
+
+def run_hook(arguments: Sequence[str], project: Path, interpreter: str | None) -> None:
+    """Run ``hook.py`` in the user's interpreter with the project's folder on the path.
+
+    Raises:
+        SamplesError: It fails; the message has the last lines it printed.
+    """
+    result = run_program(
+        [interpreter or sys.executable, hook.__file__, *arguments],
+        timeout_s=HOOK_TIMEOUT_S,
+        cwd=project,
+    )
+    if result.exit_code != 0:
+        raise SamplesError(
+            f"the hook {arguments[1]!r} failed with exit code {result.exit_code}"
+            + result.last_lines,
+            hint=f"run it yourself in {str(project)!r}; 'interpreter' in edgepack.yaml names the"
+            " Python it needs",
+        )

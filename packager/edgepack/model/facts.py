@@ -1,0 +1,174 @@
+"""What a model is: inputs, outputs, operators, sizes. Reading facts executes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgepack.errors import ModelError
+from edgepack.model.reading import external_files, model_digest, read_structure
+
+if TYPE_CHECKING:
+    import onnx
+
+# ONNX element types with a numpy type of the same name (onnx.proto, TensorProto.DataType).
+NUMPY_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
+    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output."""
+
+    name: str
+    dtype: str
+    """A numpy dtype name, or ONNX's own name where numpy has none (``string``, ``bfloat16``), or
+    ``sequence``, ``map``, ``optional``, ``sparse_tensor``."""
+    shape: tuple[int | str, ...] | None
+    """An int where fixed, a name where symbolic, ``?`` where unknown; None where the rank is."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether numpy can hold it."""
+        return self.dtype in NUMPY_DTYPES.values()
+
+    def __str__(self) -> str:
+        shape = "?" if self.shape is None else ", ".join(str(size) for size in self.shape)
+        return f"{self.name}: {self.dtype}[{shape}]"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts of one model file."""
+
+    name: str
+    """File name."""
+    sha256: str
+    """Of the file, and of its external data where it has any."""
+    file_bytes: int
+    ir_version: int
+    opset: int
+    """Version of the default operator set; 0 where the model imports none."""
+    domains: dict[str, int]
+    """Other operator sets and their versions."""
+    producer: str
+    inputs: tuple[TensorSpec, ...]
+    """Without those that have an initializer."""
+    outputs: tuple[TensorSpec, ...]
+    op_counts: dict[str, int]
+    """Operators with how often they occur, subgraphs included."""
+    initializer_bytes: int
+    external_data: tuple[str, ...]
+    """Files that hold weights, relative to the model."""
+    metadata: dict[str, str]
+
+
+def model_facts(path: Path) -> ModelFacts:
+    """Return the facts of a model file.
+
+    Raises:
+        ModelError: The file cannot be read as a model (see :mod:`edgepack.model.reading`).
+    """
+    model = read_structure(path)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    inputs, outputs = signature(model)
+    nodes = list(_nodes(model.graph))
+    return ModelFacts(
+        name=path.name,
+        sha256=model_digest(path),
+        file_bytes=path.stat().st_size,
+        ir_version=model.ir_version,
+        opset=opsets.get("", opsets.get("ai.onnx", 0)),
+        domains={d: v for d, v in sorted(opsets.items()) if d not in ("", "ai.onnx")},
+        producer=f"{model.producer_name} {model.producer_version}".strip(),
+        inputs=inputs,
+        outputs=outputs,
+        op_counts=dict(sorted(Counter(_op_name(node) for node in nodes).items())),
+        initializer_bytes=sum(_tensor_bytes(t) for t in model.graph.initializer),
+        external_data=tuple(external_files(model)),
+        metadata={entry.key: entry.value for entry in model.metadata_props},
+    )
+
+
+def signature(
+    model: onnx.ModelProto,
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Return the inputs (without those that have an initializer) and outputs of a model."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    return (
+        tuple(tensor_spec(v) for v in model.graph.input if v.name not in constants),
+        tuple(tensor_spec(v) for v in model.graph.output),
+    )
+
+
+def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    """Return the type of one graph input or output."""
+    import onnx
+
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return TensorSpec(value.name, (kind or "unknown_type").removesuffix("_type"), None)
+    element = value.type.tensor_type.elem_type
+    names = onnx.TensorProto.DataType
+    dtype = NUMPY_DTYPES.get(element) or (
+        names.Name(element).lower() if element in names.values() else f"type-{element}"
+    )
+    if not value.type.tensor_type.HasField("shape"):
+        return TensorSpec(value.name, dtype, None)
+    return TensorSpec(value.name, dtype, tuple(map(_size, value.type.tensor_type.shape.dim)))
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    return dim.dim_param or "?"
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
+            for inner in attribute.graphs:
+                yield from _nodes(inner)
+
+
+def _op_name(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}:{node.op_type}"
+
+
+def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+    """Return the size of a tensor from its type and shape: its data may lie elsewhere."""
+    from math import prod
+
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    if tensor.data_type not in NUMPY_DTYPES:
+        return len(tensor.raw_data)
+    return int(prod(tensor.dims)) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def require_plain_signature(facts: ModelFacts) -> None:
+    """Refuse models whose inputs or outputs no numpy array can hold.
+
+    Raises:
+        ModelError: Names the first such input or output and why.
+    """
+    for role, specs in (("input", facts.inputs), ("output", facts.outputs)):
+        for spec in specs:
+            if not spec.is_plain:
+                raise ModelError(
+                    f"the {role} {spec.name!r} is a {spec.dtype}, which bundles cannot carry",
+                    hint="edgepack takes tensors of numbers and bools: export the model without"
+                    f" that {role}, or do that part outside the model",
+                    where=facts.name,
+                )
+    if not facts.outputs:
+        raise ModelError("the model has no outputs", hint="export it again", where=facts.name)

@@ -1,0 +1,191 @@
+"""Reading and writing ``.onnx`` files; nothing outside the model's folder is ever opened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgepack.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+# Above this, weights go to a file beside the model: protobuf messages end at 2 GiB.
+INLINE_LIMIT_BYTES = 1 << 30
+
+
+def read_model(path: Path) -> onnx.ModelProto:
+    """Read a model with its external data, all of it in memory.
+
+    Raises:
+        ModelError: The file is missing, empty, truncated, not ONNX, or its external data is
+            missing, too short, or lies outside the model's folder.
+    """
+    from onnx.external_data_helper import load_external_data_for_model
+
+    model = read_structure(path)
+    for tensor in external_tensors(model):
+        _check_external(tensor, path)
+    load_external_data_for_model(model, str(path.resolve().parent))
+    return model
+
+
+def read_structure(path: Path) -> onnx.ModelProto:
+    """Read a model without its external data.
+
+    Raises:
+        ModelError: The file is missing, empty, truncated or not ONNX.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    data = _read_bytes(path)
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, RecursionError) as error:
+        raise _not_onnx(path, data) from error
+    if model.ir_version <= 0 or not (model.graph.node or model.graph.input or model.graph.output):
+        raise _not_onnx(path, data)
+    return model
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError(f"there is no model {str(path)!r}", hint="check the path") from error
+    except IsADirectoryError as error:
+        raise ModelError(
+            f"{str(path)!r} is a folder", hint="name the .onnx file inside it"
+        ) from error
+    except OSError as error:
+        raise ModelError(
+            f"cannot read {str(path)!r}: {error.strerror}", hint="check the file's permissions"
+        ) from error
+    if not data:
+        raise ModelError(f"{str(path)!r} is empty", hint="export the model again")
+    # Source: onnxruntime.fbs, file_identifier "ORTM" at byte 4 (flatbuffers).
+    if data[4:8] == b"ORTM":
+        raise ModelError(
+            f"{str(path)!r} is an ORT-format file, already converted for one runtime",
+            hint="give the .onnx file it was made from",
+        )
+    return data
+
+
+def _not_onnx(path: Path, data: bytes) -> ModelError:
+    return ModelError(
+        f"{str(path)!r} ({len(data)} bytes) is not a whole ONNX model",
+        hint="it is cut off or another kind of file: export it again, and compare its size"
+        " after copying",
+    )
+
+
+def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor whose data lies in another file, in subgraphs and functions too."""
+    import onnx
+
+    for tensor in _all_tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield tensor
+
+
+def _all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            yield from _node_tensors(node)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        yield from _node_tensors(node)
+
+
+def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        if attribute.HasField("g"):
+            yield from _graph_tensors(attribute.g)
+        for graph in attribute.graphs:
+            yield from _graph_tensors(graph)
+
+
+def _check_external(tensor: onnx.TensorProto, model_path: Path) -> None:
+    """Refuse external data that is not wholly inside a file inside the model's folder."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    folder = model_path.resolve().parent
+    place = f"tensor {tensor.name!r} of {str(model_path)!r}"
+    file = (folder / location).resolve()
+    if not location or Path(location).is_absolute() or not file.is_relative_to(folder):
+        raise ModelError(
+            f"{place} wants its data from {location!r}, outside the model's folder",
+            hint="do not trust this file; export the model with its data beside it",
+        )
+    if not file.is_file():
+        raise ModelError(
+            f"{place} wants its data from {location!r}, which is not there",
+            hint=f"copy {location!r} into {str(folder)!r}, beside the model",
+        )
+    try:
+        offset, length = int(entries.get("offset", "0")), int(entries.get("length", "0"))
+    except ValueError as error:
+        raise ModelError(
+            f"{place} has an offset or length that is not a number", hint="export the model again"
+        ) from error
+    if offset < 0 or length < 0 or offset + length > file.stat().st_size:
+        raise ModelError(
+            f"{place} wants bytes {offset} to {offset + length} of {location!r},"
+            f" which has {file.stat().st_size}",
+            hint="the data file is cut off or belongs to another model: export both again",
+        )
+
+
+def external_files(model: onnx.ModelProto) -> list[str]:
+    """Return the names of the files that hold external data, sorted."""
+    return sorted(
+        {
+            entry.value
+            for tensor in external_tensors(model)
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+    )
+
+
+def model_digest(path: Path) -> str:
+    """Return the sha256 of a model: of its file alone, or of its file and its external data.
+
+    Raises:
+        ModelError: As :func:`read_model`.
+    """
+    model = read_structure(path)
+    for tensor in external_tensors(model):
+        _check_external(tensor, path)
+    digest = hashlib.sha256(path.read_bytes())
+    for name in external_files(model):
+        with (path.resolve().parent / name).open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def write_model(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model: one file, or, above 1 GiB, with its weights in ``<name>.data`` beside it."""
+    import onnx
+
+    large = model.ByteSize() > INLINE_LIMIT_BYTES
+    onnx.save_model(
+        model,
+        str(path),
+        save_as_external_data=large,
+        location=f"{path.name}.data" if large else None,
+    )

@@ -1,0 +1,136 @@
+"""Running models with onnxruntime on this machine's CPU, as the reference for everything else.
+
+Everything here loads onnxruntime: call it in worker processes only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgepack.errors import ModelError
+from edgepack.machine import has_vnni, processor
+from edgepack.model.facts import TensorSpec
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+# In Node, ("name", OpType, "domain", -1)
+_IN_NODE = re.compile(r'In Node, \("([^"]*)", (\w+), "([^"]*)"')
+# while running Reshape node. Name:'r1'
+_RUNNING_NODE = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
+# domain:Op(-1) is not a registered function/op
+_UNREGISTERED = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered")
+
+
+# /onnxruntime_src/onnxruntime/core/graph/model.cc:245 void Model::Load(int, char*)
+_SOURCE_PLACE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ?")
+
+
+def make_session(
+    model: Path, *, optimized: bool = True, config: Mapping[str, str] | None = None
+) -> onnxruntime.InferenceSession:
+    """Return a CPU session.
+
+    On x86-64 without VNNI, int8 kernels saturate unless ``session.x64quantprecision`` is set
+    (onnxruntime_session_options_config_keys.h), so it is set there.
+
+    Raises:
+        ModelError: onnxruntime refuses the model; names the node where it says which.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if processor() == "x86-64" and not has_vnni():
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
+    try:
+        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    except runtime_errors() as error:
+        raise ModelError(
+            f"onnxruntime {onnxruntime.__version__} does not load the model: {blame(error)}",
+            hint="export the model with operators that onnxruntime has",
+            where=model.name,
+        ) from error
+
+
+def run_session(session: onnxruntime.InferenceSession, feed: Mapping[str, Any]) -> Arrays:
+    """Return all outputs by name.
+
+    Raises:
+        ModelError: The run fails; names the node where onnxruntime says which.
+    """
+    names = [output.name for output in session.get_outputs()]
+    try:
+        return dict(zip(names, session.run(names, dict(feed)), strict=True))
+    except runtime_errors() as error:
+        raise ModelError(
+            f"onnxruntime does not run the model: {blame(error)}",
+            hint="check the samples' shapes and values, and 'dims' in edgepack.yaml",
+        ) from error
+
+
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """Return what a session raises: onnxruntime's own classes have only Exception in common."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    own = tuple(
+        kind
+        for kind in vars(state).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    )
+    return (*own, RuntimeError, ValueError, NotImplementedError)
+
+
+def blame(error: Exception) -> str:
+    """Return onnxruntime's message as one line that begins with the node it is about."""
+    text = " ".join(str(error).split())
+    short = _SOURCE_PLACE.sub("", text)
+    short = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", short)
+    short = re.sub(r"Load model from \S+ failed:", "", short)
+    if found := _IN_NODE.search(text):
+        name, op, domain = found.groups()
+        return f"node {name!r} ({_qualified(domain, op)}): {short}"
+    if found := _RUNNING_NODE.search(text):
+        return f"node {found[2]!r} ({found[1]}): {short}"
+    if found := _UNREGISTERED.search(text):
+        return f"operator {_qualified(found[1], found[2])}: {short}"
+    return short
+
+
+def _qualified(domain: str, op: str) -> str:
+    return f"{domain}:{op}" if domain not in ("", "ai.onnx") else op
+
+
+def random_inputs(inputs: Sequence[TensorSpec], *, seed: int) -> Arrays:
+    """Return seeded random inputs; symbolic and unknown dimensions become 1.
+
+    Floats are standard normal, integers 0 or 1 (they may be indices), bools either.
+
+    Raises:
+        ModelError: An input has no rank, so there is no shape to fill.
+    """
+    generator = np.random.default_rng(seed)
+    arrays: Arrays = {}
+    for spec in inputs:
+        if spec.shape is None:
+            raise ModelError(
+                f"the input {spec.name!r} has no shape",
+                hint="give samples in edgepack.yaml: they tell the shape",
+            )
+        shape = [size if isinstance(size, int) else 1 for size in spec.shape]
+        if spec.dtype.startswith("float"):
+            arrays[spec.name] = generator.standard_normal(shape).astype(spec.dtype)
+        else:
+            arrays[spec.name] = generator.integers(0, 2, shape).astype(spec.dtype)
+    return arrays

@@ -1,0 +1,172 @@
+"""``edgepack init``: an ``edgepack.yaml`` with what the model tells, and comments for the rest."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgepack.errors import UsageError
+from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
+from edgepack.project import PROJECT_FILE, Project, project_for_model
+from edgepack.yaml_source import parse_yaml
+
+
+def init(model: Path, *, images: Path | None = None) -> Path:
+    """Write ``edgepack.yaml`` beside a model and return its path.
+
+    Raises:
+        ModelError: The model cannot be read.
+        UsageError: There is a project file already, or the images are no folder.
+    """
+    facts = model_facts(model)
+    path = model.resolve().parent / PROJECT_FILE
+    if path.exists():
+        raise UsageError(f"{str(path)!r} is there already", hint="edit it, or move it away first")
+    if images is not None and not images.is_dir():
+        raise UsageError(
+            f"there is no folder {str(images)!r}", hint="name a folder of images", where="--images"
+        )
+    relative = os.path.relpath(images, path.parent) if images else None
+    text = "\n".join(_lines(project_for_model(model).project.name, facts, relative)) + "\n"
+    parse_yaml(text, name=str(path)).parse(Project)
+    _write_new(path, text)
+    return path
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        Path(file.name).chmod(0o644)
+        Path(file.name).rename(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {str(path)!r}: {error.strerror}", hint="check the folder's permissions"
+        ) from error
+
+
+def _lines(name: str, facts: ModelFacts, images: str | None) -> Iterator[str]:
+    yield "# What edgepack builds, and from what. Check with: edgepack build --dry-run"
+    yield "schema_version: 1"
+    yield f"name: {_quoted(name)}"
+    yield "version: 0.1.0"
+    yield f"model: {_quoted(facts.name)}"
+    yield from _dims(facts)
+    yield from _inputs(facts, images)
+    yield from _samples(facts, images)
+    yield "targets: [host]   # edgepack targets list"
+    yield "# limits: {metric_drop: 0.01}   # what int8 may lose, in the metric's unit"
+
+
+def _dims(facts: ModelFacts) -> Iterator[str]:
+    names = sorted(
+        {
+            size
+            for spec in facts.inputs
+            for size in spec.shape or ()
+            if isinstance(size, str) and size != "?"
+        }
+    )
+    if names:
+        yield "# Symbolic dimensions. One that has a value here is fixed in the bundle."
+        batch = {spec.shape[0] for spec in facts.inputs if spec.shape}
+        values = [f"{_quoted(n)}: 1" for n in names if n in batch]
+        yield f"dims: {{{', '.join(values)}}}" if values else f"# dims: {{{_quoted(names[0])}: 1}}"
+        rest = [n for n in names if n not in batch]
+        if rest:
+            yield f"# left symbolic: {', '.join(rest)}"
+
+
+def _inputs(facts: ModelFacts, images: str | None) -> Iterator[str]:
+    image = image_input(facts)
+    if image is None:
+        return
+    size, layout, channels = image
+    hash_mark = "" if images else "# "
+    yield "# How an image becomes the input: order, scale, then mean and std per channel."
+    if not images:
+        yield "# Uncomment it when your samples are images."
+    yield f"{hash_mark}inputs:"
+    yield f"{hash_mark}  {_quoted(facts.inputs[0].name)}:"
+    order = "GRAY" if channels == 1 else "RGB"
+    resize = (
+        f"{{letterbox: {size[0]}, pad: 114}}"
+        if facts.metadata.get("task") == "detect" and size[0] == size[1]
+        else f"{{short_side: {round(size[0] / 0.875)}, crop: {size[0]}}}"
+        if size[0] == size[1]
+        else f"{{width: {size[1]}, height: {size[0]}}}"
+    )
+    yield (
+        f"{hash_mark}    image: {{resize: {resize}, order: {order},"
+        f" scale: 0.00392157, layout: {layout}}}"
+    )
+    if names := class_names(facts):
+        yield f"# the model knows {len(names)} classes: {', '.join(names[:5])}, ..."
+
+
+def _samples(facts: ModelFacts, images: str | None) -> Iterator[str]:
+    yield "# Calibration samples are needed for int8, evaluation samples for accuracy figures."
+    if images:
+        yield "# One folder for both is split 80 to 20 by content."
+        yield "samples:"
+        yield f"  calibration: {{images: {_quoted(images)}, limit: 100}}"
+        yield f"  evaluation: {{images: {_quoted(images)}}}   # labels: labels.csv, or folders"
+        return
+    keys = ", ".join(f"{_quoted(spec.name)}" for spec in facts.inputs)
+    yield f"# An .npz has one array per input ({keys}); its leading axis counts the samples."
+    yield "# samples:"
+    yield "#   calibration: {path: calibration.npz}"
+    yield "#   evaluation: {path: evaluation.npz, labels: labels, metric: top1}"
+
+
+def image_input(facts: ModelFacts) -> tuple[tuple[int, int], str, int] | None:
+    """Return height and width, layout and channels if the model takes one image, else None."""
+    if len(facts.inputs) != 1 or facts.inputs[0].dtype != "float32":
+        return None
+    shape = _filled(facts.inputs[0], facts)
+    if shape is None or len(shape) != 4:
+        return None
+    for layout, channel, size in (("NCHW", shape[1], shape[2:]), ("NHWC", shape[3], shape[1:3])):
+        if channel in (1, 3) and all(isinstance(side, int) and side > 0 for side in size):
+            height, width = size
+            return (int(height), int(width)), layout, int(channel)
+    return None
+
+
+def _filled(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None:
+    """Return the shape, with the image size that ultralytics writes into the metadata."""
+    size = _literal(facts.metadata.get("imgsz", ""))
+    if spec.shape and len(spec.shape) == 4 and isinstance(size, list) and len(size) == 2:
+        return (*spec.shape[:2], *(int(side) for side in size))
+    return spec.shape
+
+
+def class_names(facts: ModelFacts) -> list[str]:
+    """Return the class names in the model's metadata (ultralytics: a dict of index to name)."""
+    names = _literal(facts.metadata.get("names", ""))
+    return [str(name) for name in names.values()] if isinstance(names, dict) else []
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _quoted(text: str) -> str:
+    """Return text as a YAML scalar that reads back as itself: JSON strings are YAML."""
+    plain = text.replace("-", "").replace("_", "").replace(".", "").isalnum() and text.isascii()
+    if plain and text[0].isalpha() and not _is_word(text):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _is_word(text: str) -> bool:
+    return text.lower() in ("true", "false", "null")

@@ -1,0 +1,97 @@
+"""What a step is, and how one is run: check, run, verify."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel
+
+from edgepack.errors import EdgepackError
+
+MODEL = "model.onnx"
+"""The file a step that makes a model writes."""
+NOTES = "notes.json"
+
+Inputs = Mapping[str, Path]
+"""Input name to an artifact: the folder of another step, or a source file or folder."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a step did, for people and for the manifest."""
+
+    done: str
+    """One line: what was done and how it was proven, or why it was skipped."""
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Step(Protocol):
+    """One proven transform.
+
+    The class is a frozen dataclass; its fields and the versions of ``libraries`` are all that
+    decides the output's bytes, besides the inputs. ``check`` raises if the inputs cannot be
+    taken, ``run`` writes files into an empty folder, ``verify`` raises unless the output is what
+    was asked for.
+    """
+
+    name: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]]
+
+    @property
+    def cacheable(self) -> bool:
+        """False where the inputs do not tell what the output will be, as with a user's function."""
+
+    def check(self, inputs: Inputs) -> None:
+        """Raise an error naming what stands in the way."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write the output into ``out``."""
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Raise :class:`~edgepack.errors.StepError` unless ``out`` is proven."""
+
+
+def settings_of(step: Step) -> dict[str, Any]:
+    """Return all that decides a step's output besides its inputs, as JSON-ready values."""
+    fields = dataclasses.asdict(step)  # type: ignore[call-overload]  # steps are dataclasses
+    return {
+        "step": step.name,
+        "settings": json.loads(json.dumps(fields, default=_model_values)),
+        "libraries": {name: version(name) for name in step.libraries},
+    }
+
+
+def _model_values(value: object) -> Any:  # noqa: ANN401  (whatever the file held)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{value!r} cannot be a step's setting")
+
+
+def run_step(step: Step, inputs: Inputs, out: Path) -> Notes:
+    """Run one step into an empty folder, in this process; called in a worker.
+
+    Raises:
+        EdgepackError: The step's own; ``where`` begins with the step's name.
+    """
+    try:
+        step.check(inputs)
+        notes = step.run(inputs, out)
+        step.verify(inputs, out)
+    except EdgepackError as error:
+        error.where = f"{step.name}: {error.where}" if error.where else step.name
+        raise
+    (out / NOTES).write_text(
+        json.dumps(dataclasses.asdict(notes), sort_keys=True), encoding="utf-8"
+    )
+    return notes
+
+
+def read_notes(folder: Path) -> Notes:
+    """Return the notes of a step that has run."""
+    return Notes(**json.loads((folder / NOTES).read_text(encoding="utf-8")))

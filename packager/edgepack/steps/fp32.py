@@ -1,0 +1,56 @@
+"""The ``fp32`` recipe: numbers stay as they are."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from edgepack.errors import StepError
+from edgepack.model.reading import read_structure
+from edgepack.model.running import make_session
+from edgepack.steps.base import MODEL, Inputs, Notes
+
+
+@dataclass(frozen=True)
+class Fp32:
+    """The model itself, proven to load where the target pins its runtime. Input: ``model``."""
+
+    name: ClassVar[str] = "fp32"
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
+    cacheable = True
+    max_ir: int
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any model that was prepared."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``model.onnx``."""
+        for file in inputs["model"].glob(f"{MODEL}*"):
+            shutil.copyfile(file, out / file.name)
+        return Notes("numbers kept")
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that the file loads and that its IR version is one the target knows.
+
+        Raises:
+            StepError: The IR version is too new.
+        """
+        del inputs
+        require_ir(out / MODEL, self.max_ir)
+        make_session(out / MODEL)
+
+
+def require_ir(model: Path, highest: int) -> None:
+    """Prove that a file's IR version is one that the target's runtime loads.
+
+    Raises:
+        StepError: It is newer.
+    """
+    found = read_structure(model).ir_version
+    if found > highest:
+        raise StepError(
+            f"the file has IR version {found}, the target's runtime loads up to {highest}",
+            hint="this is a fault in edgepack: please report it",
+        )

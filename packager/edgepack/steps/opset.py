@@ -1,0 +1,85 @@
+"""The opset that a recipe needs: int8 with a scale per channel exists from opset 13 on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from edgepack.errors import StepError
+from edgepack.model.reading import read_model, write_model
+from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.comparing import worst_sqnr_db
+
+if TYPE_CHECKING:
+    import onnx
+
+_SAME_DB = 60.0
+# IR 7 is the one of opset 13 (onnx/docs/Versioning.md, table of released versions).
+_IR_OF_OPSET_13 = 7
+
+
+@dataclass(frozen=True)
+class AtLeastOpset:
+    """The default operator set raised to ``minimum`` where it is lower.
+
+    Inputs: ``model``; ``samples``, optionally.
+    """
+
+    name: ClassVar[str] = "at-least-opset"
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
+    cacheable = True
+    minimum: int
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any model; the conversion is the check."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``model.onnx``.
+
+        Raises:
+            StepError: onnx cannot convert the model; names the reason.
+        """
+        model = read_model(inputs["model"] / MODEL)
+        before = default_opset(model)
+        if before < self.minimum:
+            model = _convert(model, self.minimum)
+        model.ir_version = max(model.ir_version, _IR_OF_OPSET_13)
+        write_model(model, out / MODEL)
+        after = default_opset(model)
+        return Notes(f"opset {before}" + (f" converted to {after}" if after != before else " kept"))
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that the outputs are the same.
+
+        Raises:
+            StepError: They differ.
+        """
+        before = inputs["model"] / MODEL
+        sqnr = worst_sqnr_db(before, out / MODEL, inputs.get("samples"))
+        if sqnr < _SAME_DB:
+            raise StepError(
+                f"after conversion to opset {self.minimum} the outputs are {sqnr:.0f} dB away",
+                hint=f"export the model with opset {self.minimum} or higher",
+            )
+
+
+def default_opset(model: onnx.ModelProto) -> int:
+    """Return the version of the default operator set, 0 if there is none."""
+    return max((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), default=0)
+
+
+def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    from onnx import version_converter
+    from onnx.shape_inference import InferenceError
+
+    try:
+        return version_converter.convert_version(model, version)
+    except (RuntimeError, ValueError, InferenceError) as error:
+        message = " ".join(str(error).split())[:300]
+        raise StepError(
+            f"onnx cannot convert the model from opset {default_opset(model)} to {version}:"
+            f" {message}",
+            hint=f"export the model with opset {version} or higher, or build only fp32:"
+            " --variant cpu-fp32",
+        ) from error

@@ -1,0 +1,187 @@
+"""The model as the target will take it, before numbers change: weights constant, shapes fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from edgepack.errors import ModelError, StepError, UsageError, nearest
+from edgepack.model.facts import TensorSpec
+from edgepack.model.reading import read_model, write_model
+from edgepack.model.running import make_session
+from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.comparing import probe_inputs, worst_sqnr_db
+
+if TYPE_CHECKING:
+    import onnx
+
+# Initializers need not be graph inputs from IR 4 on (onnx/docs/Versioning.md, IR version 4).
+_MIN_IR = 4
+_SAME_DB = 60.0
+_RUN_HINT = {
+    True: "check the samples' shapes and values, and 'dims' in edgepack.yaml",
+    False: "random inputs were tried, with 1 for every unknown dimension: write an edgepack.yaml"
+    " (edgepack init MODEL) with 'dims', or with 'samples' that the model takes",
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Weights that are also inputs become constants, symbolic dimensions get their values.
+
+    Inputs: ``source``, the model file; ``samples``, optionally.
+    """
+
+    name: ClassVar[str] = "prepared"
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
+    cacheable = True
+    dims: tuple[tuple[str, int], ...]
+    """Symbolic dimension and its value."""
+    max_ir: int
+    max_opset: int
+
+    def check(self, inputs: Inputs) -> None:
+        """Make sure that onnxruntime runs the model as it is.
+
+        Raises:
+            ModelError: It does not; names the node where onnxruntime says which.
+        """
+        make_session(inputs["source"])
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``model.onnx``."""
+        model = read_model(inputs["source"])
+        require_opset(model, self.max_opset, inputs["source"].name)
+        done = [*_constants_only(model), *fix_dims(model, dict(self.dims))]
+        if model.ir_version > self.max_ir:
+            done.append(f"IR {model.ir_version} written as IR {self.max_ir}")
+            model.ir_version = self.max_ir
+        write_model(model, out / MODEL)
+        return Notes("; ".join(done) or "taken as it is")
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that it computes what the source computes.
+
+        Raises:
+            ModelError: The model does not run on the samples.
+            StepError: Its outputs differ from the source's.
+        """
+        samples = inputs.get("samples")
+        source = inputs["source"]
+        _require_repeatable(out / MODEL, samples)
+        if self.dims:
+            # The source accepts what the fixed model accepts, not the other way round.
+            sqnr = worst_sqnr_db_on(out / MODEL, source, samples)
+        else:
+            sqnr = worst_sqnr_db(source, out / MODEL, samples)
+        if sqnr < _SAME_DB:
+            raise StepError(
+                f"the prepared model's outputs are {sqnr:.0f} dB from the source's",
+                hint="this is a fault in edgepack or onnx: please report it with the model",
+            )
+
+
+def worst_sqnr_db_on(fixed: Path, source: Path, samples: Path | None) -> float:
+    """Return the worst SQNR of a model with fixed dimensions against its source."""
+    return worst_sqnr_db(fixed, source, samples)
+
+
+def _require_repeatable(model: Path, samples: Path | None) -> None:
+    from edgepack.accuracy import min_sqnr_db
+    from edgepack.model.running import run_session
+
+    session = make_session(model)
+    for feed in probe_inputs(model, samples, 1):
+        try:
+            outputs = run_session(session, feed)
+        except ModelError as error:
+            error.hint = _RUN_HINT[samples is not None]
+            raise
+        if min_sqnr_db(outputs, run_session(session, feed)) < _SAME_DB:
+            raise ModelError(
+                "the same inputs give other outputs each time, so nothing can be proven about it",
+                hint="remove random operators (RandomNormal, Multinomial, Dropout in training"
+                " mode), or give them a seed",
+            )
+
+
+def require_opset(model: onnx.ModelProto, highest: int, name: str) -> None:
+    """Refuse an opset that the target's runtime does not load.
+
+    Raises:
+        ModelError: Says which opset was found and which is the highest.
+    """
+    found = max((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), default=0)
+    if found > highest:
+        raise ModelError(
+            f"the model has opset {found}; the target's runtime loads up to {highest}",
+            hint=f"export it with opset {min(highest, 17)} to {highest}",
+            where=name,
+        )
+
+
+def _constants_only(model: onnx.ModelProto) -> list[str]:
+    """Drop graph inputs that have an initializer: nothing may override a weight in a bundle."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    kept = [value for value in model.graph.input if value.name not in constants]
+    dropped = len(model.graph.input) - len(kept)
+    if not dropped:
+        return []
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.ir_version = max(model.ir_version, _MIN_IR)
+    return [f"{dropped} weights that were also inputs made constant"]
+
+
+def fix_dims(model: onnx.ModelProto, dims: Mapping[str, int]) -> list[str]:
+    """Give symbolic dimensions their values, and infer the shapes that follow."""
+    import onnx
+
+    if not dims:
+        return []
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in dims:
+                dim.dim_value = dims[dim.dim_param]
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    del model.graph.value_info[:]
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for before, after in zip(model.graph.output, inferred.graph.output, strict=True):
+        before.CopyFrom(after)
+    return [f"{name} = {size}" for name, size in dims.items()]
+
+
+def fixed_signature(
+    inputs: tuple[TensorSpec, ...], dims: Mapping[str, int], where: str
+) -> tuple[TensorSpec, ...]:
+    """Return the inputs as they are once the symbolic dimensions have their values.
+
+    Raises:
+        UsageError: A name in ``dims`` is not a symbolic dimension of any input.
+    """
+    symbolic = {
+        size
+        for spec in inputs
+        for size in spec.shape or ()
+        if isinstance(size, str) and size != "?"
+    }
+    for name in dims:
+        if name not in symbolic:
+            raise UsageError(
+                f"no input has a symbolic dimension {name!r}",
+                hint=nearest(name, symbolic),
+                where=where,
+            )
+    return tuple(
+        TensorSpec(
+            spec.name,
+            spec.dtype,
+            None
+            if spec.shape is None
+            else tuple(dims.get(s, s) if isinstance(s, str) else s for s in spec.shape),
+        )
+        for spec in inputs
+    )

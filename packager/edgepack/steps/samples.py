@@ -1,0 +1,130 @@
+"""Steps that turn sources of samples into sets on disk, checked against the model's inputs."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.sources import (
+    image_labels,
+    image_samples,
+    npz_samples,
+    onnx_test_data,
+    python_samples,
+    selected_images,
+)
+from edgepack.errors import StepError
+from edgepack.model.facts import TensorSpec
+from edgepack.project import ImageInput
+from edgepack.steps.base import Inputs, Notes
+
+Part = Literal["all", "calibration", "evaluation"]
+
+
+class _SamplesStep:
+    """What the steps below share: nothing to check first, and a set that reads back."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("numpy",)
+    cacheable = True
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any inputs: reading them is the check."""
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Read every sample back.
+
+        Raises:
+            StepError: The set is shorter than its index says.
+        """
+        del inputs
+        samples = SampleSet.read(out)
+        if not all(sample for sample in samples):
+            raise StepError("the sample set does not read back", hint="build with --no-cache")
+
+
+def _notes(out: Path, origin: str) -> Notes:
+    samples = SampleSet.read(out)
+    labelled = "with labels" if samples.labels is not None else "without labels"
+    return Notes(f"{len(samples)} samples {labelled} from {origin}", {"samples": len(samples)})
+
+
+@dataclass(frozen=True)
+class NpzSamples(_SamplesStep):
+    """Samples from an ``.npz``. Input: ``source``, the file."""
+
+    name: ClassVar[str] = "npz-samples"
+    signature: tuple[TensorSpec, ...]
+    labels_key: str | None
+    limit: int | None
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write the set."""
+        samples, labels = npz_samples(inputs["source"], self.signature, self.labels_key, self.limit)
+        write_sample_set(out, self.signature, samples, labels)
+        return _notes(out, inputs["source"].name)
+
+
+@dataclass(frozen=True)
+class ImageSamples(_SamplesStep):
+    """Samples from a folder of images. Inputs: ``source``, the folder; ``project``, its folder."""
+
+    name: ClassVar[str] = "image-samples"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
+    signature: tuple[TensorSpec, ...]
+    input_name: str
+    image: ImageInput
+    labels: str | None
+    limit: int | None
+    part: Part
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write the set."""
+        folder = inputs["source"]
+        files = selected_images(folder, self.limit, self.part)
+        labels = self.labels and image_labels(files, folder, self.labels, inputs["project"])
+        write_sample_set(
+            out,
+            self.signature,
+            image_samples(files, self.input_name, self.image),
+            None if labels is None or isinstance(labels, str) else labels,
+        )
+        return _notes(out, f"{folder.name}/")
+
+
+@dataclass(frozen=True)
+class OnnxTestData(_SamplesStep):
+    """Samples from ONNX test data. Inputs: ``0``, ``1``, ...: the folders, in order."""
+
+    name: ClassVar[str] = "test-data-samples"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx")
+    signature: tuple[TensorSpec, ...]
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write the set."""
+        folders = [inputs[str(n)] for n in range(len(inputs))]
+        write_sample_set(out, self.signature, onnx_test_data(folders, self.signature))
+        return _notes(out, "ONNX test data")
+
+
+@dataclass(frozen=True)
+class PythonSamples(_SamplesStep):
+    """Samples from the user's own function, run at every build. Input: ``project``."""
+
+    name: ClassVar[str] = "python-samples"
+    cacheable = False
+    signature: tuple[TensorSpec, ...]
+    hook: str
+    interpreter: str | None
+    limit: int | None
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Run the hook, then write the set."""
+        with tempfile.TemporaryDirectory() as scratch:
+            samples, labels = python_samples(
+                self.hook, inputs["project"], self.interpreter, self.limit, Path(scratch)
+            )
+            write_sample_set(out, self.signature, samples, labels)
+        return _notes(out, self.hook)

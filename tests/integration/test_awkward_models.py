@@ -1,0 +1,156 @@
+"""What edgepack makes of models that break tools: each a proven bundle or one clear error."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from edgepack.build import build
+from edgepack.bundle import verify
+from edgepack.errors import EdgepackError, ModelError
+from edgepack.inspection import inspect
+
+CANNOT_CARRY = "which bundles cannot carry"
+NOT_LOADED = "does not load the model"
+NOT_RUN = "does not run the model"
+ONNX_SIMPLE = "onnx_simple/test_"
+
+BUILT = [
+    "deeploy_cct2_opset20.onnx",
+    "external_resnet_fp32/model.onnx",
+    "genai_tiny_random_gpt2_past.onnx",
+    "light/light_densenet121.onnx",
+    "light/light_inception_v2.onnx",
+    "light/light_shufflenet.onnx",
+    f"{ONNX_SIMPLE}sequence_model2/model.onnx",
+    f"{ONNX_SIMPLE}sequence_model4/model.onnx",
+    f"{ONNX_SIMPLE}sequence_model6/model.onnx",
+    f"{ONNX_SIMPLE}sign_model/model.onnx",
+    "ort/CNTK__test_LSTM.tanh.bidirectional__model.onnx",
+    "ort/abs_0d_input.onnx",
+    "ort/attention_past_state.u8s8.onnx",
+    "ort/conv.int4_weights.qdq.onnx",
+    "ort/conv_qdq_s8s8_perchannel.onnx",
+    "ort/crop_and_resize.onnx",
+    "ort/deform_conv_test.onnx",
+    "ort/dummy_t5_with_sequence_input_ids.onnx",
+    "ort/float8__te.cast_fp8_1_fp32.onnx",
+    "ort/function_with_variadics.onnx",
+    "ort/if_mul.onnx",
+    "ort/input_propagated_to_output.onnx",
+    "ort/layout_transform_reshape.qdq.onnx",
+    "ort/matmul_integer_to_float_int8.onnx",
+    "ort/mobilenet_v3_small_excerpt.onnx",
+    "ort/model_with_metadata.onnx",
+    "ort/multi_stream_models__simplified_ssd.onnx",
+    "ort/nhwc_resize_sizes_opset18.quant.onnx",
+    "ort/optional_inputs_ir3.onnx",
+    "ort/ort_minimal_e2e_test_data__test_voice_commands__model.onnx",
+    "ort/qdq_with_multi_consumer_dq_nodes.onnx",
+    "ort/relu_with_optional.onnx",
+    "ort/scan_mul.onnx",
+    "ort/subgraph_implicit_input_from_initializer.onnx",
+    "ort/transform__fp16model_loop.onnx",
+    "ort/tree_ensemble_as_tensor.onnx",
+    "polygraphy_unbounded_dds.onnx",
+    "tract_qlstm.onnx",
+]
+"""Built, and verified afterwards."""
+
+LARGE = "light/light_vgg19.onnx"
+"""Built too; its constants take 513 MB once they are folded."""
+
+REFUSED = {
+    "deeploy_unknown_op_KeywordSpotting.onnx": rf"{NOT_LOADED}: node 'RequantShift_17'",
+    "lightgbm.onnx": rf"'probabilities' is a sequence, {CANNOT_CARRY}",
+    f"{ONNX_SIMPLE}expand_shape_model2/model.onnx": rf"{NOT_RUN}: node 'test' \(Expand\)",
+    f"{ONNX_SIMPLE}expand_shape_model4/model.onnx": rf"{NOT_RUN}: node 'test' \(Expand\)",
+    f"{ONNX_SIMPLE}gradient_of_add_and_mul/model.onnx": (
+        rf"{NOT_LOADED}: operator ai.onnx.preview.training:Gradient"
+    ),
+    f"{ONNX_SIMPLE}sequence_model8/model.onnx": rf"{NOT_RUN}: node '' \(SplitToSequence\)",
+    f"{ONNX_SIMPLE}strnorm_model_monday_casesensintive_lower/model.onnx": (
+        rf"'x' is a string, {CANNOT_CARRY}"
+    ),
+    f"{ONNX_SIMPLE}strnorm_model_monday_casesensintive_upper/model.onnx": (
+        rf"'x' is a string, {CANNOT_CARRY}"
+    ),
+    f"{ONNX_SIMPLE}strnorm_model_monday_insensintive_upper_twodim/model.onnx": (
+        rf"'x' is a string, {CANNOT_CARRY}"
+    ),
+    "ort/add_opset_314159.onnx": rf"{NOT_LOADED}: .*Opset 314159",
+    "ort/capi_symbolic_dims.onnx": rf"{NOT_RUN}: node 'reshape' \(Reshape\)",
+    "ort/custom_op_library__custom_op_test.onnx": r"test.customop:CustomOpOne",
+    "ort/custom_op_single_schema_multi_kernel.onnx": r"v2:MulTop",
+    "ort/foo_bar_3.onnx": rf"{NOT_LOADED}: operator test:FooBar_Attr",
+    "ort/mlnet_encoder.onnx": rf"'C1' is a string, {CANNOT_CARRY}",
+    "ort/mul_1.noopset.onnx": rf"{NOT_LOADED}: Missing opset",
+    "ort/optional_sequence_tensor.onnx": rf"'sequence' is a optional, {CANNOT_CARRY}",
+    "ort/overridable_initializer.onnx": rf"'F2' is a string, {CANNOT_CARRY}",
+    "ort/pipeline_vectorize.onnx": rf"'float_input' is a map, {CANNOT_CARRY}",
+    "ort/sequence_insert.onnx": rf"'input_seq' is a sequence, {CANNOT_CARRY}",
+    "ort/sklearn_bin_voting_classifier_soft.onnx": rf"'output_label' is a string, {CANNOT_CARRY}",
+    "ort/sparse_initializer_as_output.onnx": rf"'values' is a sparse_tensor, {CANNOT_CARRY}",
+    "ort/test_types_BFLOAT16.onnx": rf"'input' is a bfloat16, {CANNOT_CARRY}",
+    "ort/test_types_STRING.onnx": rf"'input' is a string, {CANNOT_CARRY}",
+    "ort/topk_and_multiple_graph_outputs.onnx": rf"{NOT_RUN}: node 'TopK' \(TopK\)",
+    "ort/transformers__tiny_gpt2_beamsearch.onnx": rf"{NOT_RUN}: node 'BeamSearch_gpt2'",
+    "sklearn_treecl.onnx": rf"{NOT_RUN}: node 'TreeEnsembleClassifier'",
+}
+"""Inspected, and refused by the build with this reason."""
+
+UNREADABLE = {
+    "ort/model_with_external_initializer_come_from_user.onnx": (
+        "'Pads_not_on_disk.bin', which is not there"
+    ),
+    "ort/test_arbitrary_external_file.onnx": "passwd', outside the model's folder",
+    "ort/test_evil_weights.onnx": "_ORT_MEM_ADDR_/.*', which is not there",
+    "ort/transform__runtime_optimization__qdq_convs.runtime_optimizations.ort": (
+        "is an ORT-format file"
+    ),
+}
+"""Refused by inspect and by the build, both with this reason."""
+
+
+def test_table_when_compared_with_the_folder_names_every_model(shared_data):
+    folder = shared_data / "awkward"
+    found = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.suffix in (".onnx", ".ort")
+    }
+    assert found == {*BUILT, LARGE, *REFUSED, *UNREADABLE}
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_awkward_model_when_built_is_a_proven_bundle(shared_data, tmp_path, name):
+    model = shared_data / "awkward" / name
+    assert inspect(model).facts.outputs
+    [built] = build(model, targets=["host"], out=tmp_path, jobs=1).bundles
+    assert [v.id for v in verify(built.bundle.path).manifest.variants] == ["cpu-fp32"]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_awkward_model_when_refused_names_node_and_reason(shared_data, tmp_path, name):
+    model = shared_data / "awkward" / name
+    assert inspect(model).facts.outputs
+    with pytest.raises(ModelError, match=REFUSED[name]) as caught:
+        build(model, targets=["host"], out=tmp_path, jobs=1)
+    assert caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_awkward_model_when_unreadable_is_one_clear_error(shared_data, tmp_path, name):
+    model = shared_data / "awkward" / name
+    for attempt in (inspect, lambda m: build(m, targets=["host"], out=tmp_path)):
+        with pytest.raises(EdgepackError, match=UNREADABLE[name]):
+            attempt(model)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="takes 513 MB; run in CI")
+def test_model_that_grows_when_built_is_a_proven_bundle(shared_data, tmp_path):
+    [built] = build(shared_data / "awkward" / LARGE, targets=["host"], out=tmp_path).bundles
+    assert verify(built.bundle.path).manifest.variants

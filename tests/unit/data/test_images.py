@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from edgepack.data.images import image_files, image_tensor
+from edgepack.errors import SamplesError
+from edgepack.project import ImageInput
+from PIL import Image
+
+
+def picture(path, width=40, height=20):
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def describe(**values):
+    return ImageInput.model_validate(values)
+
+
+def test_short_side_crop_when_no_scaling_is_needed_cuts_the_centre(tmp_path):
+    pixels = picture(tmp_path / "a.png")
+    tensor = image_tensor(tmp_path / "a.png", describe(resize={"short_side": 20, "crop": 10}))
+    assert tensor.shape == (1, 3, 10, 10)
+    assert np.array_equal(tensor[0].transpose(1, 2, 0), pixels[5:15, 15:25])
+
+
+def test_normalization_when_bgr_applies_scale_mean_and_std_in_that_order(tmp_path):
+    pixels = picture(tmp_path / "a.png", 8, 8)
+    tensor = image_tensor(
+        tmp_path / "a.png",
+        describe(
+            resize={"width": 8, "height": 8},
+            order="BGR",
+            scale=0.5,
+            mean=[1.0, 2.0, 3.0],
+            std=[2.0, 4.0, 8.0],
+            layout="NHWC",
+        ),
+    )
+    expected = (pixels[:, :, ::-1] * 0.5 - np.array([1, 2, 3])) / np.array([2, 4, 8])
+    assert tensor.shape == (1, 8, 8, 3)
+    assert np.allclose(tensor[0], expected)
+
+
+def test_letterbox_when_the_image_is_wide_pads_above_and_below(tmp_path):
+    picture(tmp_path / "a.png")
+    tensor = image_tensor(tmp_path / "a.png", describe(resize={"letterbox": 40, "pad": 7}))
+    assert tensor.shape == (1, 3, 40, 40)
+    assert (tensor[:, :, :10] == 7).all()
+    assert (tensor[:, :, 30:] == 7).all()
+
+
+def test_grey_when_asked_has_one_channel(tmp_path):
+    picture(tmp_path / "a.png", 8, 8)
+    described = describe(resize={"width": 8, "height": 8}, order="GRAY")
+    assert image_tensor(tmp_path / "a.png", described).shape == (1, 1, 8, 8)
+
+
+def test_image_when_broken_or_absent_names_the_file(tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    with pytest.raises(SamplesError, match=r"bad\.png"):
+        image_tensor(tmp_path / "bad.png", describe(resize={"letterbox": 8}))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SamplesError, match="there are no images"):
+        image_files(tmp_path / "empty")
+    with pytest.raises(SamplesError, match="there is no folder"):
+        image_files(tmp_path / "none")
+
+
+def test_limit_when_given_spreads_over_the_names(tmp_path):
+    for n in range(10):
+        Image.new("RGB", (4, 4)).save(tmp_path / f"{n}.png")
+    assert [path.name for path in image_files(tmp_path, 3)] == ["0.png", "3.png", "6.png"]

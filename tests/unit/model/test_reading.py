@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import tiny_models
+from edgepack.errors import ModelError
+from edgepack.model.facts import model_facts
+from edgepack.model.reading import read_model, write_model
+
+
+def with_external_data(folder, location: str, **entries):
+    model = onnx.load(tiny_models.conv_net(folder / "net.onnx"))
+    tensor = model.graph.initializer[0]
+    raw = tensor.raw_data
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": location, "length": str(len(raw)), **entries}.items():
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, value
+    path = folder / "external.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path, raw
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "is empty"),
+        (b"\x10\x00\x00\x00ORTM" + b"\0" * 50, "ORT-format"),
+        (b"just some text, not a model", "is not a whole ONNX model"),
+        (b"\0" * 100, "is not a whole ONNX model"),
+        (b"PK\x03\x04 a zip", "is not a whole ONNX model"),
+    ],
+)
+def test_read_when_the_file_is_no_model_says_what_it_is(tmp_path, data, problem):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=problem):
+        read_model(path)
+
+
+def test_read_when_missing_or_a_folder_says_so(tmp_path):
+    with pytest.raises(ModelError, match="there is no model"):
+        read_model(tmp_path / "none.onnx")
+    with pytest.raises(ModelError, match="is a folder"):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
+def test_read_when_truncated_is_an_error(tmp_path, share):
+    whole = tiny_models.conv_net(tmp_path / "net.onnx").read_bytes()
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(ModelError, match="is not a whole ONNX model"):
+        read_model(path)
+
+
+def test_read_when_external_data_lies_beside_reads_it(tmp_path):
+    path, raw = with_external_data(tmp_path, "weights.bin")
+    (tmp_path / "weights.bin").write_bytes(raw)
+    assert read_model(path).graph.initializer[0].raw_data == raw
+    assert model_facts(path).external_data == ("weights.bin",)
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "a/../../secret.bin", ""])
+def test_read_when_external_data_leaves_the_folder_refuses(tmp_path, location):
+    (tmp_path / "secret.bin").write_bytes(b"\0" * 4096)
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    path, _ = with_external_data(inner, location)
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        read_model(path)
+
+
+def test_read_when_a_link_leads_outside_refuses(tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    path, raw = with_external_data(inner, "weights.bin")
+    (tmp_path / "secret.bin").write_bytes(raw)
+    (inner / "weights.bin").symlink_to(tmp_path / "secret.bin")
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        read_model(path)
+
+
+def test_read_when_external_data_is_missing_or_short_says_which_file(tmp_path):
+    path, raw = with_external_data(tmp_path, "weights.bin")
+    with pytest.raises(ModelError, match=r"'weights.bin', which is not there"):
+        read_model(path)
+    (tmp_path / "weights.bin").write_bytes(raw[:-1])
+    with pytest.raises(ModelError, match="wants bytes 0 to"):
+        read_model(path)
+
+
+def test_digest_when_external_data_changes_is_another(tmp_path):
+    path, raw = with_external_data(tmp_path, "weights.bin")
+    (tmp_path / "weights.bin").write_bytes(raw)
+    before = model_facts(path).sha256
+    (tmp_path / "weights.bin").write_bytes(raw[::-1])
+    assert model_facts(path).sha256 != before
+
+
+def test_facts_when_read_name_signature_operators_and_sizes(tmp_path):
+    facts = model_facts(tiny_models.conv_net(tmp_path / "net.onnx"))
+    assert [str(spec) for spec in facts.inputs] == ["image: float32[batch, 3, 8, 8]"]
+    assert [str(spec) for spec in facts.outputs] == ["scores: float32[batch, 4]"]
+    assert facts.op_counts["Conv"] == 1
+    assert facts.initializer_bytes == 4 * (8 * 3 * 3 * 3 + 8 * 4 + 8 * 4 + 4)
+
+
+def test_write_when_read_again_is_the_same_model(tmp_path):
+    model = read_model(tiny_models.conv_net(tmp_path / "net.onnx"))
+    write_model(model, tmp_path / "copy.onnx")
+    assert read_model(tmp_path / "copy.onnx") == model
+    assert np.array_equal(sorted(p.name for p in tmp_path.iterdir()), ["copy.onnx", "net.onnx"])

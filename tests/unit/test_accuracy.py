@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from edgepack.accuracy import (
+    OutputCloseness,
+    array_sqnr_db,
+    class_scores,
+    paired_drop,
+    range_groups,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+
+def test_sqnr_when_noise_is_a_tenth_of_the_signal_is_20_db():
+    reference = np.ones(100)
+    assert array_sqnr_db(reference, reference * 1.1) == pytest.approx(20.0)
+
+
+def test_sqnr_when_equal_nan_or_other_shape_is_at_its_ends():
+    ones = np.ones(4)
+    assert array_sqnr_db(ones, ones) == 200.0
+    assert array_sqnr_db(ones, ones * np.nan) == -math.inf
+    assert array_sqnr_db(ones, np.ones(5)) == -math.inf
+
+
+def test_integers_when_one_in_a_hundred_differs_count_as_equal():
+    reference = np.arange(100)
+    output = reference.copy()
+    output[0] = 7
+    assert array_sqnr_db(reference, output) == 200.0
+    output[1] = 7
+    assert array_sqnr_db(reference, output) == -math.inf
+
+
+def test_closeness_when_all_scores_of_a_detector_vanish_is_not_hidden_by_its_boxes():
+    random = np.random.default_rng(0)
+    head = np.concatenate(
+        [random.uniform(0, 640, (1, 4, 100)), random.uniform(0, 1, (1, 80, 100))], axis=1
+    )
+    broken = head.copy()
+    broken[:, 4:] = 0
+    closeness = OutputCloseness()
+    closeness.add(head, broken)
+    assert closeness.cosine > 0.9999
+    assert closeness.sqnr_db == pytest.approx(0.0)
+
+
+def test_closeness_when_a_silent_channel_becomes_loud_counts_it_as_noise():
+    reference, output = np.zeros((1, 2, 4)), np.zeros((1, 2, 4))
+    reference[0, 0] = output[0, 0] = 1.0
+    output[0, 1] = 1.0
+    closeness = OutputCloseness()
+    closeness.add(reference, output)
+    assert closeness.sqnr_db == pytest.approx(0.0)
+
+
+@given(hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1e6)))
+def test_range_groups_when_formed_hold_every_channel_once_and_similar_peaks(peak):
+    groups = range_groups(peak)
+    assert sorted(np.concatenate(groups)) == list(range(len(peak)))
+    for group in groups:
+        live = peak[group][peak[group] > 0]
+        assert live.size == 0 or live.max() <= 16 * live.min() * (1 + 1e-12)
+
+
+def test_class_scores_when_axes_of_length_one_surround_them_are_found():
+    assert class_scores(np.zeros((1, 10, 1, 1), np.float32)).shape == (10,)
+    assert class_scores(np.zeros((1, 3, 4), np.float32)) is None
+    assert class_scores(np.zeros((1, 10), np.int64)) is None
+
+
+def test_paired_drop_when_computed_has_the_normal_interval_of_the_differences():
+    fp32, variant = [1, 1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 0, 1, 1, 1, 0]
+    difference = np.array(fp32) - np.array(variant)
+    drop = paired_drop(fp32, variant)
+    half = 1.96 * difference.std(ddof=1) / math.sqrt(8)
+    assert drop.value == pytest.approx(0.125)
+    assert drop.interval == pytest.approx((0.125 - half, 0.125 + half))
+
+
+def test_paired_drop_when_nothing_differs_is_three_in_n():
+    assert paired_drop([1] * 300, [1] * 300).interval == pytest.approx((-0.01, 0.01))
+
+
+def test_closeness_when_class_scores_are_rarely_high_judges_them_as_one_quantity():
+    scores = np.full((1, 100), 1e-6)
+    scores[0, 3] = 1.0
+    closeness = OutputCloseness()
+    closeness.add(scores, scores + 1e-4)
+    assert closeness.sqnr_db == pytest.approx(60, abs=0.1)
