@@ -265,6 +265,7 @@ def device_facts() -> Json:
         "model": device_model(),
         "cpu": cpu_model(),
         "cpu_count": os.cpu_count() or 1,
+        "emulated": loader.is_emulated(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "onnxruntime": ort.__version__,
@@ -280,7 +281,8 @@ def conditions() -> Json:
         "governor": governor(),
         "temperature_c": temperature_c(),
         "throttle_events": throttle_events(),
-        "throttled_now": throttled_now(),
+        "throttled_now": throttle_causes(0),
+        "throttled_since_boot": throttle_causes(16),
     }
 
 
@@ -332,16 +334,17 @@ def throttle_events() -> Any:
     return sum(found) if found else _not_measured("no throttle counter can be read")
 
 
-def throttled_now() -> Any:
-    """Return the causes for which a Raspberry Pi is slowed down now; empty if none.
+def throttle_causes(first_bit: int) -> Any:
+    """Return for which causes a Raspberry Pi is (bit 0) or was since boot (bit 16) slowed down.
 
-    Source: bits 0 to 3 of ``vcgencmd get_throttled``, Raspberry Pi documentation.
+    Source: bits 0 to 3 and 16 to 19 of ``vcgencmd get_throttled``, Raspberry Pi documentation.
     """
     _, _, text = _output("vcgencmd", "get_throttled").partition("=")
     if not text:
-        return _not_measured("there is no vcgencmd here")
+        return _not_measured("there is no vcgencmd that answers")
+    bits = int(text, 16) >> first_bit
     causes = ("under-voltage", "frequency capped", "throttled", "soft temperature limit")
-    return [cause for bit, cause in enumerate(causes) if int(text, 16) >> bit & 1]
+    return [cause for number, cause in enumerate(causes) if bits >> number & 1]
 
 
 def _not_measured(reason: str) -> Json:

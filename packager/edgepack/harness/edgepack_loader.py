@@ -447,6 +447,16 @@ def cpu_flags() -> Set[str]:
     return flags
 
 
+def is_emulated() -> bool:
+    """Tell whether an ARM system runs on an x86 kernel, as under qemu-user: its time is not real.
+
+    An emulator that also emulates /proc/cpuinfo is not noticed.
+    """
+    if platform.machine().lower() not in ("aarch64", "arm64", "armv7l"):
+        return False
+    return any(line.startswith("vendor_id") for line in cpuinfo_lines())
+
+
 def cpuinfo_lines() -> List[str]:
     """Return the lines of ``/proc/cpuinfo``; none where there is no such file."""
     try:

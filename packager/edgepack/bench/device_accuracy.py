@@ -1,0 +1,137 @@
+"""``edgepack evaluate``: the project's metric, through the device's own execution provider."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.bench.session import open_harness, read_bundle
+from edgepack.bench.streaming import stream_outputs
+from edgepack.build.cache import own_cache
+from edgepack.build.execution import execute
+from edgepack.build.planning import make_plan
+from edgepack.bundle.manifest import Accuracy
+from edgepack.data import SampleSet
+from edgepack.data.hook import load_arrays, save_arrays
+from edgepack.devices.inventory import Device
+from edgepack.errors import BundleError, UsageError
+from edgepack.model.facts import model_facts
+from edgepack.model.running import Arrays, make_session, run_session
+from edgepack.processes import Workers
+from edgepack.profile import load_profile
+from edgepack.progress import Progress, Silent
+from edgepack.project import LoadedProject, find_project
+from edgepack.steps.base import MODEL
+from edgepack.steps.evaluation import Judge, as_accuracy, hook_metric
+
+
+@dataclass(frozen=True)
+class DeviceAccuracy:
+    """The metric through the device beside the one simulated on the build host."""
+
+    bundle: str
+    device: str
+    variant: str
+    """The variant that the device chose."""
+    measured: Accuracy
+    simulated: Accuracy | None
+    """From the bundle's manifest; None if it was built without evaluation samples."""
+
+
+def evaluate(
+    bundle: Path,
+    device: Device,
+    *,
+    project: Path | None = None,
+    variant: str | None = None,
+    progress: Progress | None = None,
+) -> DeviceAccuracy:
+    """Run the project's evaluation samples on a device and judge its outputs here.
+
+    Samples are streamed to the device and outputs back; fp32 runs on this machine's CPU.
+
+    Raises:
+        UsageError: There is no project here, or it has no evaluation samples.
+        BundleError: The bundle is altered, or was made from another model.
+        DeviceError: The device cannot be reached or used.
+        RemoteCommandError: The harness crashed or hung, or no variant works there.
+    """
+    opened = read_bundle(bundle, variant)
+    loaded = find_project(None, project)
+    progress = progress or Silent()
+    with Workers(1) as workers, tempfile.TemporaryDirectory(prefix="edgepack-") as scratch:
+        prepared, samples = _materials(loaded, opened.manifest.target, progress)
+        _require_same_model(loaded, opened.manifest.model.sha256)
+        workers.call(write_reference, prepared / MODEL, samples.folder, Path(scratch))
+        references = _references(Path(scratch), len(samples))
+        with open_harness(opened, device) as harness:
+            used = variant or harness.select(None).variant
+            outputs = stream_outputs(harness, samples, used)
+            measured = _judge(loaded, samples, references, outputs, progress)
+    entry = next(entry for entry in opened.manifest.variants if entry.id == used)
+    return DeviceAccuracy(opened.manifest.id, device.name, used, measured, entry.accuracy)
+
+
+def _materials(loaded: LoadedProject, target: str, progress: Progress) -> tuple[Path, SampleSet]:
+    """Return the folder of the fp32 reference, and the evaluation samples."""
+    plan = make_plan(loaded, model_facts(loaded.model_path), [load_profile(target)])
+    judged = [v.evaluation for v in plan.bundles[0].variants if v.evaluation is not None]
+    if not judged:
+        raise UsageError(
+            "the project has no evaluation samples",
+            hint="add to edgepack.yaml: samples: {evaluation: {path: evaluation.npz}}",
+            where=loaded.where("samples"),
+        )
+    inputs = next(step.inputs for step in plan.steps if step.id == judged[0])
+    needed = plan.only([inputs["reference"], inputs["samples"]])
+    done = execute(needed, cache=own_cache(), jobs=1, progress=progress).artifacts
+    return done[inputs["reference"]].path, SampleSet.read(done[inputs["samples"]].path)
+
+
+def _require_same_model(loaded: LoadedProject, sha256: str) -> None:
+    if model_facts(loaded.model_path).sha256 != sha256:
+        raise BundleError(
+            f"the bundle was not made from {str(loaded.model_path)!r} as it is now",
+            hint="build the bundle again, or name its project with --project",
+        )
+
+
+def write_reference(model: Path, samples: Path, out: Path) -> None:
+    """Write the outputs of fp32 for every sample; called in a worker."""
+    session = make_session(model)
+    for index, feed in enumerate(SampleSet.read(samples)):
+        save_arrays(out / f"{index}.npz", run_session(session, feed))
+
+
+def _references(folder: Path, count: int) -> Iterator[Arrays]:
+    return (load_arrays(folder / f"{index}.npz") for index in range(count))
+
+
+def _judge(
+    loaded: LoadedProject,
+    samples: SampleSet,
+    references: Iterator[Arrays],
+    outputs: Iterator[Arrays],
+    progress: Progress,
+) -> Accuracy:
+    source = loaded.project.samples.evaluation
+    metric = source.metric if source else None
+    hooked = not isinstance(metric, str | None)
+    judge = Judge(samples.labels, keep_outputs=hooked)
+    with progress.task("evaluate", total=len(samples)) as advance:
+        for index, (reference, output) in enumerate(zip(references, outputs, strict=True)):
+            judge.add(reference, output)
+            advance(f"sample {index}")
+    result = judge.result(
+        metric,
+        lambda arrays, labels: hook_metric(
+            str(getattr(metric, "python", "")),
+            arrays,
+            labels,
+            loaded.folder,
+            loaded.project.interpreter,
+        ),
+    )
+    return as_accuracy(result)

@@ -1,0 +1,69 @@
+"""``edgepack bench``: push a bundle beside the current release, and measure it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from edgepack.bench.assemble import Measurements, Question, make_report
+from edgepack.bench.harness import Harness
+from edgepack.bench.presets import Preset, find_preset
+from edgepack.bench.report import RunReport
+from edgepack.bench.session import open_harness, read_bundle
+from edgepack.devices import Device
+
+Progress = Callable[[str], None]
+"""Told what is being done, a short phrase each time."""
+
+
+def bench(
+    bundle: Path,
+    device: Device,
+    *,
+    preset: str = "standard",
+    variant: str | None = None,
+    progress: Progress = lambda _: None,
+) -> RunReport:
+    """Measure a bundle on a device and return the report, with its verdict; nothing is stored.
+
+    The device's current release is not touched. Every number comes from a process of its own on
+    the device: one that chooses the variant, several timed ones, one for memory, one for placement.
+
+    Args:
+        bundle: The bundle's folder.
+        device: Where to measure.
+        preset: ``quick``, ``standard`` or ``smoke``.
+        variant: Measure this one, rather than the first that works there.
+        progress: Told what is being done.
+
+    Raises:
+        UsageError: There is no such preset or variant.
+        BundleError: The bundle is incomplete or altered.
+        DeviceError: The device cannot be reached or used.
+        RemoteCommandError: The harness crashed, hung or printed garbage, or no variant works.
+    """
+    chosen = find_preset(preset)
+    opened = read_bundle(bundle, variant)
+    progress(f"pushing {opened.manifest.id} to {device.name}")
+    with open_harness(opened, device) as harness:
+        measured = measure_all(harness, chosen, variant, progress)
+    question = Question(device.name, opened.manifest, opened.digest, variant, chosen)
+    return make_report(question, measured)
+
+
+def measure_all(
+    harness: Harness, preset: Preset, variant: str | None, progress: Progress
+) -> Measurements:
+    """Ask the harness for everything that a report needs."""
+    progress("choosing a variant")
+    selection = harness.select(variant)
+    used = selection.variant
+    runs = []
+    for number in range(1, preset.runs + 1):
+        progress(f"measuring {used}: run {number} of {preset.runs}")
+        runs.append(harness.measure(used, preset))
+    progress("measuring memory")
+    memory = harness.memory(used)
+    progress("learning where the nodes run")
+    placement = harness.profile(used)
+    return Measurements(selection, runs, memory, placement)

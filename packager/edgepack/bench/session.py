@@ -1,0 +1,47 @@
+"""Brings a bundle to a device and hands out its harness there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgepack.bench.harness import Harness
+from edgepack.bundle import Bundle, verify
+from edgepack.devices import Device, connect
+from edgepack.devices.checking import runtime_python
+from edgepack.devices.probing import probe
+from edgepack.devices.pushing import push
+from edgepack.errors import UsageError, nearest
+
+
+def read_bundle(path: Path, variant: str | None) -> Bundle:
+    """Return a bundle whose files are all as they should be.
+
+    Raises:
+        BundleError: One is not.
+        UsageError: The bundle has no such variant.
+    """
+    bundle = verify(path)
+    known = [entry.id for entry in bundle.manifest.variants]
+    if variant is not None and variant not in known:
+        raise UsageError(
+            f"the bundle {bundle.manifest.id} has no variant {variant!r}",
+            hint=nearest(variant, known),
+            where="--variant",
+        )
+    return bundle
+
+
+@contextmanager
+def open_harness(bundle: Bundle, device: Device) -> Iterator[Harness]:
+    """Push a bundle beside the device's current release and hold its harness.
+
+    Raises:
+        DeviceError: The device cannot be reached or used, or lacks the runtime.
+        RemoteCommandError: The push failed.
+    """
+    with connect(device) as transport:
+        python = runtime_python(device, probe(device, transport))
+        pushed = push(bundle.path, device, transport, switch=False)
+        yield Harness(transport, pushed.path, python, tuple(device.entry.run_prefix))

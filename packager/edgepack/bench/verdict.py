@@ -1,0 +1,136 @@
+"""Whether the numbers of a benchmark may be used. Pure: decides over what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from edgepack import statistics
+from edgepack.bench.presets import Preset
+from edgepack.bench.report import (
+    Conditions,
+    Inconclusive,
+    Invalid,
+    NotMeasured,
+    Placement,
+    ProcessRun,
+    Selection,
+    Valid,
+)
+from edgepack.bundle.manifest import ManifestVariant
+
+NOTED_SPREAD = 0.1
+"""Between the fastest and the slowest run median."""
+WARM_NOTE = "session create is warm: the model's file was read before, when choosing the variant"
+
+
+def judge(
+    selection: Selection,
+    runs: Sequence[ProcessRun],
+    placement: Placement,
+    variant: ManifestVariant,
+    preset: Preset,
+) -> Valid | Invalid | Inconclusive:
+    """Return the verdict; every reason against the numbers is in it, not the first only."""
+    reasons = [
+        *_run_reasons(runs, variant, preset),
+        *_boot_reasons(selection, runs),
+        *placement_reasons(placement, variant),
+    ]
+    if reasons:
+        return Invalid(reasons=reasons)
+    if selection.device.emulated:
+        return Inconclusive(reason="the processor is emulated: its time is not a device's time")
+    if not preset.conclusive:
+        return Inconclusive(reason=f"preset {preset.name!r} is too short to conclude anything")
+    return Valid()
+
+
+def _run_reasons(
+    runs: Sequence[ProcessRun], variant: ManifestVariant, preset: Preset
+) -> Iterator[str]:
+    for number, run in enumerate(runs, 1):
+        if run.variant != variant.id:
+            yield f"run {number} used variant {run.variant}, not {variant.id}"
+        if run.golden_min_sqnr_db < variant.min_sqnr_db:
+            yield (
+                f"run {number}: outputs are {run.golden_min_sqnr_db:.1f} dB near the golden ones,"
+                f" {variant.min_sqnr_db:.1f} dB are needed"
+            )
+        if not run.steady and preset.conclusive:
+            yield f"run {number} was not steady after {preset.warm_up_cap_s:g} s of warm-up"
+        if len(run.latencies_ns) < preset.iterations:
+            yield f"run {number} has {len(run.latencies_ns)} samples, not {preset.iterations}"
+        yield from (f"run {number}: {why}" for why in throttling(run.before, run.after))
+    if len(runs) < preset.runs:
+        yield f"{len(runs)} process runs were made, not {preset.runs}"
+
+
+def throttling(before: Conditions, after: Conditions) -> Iterator[str]:
+    """Yield how the device was slowed down during a run, as far as it tells."""
+    counted = (before.throttle_events, after.throttle_events)
+    if isinstance(counted[0], int) and isinstance(counted[1], int) and counted[1] > counted[0]:
+        yield f"the processor throttled {counted[1] - counted[0]} times"
+    for moment in (before, after):
+        if isinstance(moment.throttled_now, list) and moment.throttled_now:
+            yield f"the device is slowed down: {', '.join(moment.throttled_now)}"
+            return
+    since = (before.throttled_since_boot, after.throttled_since_boot)
+    if isinstance(since[0], list) and isinstance(since[1], list) and set(since[1]) - set(since[0]):
+        yield f"the device was slowed down: {', '.join(sorted(set(since[1]) - set(since[0])))}"
+    if before.governor != after.governor:
+        yield "the frequency governor changed"
+
+
+def _boot_reasons(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[str]:
+    boots = {selection.device.boot_id, *(run.boot_id for run in runs)}
+    if len({boot for boot in boots if isinstance(boot, str)}) > 1:
+        yield "the device was restarted during the benchmark"
+
+
+def placement_reasons(placement: Placement, variant: ManifestVariant) -> Iterator[str]:
+    """Yield how the placement of nodes is not what the variant asks for."""
+    provider = variant.providers[0].name
+    wanted: Literal["all"] | float = variant.placement
+    share = placement.share(provider)
+    if not placement.nodes:
+        yield "the profile has no nodes"
+    elif wanted == "all" and share < 1:
+        others = {name: n for name, n in placement.counts.items() if name != provider}
+        listed = ", ".join(f"{count} on {name}" for name, count in others.items())
+        yield f"not all nodes ran on {provider}: {listed}"
+    elif share == 0:
+        yield f"no node ran on {provider}"
+
+
+def spread_notes(runs: Sequence[ProcessRun]) -> list[str]:
+    """Return a sentence if the process runs disagree so much that their interval is wide."""
+    medians = [statistics.median(run.latencies_ns) for run in runs]
+    spread = max(medians) / max(1, min(medians)) - 1
+    if spread <= NOTED_SPREAD:
+        return []
+    return [
+        (
+            f"run medians differ by {spread:.0%}: other work on the device, or its clock, changed"
+            " between runs; measure again when it is idle"
+        )
+    ]
+
+
+def condition_notes(selection: Selection) -> list[str]:
+    """Return what the reader has to know about the device's state, a sentence each."""
+    conditions = selection.device.conditions
+    state = {
+        "clock governor": conditions.governor,
+        "temperature": conditions.temperature_c,
+    }
+    notes = [WARM_NOTE]
+    notes += [
+        f"{what} unknown: {value.reason}"
+        for what, value in state.items()
+        if isinstance(value, NotMeasured)
+    ]
+    unknown = (conditions.throttle_events, conditions.throttled_now)
+    if all(isinstance(value, NotMeasured) for value in unknown):
+        notes.append("throttling unknown: no counter can be read")
+    return notes

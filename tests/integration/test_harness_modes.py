@@ -1,0 +1,243 @@
+"""The harness of a real bundle, as its own process on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pytest
+from edgepack.bench.harness import HARNESS, Harness
+from edgepack.bench.presets import Preset, find_preset
+from edgepack.bench.streaming import stream_outputs
+from edgepack.devices import Device, LocalEntry, connect
+from edgepack.errors import RemoteCommandError, SamplesError
+from tiny_bundle import change_manifest, import_loader, write_tiny_bundle
+
+BRIEF = Preset(
+    "brief", runs=1, duration_s=0.02, iterations=25, warm_up_s=0.01, window_s=0.01, warm_up_cap_s=1
+)
+HERE = Device("here", LocalEntry(transport="local", target="linux-x86-64", python=sys.executable))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_tiny_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def harness(bundle: Path) -> Iterator[Harness]:
+    with connect(HERE) as transport:
+        yield Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=60)
+
+
+def replace_harness(bundle: Path, source: str) -> None:
+    (bundle / HARNESS).write_text(source)
+
+
+def snapshot(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_select_names_the_variant_and_the_device(harness: Harness, bundle: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["variants"][0]["requires"]["cpu"] = ["no_such_flag"]
+
+    change_manifest(bundle, change)
+    selection = harness.select(None)
+    assert selection.variant == "cpu-fp32"
+    assert [item.variant for item in selection.passed_over] == ["cpu-int8-static"]
+    assert selection.device.cpu_count == os.cpu_count()
+    assert selection.device.python == ".".join(map(str, sys.version_info[:3]))
+    assert "CPUExecutionProvider" in selection.device.providers
+
+
+def test_select_reads_why_a_raspberry_pi_is_slowed_down(harness: Harness, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "vcgencmd"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho throttled=0x80005\n")
+    program.chmod(0o755)
+    path = f"PATH={program.parent}:{os.environ['PATH']}"
+    argv = ["env", path, *harness.argv("select", None)]
+    device = json.loads(harness.transport.run(argv, timeout_s=60).stdout)["device"]
+    assert device["conditions"]["throttled_now"] == ["under-voltage", "throttled"]
+    assert device["conditions"]["throttled_since_boot"] == ["soft temperature limit"]
+
+
+def test_measure_gives_raw_latencies_and_checks_goldens(harness: Harness) -> None:
+    run = harness.measure("cpu-fp32", BRIEF)
+    assert run.variant == "cpu-fp32"
+    assert len(run.latencies_ns) >= BRIEF.iterations
+    assert min(run.latencies_ns) > 0
+    assert run.golden_min_sqnr_db == 200.0
+    assert run.warm_up_iterations >= 10
+    assert run.session_create_ns > 0
+
+
+def test_measure_reports_golden_failure_when_a_later_golden_differs(
+    harness: Harness, bundle: Path
+) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["goldens"][1]["outputs"]["cpu-fp32"][0]["path"] = "golden/0-y.bin"
+
+    change_manifest(bundle, change)
+    assert harness.measure("cpu-fp32", BRIEF).golden_min_sqnr_db < 40
+
+
+def test_measure_says_so_when_warm_up_ends_unsteady(harness: Harness) -> None:
+    no_window = replace(BRIEF, warm_up_cap_s=0.0)
+    assert harness.measure("cpu-fp32", no_window).steady is False
+
+
+@pytest.mark.parametrize(
+    ("medians", "steady"),
+    [
+        ([10.0, 10.0], False),
+        ([20.0, 10.0, 10.2, 10.3], True),
+        ([10.0, 10.0, 10.0, 10.4], False),
+    ],
+)
+def test_steady_means_that_the_last_three_windows_agree(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, medians: list[float], *, steady: bool
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    names = runpy.run_path(str(bundle / HARNESS))
+    assert names["is_steady"](medians) is steady
+
+
+def test_measure_runs_behind_the_devices_prefix(bundle: Path) -> None:
+    with connect(HERE) as transport:
+        prefixed = Harness(transport, PurePosixPath(bundle), sys.executable, ("nice", "-n", "1"))
+        assert prefixed.measure("cpu-fp32", BRIEF).variant == "cpu-fp32"
+        missing = Harness(transport, PurePosixPath(bundle), sys.executable, ("no-such-program",))
+        with pytest.raises(RemoteCommandError, match="no-such-program"):
+            missing.measure("cpu-fp32", BRIEF)
+
+
+def test_memory_grows_from_baseline_to_peak(harness: Harness) -> None:
+    memory = harness.memory("cpu-fp32")
+    assert 0 < memory.baseline_bytes < memory.loaded_bytes <= memory.peak_bytes
+
+
+def test_profile_says_where_every_node_ran(harness: Harness) -> None:
+    placement = harness.profile("cpu-fp32")
+    assert placement.nodes
+    assert placement.share("CPUExecutionProvider") == 1.0
+    assert "Conv" in {node.op for node in placement.nodes}
+
+
+def test_modes_write_nothing_into_the_bundle(harness: Harness, bundle: Path) -> None:
+    before = snapshot(bundle)
+    harness.select(None)
+    harness.measure("cpu-fp32", BRIEF)
+    harness.profile("cpu-fp32")
+    assert snapshot(bundle) == before
+
+
+def test_select_fails_with_the_reasons_when_no_variant_works(
+    harness: Harness, bundle: Path
+) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        for variant in manifest["variants"]:
+            variant["requires"]["cpu"] = ["no_such_flag"]
+
+    change_manifest(bundle, change)
+    with pytest.raises(RemoteCommandError) as caught:
+        harness.select(None)
+    assert "cpu-fp32: this CPU lacks no_such_flag" in str(caught.value)
+    assert "--variant" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code 137"),
+        ("raise OSError('the model went missing')", "the model went missing"),
+        ("print('hello')", "'hello"),
+        ("print('{}')", "variant Field required"),
+        ("", "printed no Selection"),
+    ],
+)
+def test_harness_failure_is_an_error_with_its_last_words(
+    harness: Harness, bundle: Path, source: str, said: str
+) -> None:
+    replace_harness(bundle, source)
+    with pytest.raises(RemoteCommandError) as caught:
+        harness.select(None)
+    assert said in str(caught.value)
+    assert caught.value.where == "here"
+
+
+def test_hanging_harness_is_stopped(bundle: Path, tmp_path: Path) -> None:
+    alive = tmp_path / "pid"
+    replace_harness(
+        bundle,
+        f"import os, time; open({str(alive)!r}, 'w').write(str(os.getpid())); time.sleep(60)",
+    )
+    with connect(HERE) as transport:
+        hasty = Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=1.5)
+        with pytest.raises(RemoteCommandError, match="took longer than"):
+            hasty.select(None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(alive.read_text()), 0)
+
+
+def test_serve_answers_every_sample_with_the_models_outputs(harness: Harness, bundle: Path) -> None:
+    generator = np.random.default_rng(3)
+    samples = [{"x": generator.standard_normal((1, 3, 8, 8)).astype("f4")} for _ in range(5)]
+    model = import_loader().load(bundle, "cpu-fp32")
+    for sample, outputs in zip(samples, stream_outputs(harness, samples, "cpu-fp32"), strict=True):
+        np.testing.assert_array_equal(outputs["y"], model(sample)["y"])
+
+
+def test_serve_refuses_a_sample_that_does_not_fit(harness: Harness) -> None:
+    with pytest.raises(SamplesError, match="sample 0: input 'x' is float64"):
+        list(stream_outputs(harness, [{"x": np.zeros((1, 3, 8, 8))}], None))
+
+
+def test_serve_crash_is_an_error_with_its_last_words(harness: Harness, bundle: Path) -> None:
+    replace_harness(bundle, "import sys; sys.stdin.buffer.read(1); raise OSError('out of luck')")
+    with pytest.raises(RemoteCommandError, match="out of luck"):
+        list(stream_outputs(harness, [{"x": np.zeros((1, 3, 8, 8), np.float32)}], None))
+
+
+def test_serve_garbage_is_an_error(harness: Harness, bundle: Path) -> None:
+    replace_harness(
+        bundle, "import sys; print('welcome to this board', flush=True); sys.stdin.read()"
+    )
+    with pytest.raises(RemoteCommandError, match="something else"):
+        list(stream_outputs(harness, [{"x": np.zeros((1, 3, 8, 8), np.float32)}], None))
+
+
+def test_document_goes_to_stdout_alone_when_libraries_print(harness: Harness, bundle: Path) -> None:
+    loader = bundle / "edgepack_loader.py"
+    loader.write_text(loader.read_text() + "\n_load = load\ndef load(*a):\n    print('noise')\n")
+    loader.write_text(
+        loader.read_text() + "    os.system('echo more noise')\n    return _load(*a)\n"
+    )
+    result = harness.transport.run(harness.argv("select", None), timeout_s=60)
+    assert json.loads(result.stdout)["variant"] == "cpu-int8-static"
+    assert b"noise" in result.stderr
+
+
+def test_every_preset_is_taken_by_the_harness(harness: Harness) -> None:
+    for name in ("quick", "standard", "smoke"):
+        argv = [*harness.argv("measure", "absent"), *find_preset(name).arguments]
+        assert harness.transport.run(argv, timeout_s=60).exit_code == 3
+
+
+def test_load_sends_and_stores_no_telemetry(bundle: Path, own_home: Path) -> None:
+    ci = ("TF_BUILD", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "ORT_DISABLE_TELEMETRY")
+    unset = [word for name in ci for word in ("-u", name)]
+    code = "import edgepack_loader as e; m = e.load(); m(m.bundle.golden_inputs(0))"
+    with connect(HERE) as transport:
+        argv = ["env", *unset, f"PYTHONPATH={bundle}", sys.executable, "-c", code]
+        transport.run(argv, timeout_s=60).check("loading", device="here", hint="")
+    assert [path for path in own_home.rglob("*") if path.is_file()] == []

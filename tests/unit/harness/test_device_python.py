@@ -1,0 +1,29 @@
+"""What runs on devices is Python 3.8 with nothing but numpy and onnxruntime."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+from edgepack.resources import harness_dir
+
+FILES = sorted(harness_dir().glob("*.py"))
+ALLOWED = {*sys.stdlib_module_names, "numpy", "onnxruntime", "edgepack_loader"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_device_file_parses_when_python_is_3_8(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_device_file_imports_only_what_every_device_has(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(str(node.module).partition(".")[0])
+    assert imported <= ALLOWED

@@ -1,0 +1,59 @@
+"""The closeness of tensors, as the loader judges golden outputs."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_bundle import import_loader
+
+
+@pytest.fixture(scope="module")
+def loader() -> ModuleType:
+    return import_loader()
+
+
+def test_sqnr_is_20_db_when_noise_is_a_tenth(loader: ModuleType) -> None:
+    reference = np.array([3.0, -4.0], np.float32)
+    assert loader.sqnr_db(reference, reference * np.float32(1.1)) == pytest.approx(20, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("reference", "output", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 200.0),
+        ([0.0, 0.0], [0.0, 0.0], 200.0),
+        ([0.0, 0.0], [0.0, 0.1], -math.inf),
+        ([1.0, math.nan], [1.0, math.nan], 200.0),
+        ([1.0, math.nan], [1.0, 2.0], -math.inf),
+        ([1.0, 2.0], [1.0, math.nan], -math.inf),
+        ([1.0, 2.0], [1.0, math.inf], -math.inf),
+        ([1.0, math.inf], [1.0, -math.inf], -math.inf),
+        ([1.0, 2.0], [1.0], -math.inf),
+        ([], [], 200.0),
+    ],
+)
+def test_sqnr_is_defined_when_values_are_special(
+    loader: ModuleType, reference: list[float], output: list[float], expected: float
+) -> None:
+    assert loader.sqnr_db(np.array(reference), np.array(output)) == expected
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=20), st.floats(0.01, 10))
+def test_sqnr_is_minus_twenty_log_of_relative_error(values: list[float], error: float) -> None:
+    reference = np.array([*values, 50.0])
+    found = import_loader().sqnr_db(reference, reference * (1 + error))
+    assert found == pytest.approx(-20 * math.log10(error), abs=1e-6)
+
+
+def test_closeness_allows_one_percent_of_class_indices_to_differ(loader: ModuleType) -> None:
+    reference = np.arange(100)
+    one_off, two_off = reference.copy(), reference.copy()
+    one_off[0], two_off[:2] = 7, 7
+    assert loader.closeness_db(reference, one_off) == 200.0
+    assert loader.closeness_db(reference, two_off) == -math.inf
+    assert loader.closeness_db(reference, reference.astype(np.float32)) == -math.inf
