@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self, TypeVar, cast
 
 from edgepack.errors import ToolError
+from edgepack.resources import harness_dir
 from edgepack.worker import receive, send
 
 Value = TypeVar("Value")
@@ -94,6 +95,15 @@ def run_program(
         ToolError: The program is missing or took longer than ``timeout_s``.
     """
     child = start_program(argv, cwd=cwd, environment=environment)
+    return _finish(child, argv, input_bytes, timeout_s)
+
+
+def _finish(
+    child: subprocess.Popen[bytes],
+    argv: Sequence[str],
+    input_bytes: bytes | None,
+    timeout_s: float,
+) -> ProgramResult:
     try:
         stdout, stderr = child.communicate(input_bytes, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
@@ -107,6 +117,29 @@ def run_program(
             child.communicate()
     code = child.returncode
     return ProgramResult(tuple(argv), code if code >= 0 else 128 - code, stdout, stderr)
+
+
+def run_supervised(
+    argv: Sequence[str], *, timeout_s: float, cwd: Path | None = None
+) -> ProgramResult:
+    """Run a program that ends with this process, whatever ends this process.
+
+    The supervisor that runs commands on devices runs it here too: it kills the program's group
+    when its stdin ends, and the other end of that pipe is ours.
+
+    Raises:
+        ToolError: The program is missing or took longer than ``timeout_s``.
+    """
+    supervisor = str(harness_dir() / "edgepack_supervisor.py")
+    lifeline_out, lifeline_in = os.pipe()
+    try:
+        child = start_program(
+            [sys.executable, supervisor, "--run", *argv], cwd=cwd, stdin=lifeline_out
+        )
+        os.close(lifeline_out)
+        return _finish(child, argv, None, timeout_s)
+    finally:
+        os.close(lifeline_in)
 
 
 class Workers:

@@ -1,0 +1,95 @@
+"""``edgepack device add``: from an address to an entry of the inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from edgepack.devices.inventory import (
+    Device,
+    SshEntry,
+    add_device,
+    find_inventory,
+    require_free_name,
+)
+from edgepack.devices.probing import DeviceFacts, probe, propose_target
+from edgepack.devices.transports import connect
+from edgepack.devices.trusting import trust
+from edgepack.errors import UsageError
+from edgepack.profile import load_profile
+
+
+@dataclass(frozen=True)
+class AddedDevice:
+    """A device that the inventory has now."""
+
+    device: Device
+    facts: DeviceFacts
+    inventory: Path
+
+
+def add_ssh_device(  # noqa: PLR0913  (the command's options)
+    name: str,
+    address: str,
+    *,
+    confirm: Callable[[str], bool],
+    fingerprint: str | None = None,
+    target: str | None = None,
+    port: int | None = None,
+    key: str | None = None,
+    ssh_config: str | None = None,
+    inventory: Path | None = None,
+) -> AddedDevice:
+    """Trust a device's host key, probe it, propose its target, and write it into the inventory.
+
+    Args:
+        name: What to call it.
+        address: ``USER@HOST`` or a host of the SSH configuration.
+        confirm: Asked before a host key is trusted; see :func:`~edgepack.devices.trust`.
+        fingerprint: The host key to expect; then ``confirm`` is not asked about it.
+        target: Its target; by default what the probe proposes.
+        port: Its SSH port, where the SSH configuration does not say it.
+        key: The private key to use, likewise.
+        ssh_config: A file to read instead of ``~/.ssh/config``.
+        inventory: The file to write; by default the one in use.
+
+    Raises:
+        UsageError: The name is taken or no name, or there is no such target.
+        DeviceError: The device cannot be reached, or its key was not accepted.
+    """
+    path = find_inventory(inventory)
+    require_free_name(name, path)
+    user, _, host = address.rpartition("@")
+    known = load_profile(target).id if target else "linux-x86-64"
+    entry = _entry(
+        {
+            "target": known,
+            "host": host,
+            "user": user or None,
+            "port": port,
+            "key": key,
+            "ssh_config": ssh_config,
+        }
+    )
+    device = Device(name, entry)
+    trust(device, fingerprint, confirm)
+    with connect(device) as transport:
+        facts = probe(device, transport)
+    if target is None:
+        device = Device(name, entry.model_copy(update={"target": propose_target(facts)}))
+    add_device(path, name, device.entry)
+    return AddedDevice(device, facts, path)
+
+
+def _entry(values: dict[str, str | int | None]) -> SshEntry:
+    try:
+        return SshEntry.model_validate({"transport": "ssh", **values})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"{first['loc'][-1]} cannot be {first['input']!r}: {first['msg']}",
+            hint="edgepack device add NAME USER@HOST",
+        ) from error

@@ -1,0 +1,128 @@
+"""Whether a device can run what is built for its target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+
+from edgepack.devices.inventory import Device
+from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
+from edgepack.devices.transports import connect
+from edgepack.errors import DeviceError
+from edgepack.profile import Profile, load_profile
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A device's facts, and what keeps it from running its target's bundles."""
+
+    device: str
+    target: str
+    facts: DeviceFacts
+    problems: tuple[str, ...]
+    """Each with what to do about it."""
+
+    def require_ready(self) -> None:
+        """Return if there are no problems.
+
+        Raises:
+            DeviceError: There are.
+        """
+        if self.problems:
+            found = "".join(f"\n  {problem}" for problem in self.problems)
+            raise DeviceError(
+                f"the device is not ready for target {self.target!r}{found}",
+                hint=f"mend that, then: edgepack device check {self.device}",
+                where=self.device,
+            )
+
+
+def check(device: Device) -> Checked:
+    """Connect to a device and compare it with what its target needs.
+
+    Raises:
+        DeviceError: It cannot be reached or trusted.
+        UsageError: There is no such target.
+    """
+    profile = load_profile(device.target)
+    with connect(device) as transport:
+        facts = probe(device, transport)
+    problems = find_problems(device, facts, profile)
+    return Checked(device.name, profile.id, facts, tuple(problems))
+
+
+def find_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
+    """Return what keeps a device from running its target's bundles, each with what to do."""
+    return [
+        *_kind_problems(facts, profile),
+        *_python_problems(device, facts, profile),
+        *_package_problems(device, facts, profile),
+    ]
+
+
+def runtime_python(device: Device, facts: DeviceFacts) -> str:
+    """Return the interpreter that runs bundles on the device.
+
+    Raises:
+        DeviceError: There is none, or it lacks onnxruntime or numpy.
+    """
+    packages = {} if isinstance(facts.python, Missing) else facts.python.packages
+    for name, found in (("Python", facts.python), *packages.items()):
+        if isinstance(found, Missing):
+            raise DeviceError(
+                f"the device has no usable {name}: {found.reason}",
+                hint=_provision(device),
+                where=device.name,
+            )
+    return facts.python_path
+
+
+def _provision(device: Device) -> str:
+    if device.entry.python is not None:
+        return f"install it into {device.entry.python} ('python' in devices.yaml), or remove that"
+    return f"edgepack device provision {device.name}"
+
+
+def _kind_problems(facts: DeviceFacts, profile: Profile) -> list[str]:
+    wanted = profile.device
+    if (facts.os, facts.arch) == (wanted.os, wanted.arch):
+        return []
+    try:
+        remedy = f"set 'target: {propose_target(facts)}' in devices.yaml"
+    except DeviceError as error:
+        remedy = error.hint
+    found, needed = f"{facts.os} on {facts.arch}", f"{wanted.os} on {wanted.arch}"
+    return [f"the device is {found}, target {profile.id!r} is {needed}: {remedy}"]
+
+
+def _python_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
+    if isinstance(facts.python, Missing):
+        return [f"no Python: {facts.python.reason}: install python3 on the device"]
+    if facts.python.version in SpecifierSet(profile.device.python):
+        return []
+    remedy = f"name another with 'python' for {device.name!r} in devices.yaml"
+    found, needed = facts.python.version, profile.device.python
+    return [f"{facts.python_path} is {found}, target {profile.id!r} needs {needed}: {remedy}"]
+
+
+def _package_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
+    if isinstance(facts.python, Missing):
+        return []
+    return [
+        f"{problem}: {_provision(device)}"
+        for problem in unmet_pins(facts.python, profile.runtime.packages)
+    ]
+
+
+def unmet_pins(python: PythonFacts, pins: Mapping[str, str]) -> list[str]:
+    """Return which pinned packages an interpreter lacks or has in another version."""
+    problems = []
+    for name, specifier in pins.items():
+        found = python.packages.get(name, Missing("it was not looked for"))
+        if isinstance(found, Missing):
+            problems.append(f"no usable {name}: {found.reason}")
+        elif found not in SpecifierSet(specifier):
+            problems.append(f"{name} is {found}, not {specifier}")
+    return problems

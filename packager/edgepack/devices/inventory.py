@@ -1,0 +1,245 @@
+"""``devices.yaml``: the user's devices, how to reach them, and what target each is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from edgepack.errors import ProfileError, UsageError, nearest
+from edgepack.profile import Id, StrictModel, host_target
+from edgepack.yaml_source import YamlSource, parse_yaml, read_yaml
+
+INVENTORY_FILE = "devices.yaml"
+LOCAL = "local"
+"""The device that is always there: this machine."""
+
+_NAME = r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*"
+DeviceName = Annotated[str, Field(pattern=f"^{_NAME}$")]
+Root = Annotated[str, Field(pattern=r"^(/|~/)[^\x00-\x1f]*$")]
+
+
+class _Entry(StrictModel):
+    target: Id
+    root: Root = "~/.local/share/edgepack"
+    """Everything that edgepack puts on the device lies under it."""
+    python: str | None = None
+    """The Python with onnxruntime; default: the provisioned one, else ``python3``."""
+    run_prefix: list[str] = []
+    """Put before the harness's command: ``[taskset, -c, "2-3"]``."""
+    tags: list[str] = []
+
+
+class LocalEntry(_Entry):
+    """This machine."""
+
+    transport: Literal["local"]
+
+
+class SshEntry(_Entry):
+    """A machine reached over SSH. What is not said here comes from ``~/.ssh/config``."""
+
+    transport: Literal["ssh"]
+    host: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")]
+    user: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    key: str | None = None
+    """Path of the private key to use, and the only one."""
+    password_env: str | None = None
+    """Name of the environment variable that holds the password."""
+    host_key: Annotated[str, Field(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")] | None = None
+    """Fingerprint of the host's key. When set, it alone decides."""
+    ssh_config: str | None = None
+    """A file to read instead of ``~/.ssh/config``, as ``ssh -F`` does."""
+
+
+Entry = Annotated[LocalEntry | SshEntry, Field(discriminator="transport")]
+
+
+class Inventory(StrictModel):
+    """The content of ``devices.yaml``."""
+
+    schema_version: Literal[1]
+    devices: dict[DeviceName, Entry] = {}
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device by its name."""
+
+    name: str
+    entry: LocalEntry | SshEntry
+
+    @property
+    def target(self) -> str:
+        """The id of the target that this device is."""
+        return self.entry.target
+
+    @property
+    def plain_python(self) -> str:
+        """A Python 3.8 or newer on the device, for edgepack's own programs: no packages needed."""
+        return self.entry.python or (sys.executable if self.entry.transport == LOCAL else "python3")
+
+
+def find_inventory(path: Path | None = None) -> Path:
+    """Return where the inventory is or would be: as given, here, or the user's config folder."""
+    import platformdirs
+
+    if path is not None:
+        return path
+    here = Path(INVENTORY_FILE)
+    return here if here.is_file() else platformdirs.user_config_path("edgepack") / INVENTORY_FILE
+
+
+def load_inventory(path: Path | None = None) -> Inventory:
+    """Read the inventory; a missing file at a default place is an empty one.
+
+    Raises:
+        ProfileError: The file is wrong, or was named and is missing.
+    """
+    found = find_inventory(path)
+    if path is None and not found.exists():
+        return Inventory(schema_version=1)
+    return _parse(read_yaml(found))
+
+
+def load_devices(path: Path | None = None) -> dict[str, Device]:
+    """Return all devices by name, this machine among them as ``local``."""
+    entries: dict[str, LocalEntry | SshEntry] = dict(load_inventory(path).devices)
+    if LOCAL not in entries:
+        entries[LOCAL] = LocalEntry(transport="local", target=host_target())
+    return {name: Device(name, entry) for name, entry in sorted(entries.items())}
+
+
+def device_names() -> list[str]:
+    """Return the names of all devices."""
+    return list(load_devices())
+
+
+def load_device(name: str, path: Path | None = None) -> Device:
+    """Return one device.
+
+    Raises:
+        UsageError: The inventory has no such device.
+        ProfileError: The inventory is wrong.
+    """
+    devices = load_devices(path)
+    if name not in devices:
+        raise UsageError(
+            f"there is no device {name!r} in {find_inventory(path)}",
+            hint=f"{nearest(name, devices)} (edgepack device list), or add it:"
+            f" edgepack device add {name} USER@HOST",
+            where="--device",
+        )
+    return devices[name]
+
+
+def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
+    """Write one more device into an inventory, keeping the file's comments and order.
+
+    Raises:
+        UsageError: The name is taken.
+        ProfileError: The file is wrong, or written so that it has to be extended by hand.
+    """
+    require_free_name(name, path)
+    line = f"{name}: {_flow(entry)}"
+    if path.exists():
+        source = read_yaml(path)
+    else:
+        source = parse_yaml("schema_version: 1\ndevices:\n", name=str(path))
+    before = _parse(source).devices
+    text = _insert(source, line)
+    after = _parse_or_none(text, str(path))
+    if after is None or after.devices != {**before, name: entry}:
+        raise ProfileError(
+            f"cannot extend {path} without disturbing how it is written",
+            hint=f"add this line under 'devices:' yourself:\n    {line}",
+            where=str(path),
+        )
+    write_atomically(path, text)
+
+
+def require_free_name(name: str, path: Path) -> None:
+    """Return if a device can be added under this name.
+
+    Raises:
+        UsageError: It is taken, or cannot be a name.
+    """
+    if not re.fullmatch(_NAME, name):
+        raise UsageError(
+            f"a device cannot be called {name!r}",
+            hint="use letters and digits, and . _ - between them",
+        )
+    if path.exists() and name in load_inventory(path).devices:
+        raise UsageError(
+            f"the inventory {path} already has a device {name!r}",
+            hint="choose another name, or edit the file",
+        )
+
+
+def _parse(source: YamlSource) -> Inventory:
+    if isinstance(source.values, dict) and source.values.get("devices", {}) is None:
+        source.values["devices"] = {}  # `devices:` with nothing below it
+    return source.parse(Inventory)
+
+
+def _parse_or_none(text: str, name: str) -> Inventory | None:
+    try:
+        return _parse(parse_yaml(text, name=name))
+    except ProfileError:
+        return None
+
+
+def _insert(source: YamlSource, line: str) -> str:
+    """Put a line after the last one of the block under ``devices:``."""
+    lines = source.text.splitlines()
+    if ("devices",) not in source.marks:
+        return "\n".join([*lines, "devices:", f"  {line}", ""])
+    columns = [column for path, (_, column) in source.marks.items() if _is_device(path)]
+    indent = " " * (columns[0] - 1 if columns else 2)
+    last = source.marks["devices",][0]
+    for number, text in enumerate(lines[last:], start=last + 1):
+        if text.strip() and not text.startswith((" ", "#")):
+            break
+        if text.startswith(" ") and not text.lstrip().startswith("#"):
+            last = number
+    return "\n".join([*lines[:last], f"{indent}{line}", *lines[last:], ""])
+
+
+def _is_device(path: tuple[str | int, ...]) -> bool:
+    return len(path) == 2 and path[0] == "devices"
+
+
+def _flow(entry: LocalEntry | SshEntry) -> str:
+    import json
+
+    values = entry.model_dump(exclude_defaults=True)
+    ordered = {"transport": entry.transport, **values}
+    return (
+        "{"
+        + ", ".join(
+            f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in ordered.items()
+        )
+        + "}"
+    )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a text file so that a crash leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}-", encoding="utf-8", delete=False
+    ) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        shutil.copymode(path, file.name)
+    Path(file.name).replace(path)

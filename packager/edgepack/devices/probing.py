@@ -1,0 +1,216 @@
+"""What a device is and has, asked with one short POSIX shell script: it may lack even Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from edgepack.devices.inventory import Device
+from edgepack.devices.transport import Transport
+from edgepack.errors import DeviceError
+
+PROBE_S = 60.0
+
+# Arguments: the root; the Python that was asked for, or nothing; the one to use if there is no
+# provisioned one; the program that it runs.
+_SCRIPT = r"""
+root=$1; python=$2
+case $root in "~/"*) root=$HOME/${root#"~/"};; esac
+say() { printf '%s\t%s\n' "$1" "$2"; }
+say root "$root"
+say os "$(uname -s)"
+say arch "$(uname -m)"
+if [ -r /proc/device-tree/model ]; then
+  say model "$(tr -d '\000' < /proc/device-tree/model)"
+elif [ -r /sys/class/dmi/id/product_name ]; then
+  say model "$(cat /sys/class/dmi/id/product_name)"
+elif [ "$(uname -s)" = Darwin ]; then
+  say model "$(sysctl -n hw.model)"
+fi
+if [ -r /proc/cpuinfo ]; then
+  say flags "$(sed -n -e 's/^\(flags\|Features\)[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
+fi
+if [ "$(uname -s)" = Darwin ]; then
+  say libc "macOS $(sw_vers -productVersion)"
+else
+  say libc "$(getconf GNU_LIBC_VERSION 2>/dev/null)"
+fi
+folder=$root
+while [ ! -d "$folder" ] && [ "$folder" != / ]; do folder=$(dirname -- "$folder"); done
+say free_kib "$(df -Pk -- "$folder" | awk 'NR == 2 {print $4}')"
+if [ -z "$python" ]; then
+  python=$3
+  [ -x "$root/venv/bin/python" ] && python=$root/venv/bin/python
+fi
+if found=$(command -v -- "$python"); then
+  say python "$found"
+  say packages "$("$found" -c "$4" 2>/dev/null | tail -n 1)"
+fi
+"""
+
+# Runs in the device's Python; versions come without importing what may be slow or broken.
+_PACKAGES = """
+import json, os, sys
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+facts = {"python": "%d.%d.%d" % sys.version_info[:3]}
+try:
+    import numpy
+    facts["numpy"] = numpy.__version__
+except ImportError as error:
+    facts["numpy_problem"] = str(error)
+try:
+    import onnxruntime
+    facts["onnxruntime"] = onnxruntime.__version__
+    facts["providers"] = onnxruntime.get_available_providers()
+except ImportError as error:
+    facts["onnxruntime_problem"] = str(error)
+print(json.dumps(facts))
+"""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that a device does not have, and why we think so."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class PythonFacts:
+    """What one interpreter is and has."""
+
+    version: str
+    packages: dict[str, str | Missing]
+    """Version of ``numpy`` and ``onnxruntime``."""
+    providers: tuple[str, ...]
+    """Execution providers of that onnxruntime; none if it is missing."""
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a probe found. The host's name is not in it; ``root`` may hold a user's name."""
+
+    os: str
+    """``linux``, ``macos``, or the system's own word."""
+    arch: str
+    """``x86-64``, ``aarch64``, or the system's own word."""
+    model: str
+    """What the maker calls it; empty where it does not say."""
+    libc: str
+    """What wheels are built against: ``glibc 2.36``, ``macOS 15.1``; empty for anything else."""
+    cpu_flags: frozenset[str]
+    """As ``/proc/cpuinfo`` spells them."""
+    free_bytes: int
+    """On the disk where the root lies or will lie."""
+    root: PurePosixPath
+    """The device's root with ``~`` replaced."""
+    python_path: str
+    """The interpreter that runs bundles: the inventory's, the provisioned one, or ``python3``."""
+    python: PythonFacts | Missing
+    """What that interpreter is and has."""
+
+    def lines(self) -> list[str]:
+        """Return the facts as lines for people."""
+        found = [f"{self.os} on {self.arch}" + (f": {self.model}" if self.model else "")]
+        found += [f"{self.libc or 'not glibc'}, {self.free_bytes >> 20} MiB free at {self.root}"]
+        if isinstance(self.python, Missing):
+            return [*found, f"no Python: {self.python.reason}"]
+        found += [f"Python {self.python.version} ({self.python_path})"]
+        for name, version in self.python.packages.items():
+            known = f"{name} {version}"
+            found += [f"no {name}: {version.reason}" if isinstance(version, Missing) else known]
+        return [*found, f"providers: {', '.join(self.python.providers) or 'none'}"]
+
+
+def probe(device: Device, transport: Transport) -> DeviceFacts:
+    """Return what a device is and has.
+
+    Raises:
+        DeviceError: The connection broke, or the device has no POSIX shell.
+    """
+    python = device.entry.python or ""
+    fallback = device.plain_python
+    script = ["sh", "-c", _SCRIPT, "sh", device.entry.root, python, fallback, _PACKAGES]
+    result = transport.send(script, [], timeout_s=PROBE_S)
+    said = dict(line.split("\t", 1) for line in result.text.splitlines() if "\t" in line)
+    if "arch" not in said or "root" not in said:
+        raise DeviceError(
+            f"the probe ended with exit code {result.exit_code} and said {result.text[:200]!r}",
+            hint="the device needs a POSIX shell, and a login that prints nothing: try"
+            " 'ssh HOST uname -m'",
+            where=device.name,
+        )
+    return _facts(said)
+
+
+def probe_python(python: str, device: Device, transport: Transport) -> PythonFacts:
+    """Return what one interpreter on the device is and has.
+
+    Raises:
+        DeviceError: The connection broke.
+        RemoteCommandError: The interpreter is missing or does not run.
+    """
+    result = transport.run([python, "-c", _PACKAGES], timeout_s=PROBE_S)
+    result.check(
+        f"asking {python} for its version",
+        device=device.name,
+        hint="install Python there: sudo apt install python3",
+    )
+    return _python_facts(result.text.splitlines()[-1])
+
+
+def _python_facts(text: str) -> PythonFacts:
+    said = json.loads(text)
+    return PythonFacts(
+        version=said["python"],
+        packages={
+            name: said.get(name) or Missing(said[f"{name}_problem"])
+            for name in ("numpy", "onnxruntime")
+        },
+        providers=tuple(said.get("providers", ())),
+    )
+
+
+def _facts(said: dict[str, str]) -> DeviceFacts:
+    python: PythonFacts | Missing = Missing("there is no Python")
+    if "python" in said:
+        python = Missing(f"{said['python']} does not run")
+    if said.get("packages"):
+        python = _python_facts(said["packages"])
+    return DeviceFacts(
+        os={"Linux": "linux", "Darwin": "macos"}.get(said["os"], said["os"]),
+        arch=_ARCHITECTURES.get(said["arch"], said["arch"]),
+        model=said.get("model", "").strip(),
+        libc=said.get("libc", ""),
+        cpu_flags=frozenset(said.get("flags", "").split()),
+        free_bytes=int(said.get("free_kib") or 0) * 1024,
+        root=PurePosixPath(said["root"]),
+        python_path=said.get("python", ""),
+        python=python,
+    )
+
+
+_ARCHITECTURES = {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}
+
+
+def propose_target(facts: DeviceFacts) -> str:
+    """Return the id of the target that a device seems to be.
+
+    Raises:
+        DeviceError: edgepack has no target for such a device.
+    """
+    kind = (facts.os, facts.arch)
+    if kind == ("linux", "aarch64") and "Raspberry Pi" in facts.model:
+        return "raspberry-pi"
+    targets = {
+        ("linux", "aarch64"): "linux-aarch64",
+        ("linux", "x86-64"): "linux-x86-64",
+        ("macos", "aarch64"): "macos-arm64",
+    }
+    if kind not in targets:
+        raise DeviceError(
+            f"there is no target for {facts.os} on {facts.arch}",
+            hint="a 64-bit system is needed: on a Raspberry Pi, install the 64-bit Raspberry Pi OS",
+        )
+    return targets[kind]

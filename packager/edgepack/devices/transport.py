@@ -1,0 +1,123 @@
+"""The one interface to a device: put, get, run, stream, over whatever wire.
+
+A command is an argv, never a string. ``run`` executes it under a supervisor on the device that
+kills the whole process group when the connection goes away; ``stream`` gives a program both of
+its pipes, and such a program must end by itself when its stdin ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Protocol, Self
+
+from edgepack.errors import RemoteCommandError
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a command on a device did."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    """As the shell says it: 128 + N for signal N."""
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def text(self) -> str:
+        """Stdout as text; bytes that are not UTF-8 are replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    def check(self, doing: str, *, device: str, hint: str) -> Self:
+        """Return this result if the command succeeded.
+
+        Raises:
+            RemoteCommandError: It did not; the message has the last lines of its stderr.
+        """
+        if self.exit_code == 0:
+            return self
+        lines = self.stderr.decode("utf-8", "replace").strip().splitlines()[-10:]
+        said = "".join(f"\n  | {line}" for line in lines)
+        raise RemoteCommandError(
+            f"{doing} failed with exit code {self.exit_code}{said}", hint=hint, where=device
+        )
+
+
+class Stream(Protocol):
+    """A running program's two pipes. Leaving the context ends it."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the program's stdin."""
+
+    def close_stdin(self) -> None:
+        """End the program's stdin, which ends the program."""
+
+    def read(self, size: int) -> bytes:
+        """Return exactly ``size`` bytes of stdout, fewer only at its end."""
+
+    def wait(self) -> CommandResult:
+        """Return how the program ended; stdout that was read before is not in the result."""
+
+
+class Transport(Protocol):
+    """A connection to one device."""
+
+    name: str
+    """The device's name, for messages."""
+
+    def __enter__(self) -> Self:
+        """Connect."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Disconnect; nothing that was started stays running."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        on_stderr: Callable[[str], None] | None = None,
+    ) -> CommandResult:
+        """Run a command to its end; its stdin is empty.
+
+        ``on_stderr`` receives each line of stderr as it comes.
+
+        Raises:
+            RemoteCommandError: It took longer than ``timeout_s``; it has been killed.
+            DeviceError: The connection broke.
+        """
+
+    def send(
+        self, argv: Sequence[str], chunks: Iterable[bytes], *, timeout_s: float
+    ) -> CommandResult:
+        """Run a command that reads ``chunks`` on stdin and ends when stdin does.
+
+        Raises:
+            RemoteCommandError: It took longer than ``timeout_s``.
+            DeviceError: The connection broke.
+        """
+
+    def stream(self, argv: Sequence[str], *, timeout_s: float) -> AbstractContextManager[Stream]:
+        """Start a program and hold both of its pipes; ``timeout_s`` bounds each read and write."""
+
+    def put(self, local: Path, remote: PurePosixPath, *, timeout_s: float) -> None:
+        """Copy one file to the device, replacing what is there atomically."""
+
+    def get(self, remote: PurePosixPath, local: Path, *, timeout_s: float) -> None:
+        """Copy one file from the device, replacing what is there atomically."""
+
+
+def file_chunks(path: Path, size_bytes: int = 1 << 17) -> Iterator[bytes]:
+    """Yield a file in pieces. 128 KiB is where paramiko's ``sendall`` is fastest."""
+    with path.open("rb") as file:
+        while chunk := file.read(size_bytes):
+            yield chunk

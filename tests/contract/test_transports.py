@@ -1,0 +1,216 @@
+"""Every transport does the same things in the same way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+from edgepack.demo_server import LoopbackServer
+from edgepack.devices import TRANSPORTS, Device, LocalEntry, Transport, connect
+from edgepack.devices import commands as commands_module
+from edgepack.errors import RemoteCommandError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from loopback import lives, ssh_device, wait_until
+
+
+@pytest.fixture(params=sorted(TRANSPORTS))
+def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transport]:
+    before = threading.active_count()
+    if request.param == "local":
+        device = Device("here", LocalEntry(transport="local", target="linux-x86-64"))
+        with connect(device) as connected:
+            yield connected
+    else:
+        with (
+            LoopbackServer(tmp_path / "server") as server,
+            connect(ssh_device(server, python=sys.executable)) as connected,
+        ):
+            yield connected
+    assert wait_until(lambda: threading.active_count() <= before)
+
+
+def test_run_returns_both_outputs_and_the_exit_code(transport: Transport) -> None:
+    result = transport.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=20)
+    assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
+    assert result.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
+
+
+def test_run_has_an_empty_stdin(transport: Transport) -> None:
+    assert transport.run(["cat"], timeout_s=20).stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("kill -KILL $$", 137), ("kill -TERM $$", 143), ("exit 255", 255)]
+)
+def test_exit_code_is_the_shells_when_a_signal_ends_it(
+    transport: Transport, script: str, code: int
+) -> None:
+    assert transport.run(["sh", "-c", script], timeout_s=20).exit_code == code
+
+
+def test_run_says_127_when_there_is_no_such_program(transport: Transport) -> None:
+    result = transport.run(["no-such-program"], timeout_s=20)
+    assert result.exit_code == 127
+    assert b"no-such-program" in result.stderr
+
+
+def test_stderr_lines_come_in_order_while_the_command_runs(transport: Transport) -> None:
+    lines: list[str] = []
+    script = "echo one >&2; echo two >&2; printf three >&2"
+    transport.run(["sh", "-c", script], timeout_s=20, on_stderr=lines.append)
+    assert lines == ["one", "two", "three"]
+
+
+def test_output_that_is_not_utf8_arrives_as_it_is(transport: Transport) -> None:
+    result = transport.run(["printf", r"\377\376a"], timeout_s=20)
+    assert result.stdout == b"\xff\xfea"
+    assert result.text == "\ufffd\ufffda"
+
+
+def test_large_output_arrives_whole(transport: Transport) -> None:
+    result = transport.run(["head", "-c", "5000000", "/dev/zero"], timeout_s=60)
+    assert result.stdout == bytes(5_000_000)
+
+
+def test_run_is_stopped_when_it_prints_too_much(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands_module, "MAX_OUTPUT_BYTES", 1 << 16)
+    with pytest.raises(RemoteCommandError, match="printed more than"):
+        transport.run(["cat", "/dev/zero"], timeout_s=60)
+
+
+def test_timeout_kills_the_whole_process_group(transport: Transport, tmp_path: Path) -> None:
+    script = f"sleep 600 & echo $! > {tmp_path}/a; echo $$ > {tmp_path}/b; wait"
+    with pytest.raises(RemoteCommandError, match="took longer than 1 s"):
+        transport.run(["sh", "-c", script], timeout_s=1)
+    pids = [int((tmp_path / name).read_text()) for name in ("a", "b")]
+    assert wait_until(lambda: not any(lives(pid) for pid in pids))
+
+
+def test_timeout_kills_what_ignores_sigterm(transport: Transport, tmp_path: Path) -> None:
+    script = f"trap '' TERM HUP INT; echo $$ > {tmp_path}/pid; while :; do sleep 1; done"
+    with pytest.raises(RemoteCommandError, match="took longer"):
+        transport.run(["sh", "-c", script], timeout_s=1)
+    pid = int((tmp_path / "pid").read_text())
+    assert wait_until(lambda: not lives(pid))
+
+
+def test_leftover_children_are_killed_when_the_command_ends(
+    transport: Transport, tmp_path: Path
+) -> None:
+    script = f"sleep 600 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
+    assert transport.run(["sh", "-c", script], timeout_s=20).exit_code == 0
+    pid = int((tmp_path / "pid").read_text())
+    assert wait_until(lambda: not lives(pid))
+
+
+def test_telemetry_is_off_in_every_command(transport: Transport) -> None:
+    argv = ["sh", "-c", "echo $ORT_DISABLE_TELEMETRY"]
+    with transport.stream(argv, timeout_s=20) as stream:
+        streamed = stream.wait().text
+    sent = transport.send(argv, [], timeout_s=20).text
+    assert [streamed, sent, transport.run(argv, timeout_s=20).text] == ["1\n"] * 3
+
+
+def test_send_feeds_stdin_and_returns_what_came_back(transport: Transport) -> None:
+    chunks = [os.urandom(100_000) for _ in range(30)]
+    assert transport.send(["cat"], chunks, timeout_s=60).stdout == b"".join(chunks)
+
+
+def test_send_returns_the_exit_code_when_the_program_stops_reading(transport: Transport) -> None:
+    chunks = [bytes(1 << 20)] * 20
+    result = transport.send(["sh", "-c", "echo full >&2; exit 28"], chunks, timeout_s=60)
+    assert (result.exit_code, result.stderr) == (28, b"full\n")
+
+
+def test_send_is_stopped_when_it_takes_too_long(transport: Transport) -> None:
+    with pytest.raises(RemoteCommandError, match=r"took longer than 0\.5 s"):
+        transport.send(["sh", "-c", "cat > /dev/null; sleep 3"], [b"x"], timeout_s=0.5)
+
+
+def test_stream_talks_both_ways(transport: Transport) -> None:
+    with transport.stream(["cat"], timeout_s=20) as stream:
+        stream.write(b"first")
+        assert stream.read(5) == b"first"
+        stream.write(b"second")
+        stream.close_stdin()
+        assert stream.read(100) == b"second"
+        assert stream.wait().exit_code == 0
+
+
+def test_stream_write_fails_with_the_programs_words_when_it_ended(transport: Transport) -> None:
+    argv = ["sh", "-c", "echo no model >&2; exit 4"]
+    with transport.stream(argv, timeout_s=20) as stream:
+        stream.read(1)
+        with pytest.raises(RemoteCommandError, match=r"exit code 4(.|\n)*no model"):
+            stream.write(bytes(16 << 20))
+
+
+def test_stream_read_is_stopped_when_nothing_comes(transport: Transport) -> None:
+    with (
+        transport.stream(["sleep", "2"], timeout_s=0.5) as stream,
+        pytest.raises(RemoteCommandError, match=r"took longer than 0\.5 s"),
+    ):
+        stream.read(1)
+
+
+def test_a_hanging_streamed_program_is_killed_when_its_context_is_left(
+    transport: Transport, tmp_path: Path
+) -> None:
+    script = f"echo $$ > {tmp_path}/pid; echo ready; exec sleep 600"
+    with transport.stream(["sh", "-c", script], timeout_s=20) as stream:
+        assert stream.read(6) == b"ready\n"
+        pid = int((tmp_path / "pid").read_text())
+        assert lives(pid)
+    assert wait_until(lambda: not lives(pid))
+
+
+def test_put_and_get_copy_a_file(transport: Transport, tmp_path: Path) -> None:
+    there = PurePosixPath(tmp_path) / "name with 'quotes' and $HOME"
+    for content in (os.urandom(300_000), b""):
+        (tmp_path / "local").write_bytes(content)
+        transport.put(tmp_path / "local", there, timeout_s=60)
+        transport.get(there, tmp_path / "back", timeout_s=60)
+        assert (tmp_path / "back").read_bytes() == content
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [
+        "back",
+        "local",
+        there.name,
+    ]
+
+
+def test_get_leaves_nothing_when_the_file_is_missing(transport: Transport, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with pytest.raises(RemoteCommandError, match="No such file"):
+        transport.get(PurePosixPath("/no/such/file"), tmp_path / "here" / "f", timeout_s=20)
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_put_leaves_nothing_when_the_folder_is_missing(
+    transport: Transport, tmp_path: Path
+) -> None:
+    (tmp_path / "local").write_bytes(b"x")
+    with pytest.raises(RemoteCommandError, match="copying 'local'"):
+        transport.put(tmp_path / "local", PurePosixPath("/no/such/folder/f"), timeout_s=20)
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
+AWKWARD = ["", " ", "a'b", '"', "$HOME", "`id`", "\\", "*", "a\nb", "-n", "--", "ünï", "!x", "~"]
+
+
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(words=st.lists(WORDS, max_size=8))
+def test_any_argv_arrives_unchanged(transport: Transport, words: list[str]) -> None:
+    words = [*AWKWARD, *words]
+    result = transport.send(["printf", r"%s\0", *words], [], timeout_s=20)
+    assert result.stdout == b"".join(word.encode() + b"\0" for word in words)

@@ -1,0 +1,112 @@
+"""The whole measurement: push, harness and report, on this machine and over real SSH."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from edgepack.bench.report import Inconclusive, RunReport
+from edgepack.bench.run import bench
+from edgepack.demo_server import LoopbackServer
+from edgepack.devices import Device, LocalEntry, SshEntry
+from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
+from edgepack.results import load_report, save_report
+from tiny_bundle import change_manifest, write_tiny_bundle
+
+TARGET = "linux-x86-64"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_tiny_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Device:
+    entry = LocalEntry(
+        transport="local", target=TARGET, root=str(tmp_path / "root"), python=sys.executable
+    )
+    return Device("here", entry)
+
+
+@pytest.fixture
+def over_ssh(tmp_path: Path) -> Iterator[Device]:
+    with LoopbackServer(tmp_path / "server") as server:
+        entry = SshEntry(
+            transport="ssh",
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            key=str(server.client_key_path),
+            host_key=server.host_key_fingerprint,
+            ssh_config="/dev/null",
+            python=sys.executable,
+            root=str(tmp_path / "root"),
+            target=TARGET,
+        )
+        yield Device("board", entry)
+
+
+def check_smoke(report: RunReport, device: str) -> None:
+    assert report.device == device
+    assert report.bundle == f"tiny-1.0.0-{TARGET}"
+    assert report.variant_used == "cpu-int8-static"
+    assert [len(run.latencies_ns) >= 20 for run in report.runs] == [True, True]
+    assert report.placement.share("CPUExecutionProvider") == 1.0
+    assert isinstance(report.verdict, Inconclusive)
+
+
+def test_bench_makes_a_report_when_the_device_is_this_machine(
+    bundle: Path, here: Device, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    report = bench(bundle, here, preset="smoke", progress=said.append)
+    check_smoke(report, "here")
+    assert "measuring cpu-int8-static: run 2 of 2" in said
+    assert not list((tmp_path / "root").rglob("current"))
+    save_report(report)
+    assert load_report(report.id) == report
+
+
+def test_bench_makes_a_report_when_the_device_is_reached_over_ssh(
+    bundle: Path, over_ssh: Device
+) -> None:
+    check_smoke(bench(bundle, over_ssh, preset="smoke"), "board")
+
+
+def test_bench_uses_the_variant_that_is_asked_for(bundle: Path, here: Device) -> None:
+    report = bench(bundle, here, preset="smoke", variant="cpu-fp32")
+    assert (report.variant_requested, report.variant_used) == ("cpu-fp32", "cpu-fp32")
+    with pytest.raises(UsageError, match="cpu-fp32"):
+        bench(bundle, here, preset="smoke", variant="cpu-fp23")
+
+
+def test_bench_refuses_an_altered_bundle(bundle: Path, here: Device) -> None:
+    (bundle / "models/cpu-fp32.onnx").write_bytes(b"something else")
+    with pytest.raises(BundleError, match=r"models/cpu-fp32\.onnx"):
+        bench(bundle, here, preset="smoke")
+
+
+def test_bench_fails_with_the_reasons_when_no_variant_works(bundle: Path, here: Device) -> None:
+    def change(manifest: dict) -> None:  # type: ignore[type-arg]
+        for variant in manifest["variants"]:
+            variant["requires"]["cpu"] = ["no_such_flag"]
+
+    change_manifest(bundle, change)
+    with pytest.raises(RemoteCommandError, match="this CPU lacks no_such_flag"):
+        bench(bundle, here, preset="smoke")
+
+
+def test_bench_says_how_to_install_the_runtime_when_it_is_missing(
+    bundle: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -IS "$@"\n')
+    bare.chmod(0o755)
+    entry = LocalEntry(
+        transport="local", target=TARGET, root=str(tmp_path / "root"), python=str(bare)
+    )
+    with pytest.raises(DeviceError, match=r"onnxruntime|numpy"):
+        bench(bundle, Device("bare", entry), preset="smoke")

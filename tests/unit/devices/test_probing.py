@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import onnxruntime
+import pytest
+from edgepack.devices import (
+    Device,
+    DeviceFacts,
+    LocalEntry,
+    Missing,
+    PythonFacts,
+    check,
+    connect,
+    find_problems,
+    load_device,
+    probe,
+    propose_target,
+    runtime_python,
+)
+from edgepack.errors import DeviceError
+from edgepack.machine import architecture, cpu_flags
+from edgepack.profile import host_target, load_profile
+
+PYTHON = PythonFacts(
+    "3.11.2", {"numpy": "2.4.6", "onnxruntime": "1.31.1"}, ("CPUExecutionProvider",)
+)
+PI = DeviceFacts(
+    os="linux",
+    arch="aarch64",
+    model="Raspberry Pi 5 Model B Rev 1.0",
+    libc="glibc 2.36",
+    cpu_flags=frozenset({"asimd"}),
+    free_bytes=1 << 30,
+    root=PurePosixPath("/home/pi/.local/share/edgepack"),
+    python_path="/usr/bin/python3",
+    python=PYTHON,
+)
+DEVICE = Device("pi5", LocalEntry(transport="local", target="raspberry-pi"))
+WITH_PYTHON = Device("pi5", LocalEntry(transport="local", target="raspberry-pi", python="/opt/py"))
+
+
+def test_this_machine_is_probed_as_python_sees_it(own_home: Path) -> None:
+    device = load_device("local")
+    with connect(device) as transport:
+        facts = probe(device, transport)
+    assert (facts.arch, facts.cpu_flags) == (architecture(), cpu_flags())
+    assert facts.python_path == sys.executable
+    assert isinstance(facts.python, PythonFacts)
+    assert facts.python.version == platform.python_version()
+    assert facts.python.packages["onnxruntime"] == onnxruntime.__version__
+    assert list(facts.python.providers) == onnxruntime.get_available_providers()
+    assert facts.root == PurePosixPath(own_home / ".local/share/edgepack")
+    assert propose_target(facts) == host_target()
+    assert facts.free_bytes > 0
+
+
+def test_check_finds_this_machine_ready() -> None:
+    checked = check(load_device("local"))
+    assert checked.problems == ()
+    checked.require_ready()
+
+
+def test_device_without_python_is_told_what_to_install(own_home: Path) -> None:
+    device = Device("here", LocalEntry(transport="local", target=host_target(), python="/no/py"))
+    with connect(device) as transport:
+        facts = probe(device, transport)
+    assert facts.python == Missing("there is no Python")
+    assert "no Python: there is no Python" in facts.lines()[2]
+
+
+def test_python_that_does_not_run_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    entry = LocalEntry(transport="local", target=host_target(), python=str(broken))
+    device = Device("here", entry)
+    with connect(device) as transport:
+        assert probe(device, transport).python == Missing(f"{broken} does not run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "target"),
+    [
+        ({}, "raspberry-pi"),
+        ({"model": "NVIDIA Orin"}, "linux-aarch64"),
+        ({"arch": "x86-64", "model": ""}, "linux-x86-64"),
+        ({"os": "macos", "model": "Mac14,2"}, "macos-arm64"),
+    ],
+)
+def test_target_is_proposed_from_the_facts(changes: dict[str, str], target: str) -> None:
+    assert propose_target(replace(PI, **changes)) == target  # type: ignore[arg-type]
+
+
+def test_32_bit_system_has_no_target() -> None:
+    with pytest.raises(DeviceError, match="no target for linux on armv7l") as caught:
+        propose_target(replace(PI, arch="armv7l"))
+    assert "64-bit" in caught.value.hint
+
+
+def with_packages(**packages: str | Missing) -> DeviceFacts:
+    return replace(PI, python=replace(PYTHON, packages=PYTHON.packages | packages))
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        (replace(PI, arch="x86-64"), "linux on x86-64, target 'raspberry-pi' is linux on aarch64"),
+        (replace(PI, python=Missing("there is no Python")), "install python3 on the device"),
+        (replace(PI, python=replace(PYTHON, version="3.9.2")), "is 3.9.2, target 'raspberry-pi'"),
+        (with_packages(numpy=Missing("No module")), "no usable numpy: No module: edgepack device"),
+        (with_packages(onnxruntime="1.20.0"), "onnxruntime is 1.20.0, not ==1.31.1"),
+    ],
+)
+def test_problem_is_named_with_what_to_do(facts: DeviceFacts, problem: str) -> None:
+    problems = find_problems(DEVICE, facts, load_profile("raspberry-pi"))
+    assert [problem in found for found in problems] == [True]
+
+
+def test_ready_device_has_no_problems() -> None:
+    assert find_problems(DEVICE, PI, load_profile("raspberry-pi")) == []
+    assert runtime_python(DEVICE, PI) == "/usr/bin/python3"
+
+
+@pytest.mark.parametrize(
+    ("device", "hint"),
+    [(DEVICE, "edgepack device provision pi5"), (WITH_PYTHON, "install it into /opt/py")],
+)
+def test_missing_runtime_says_how_to_get_it(device: Device, hint: str) -> None:
+    with pytest.raises(DeviceError, match="no usable onnxruntime: why") as caught:
+        runtime_python(device, with_packages(onnxruntime=Missing("why")))
+    assert hint in caught.value.hint
