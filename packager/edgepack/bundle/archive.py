@@ -11,7 +11,6 @@ from pathlib import Path
 
 from edgepack.bundle.writing import not_writable
 
-
 # Weights hardly compress: higher levels take several times as long for a percent.
 _LEVEL = 1
 

@@ -20,7 +20,7 @@ from edgepack.data.images import image_files, image_tensor
 from edgepack.data.sample_set import Array, Sample
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
-from edgepack.processes import run_program
+from edgepack.processes import run_supervised
 from edgepack.project import ImageInput
 
 HOOK_TIMEOUT_S = 3600.0
@@ -210,7 +210,7 @@ def run_hook(arguments: Sequence[str], project: Path, interpreter: str | None) -
     Raises:
         SamplesError: It fails; the message has the last lines it printed.
     """
-    result = run_program(
+    result = run_supervised(
         [interpreter or sys.executable, hook.__file__, *arguments],
         timeout_s=HOOK_TIMEOUT_S,
         cwd=project,

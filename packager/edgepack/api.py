@@ -1,0 +1,39 @@
+"""The public functions, each under the name of its command.
+
+::
+
+    from edgepack.api import build, bench, load_device
+
+    result = build(project=Path("edgepack.yaml"), targets=["raspberry-pi"])
+    report = bench(result.bundles[0].bundle.path, load_device("pi5"))
+"""
+
+from edgepack.bench import bench, evaluate
+from edgepack.build import build, dry_run
+from edgepack.bundle import load_bundle
+from edgepack.demo import demo
+from edgepack.devices import load_device, push_bundle
+from edgepack.errors import EdgepackError
+from edgepack.inspection import inspect
+from edgepack.results import list_reports, load_report, save_report, write_html
+from edgepack.scaffold import init
+from edgepack.verification import verify_here as verify
+
+__all__ = [
+    "EdgepackError",
+    "bench",
+    "build",
+    "demo",
+    "dry_run",
+    "evaluate",
+    "init",
+    "inspect",
+    "list_reports",
+    "load_bundle",
+    "load_device",
+    "load_report",
+    "push_bundle",
+    "save_report",
+    "verify",
+    "write_html",
+]

@@ -1,0 +1,143 @@
+"""The commands and their options. Bodies import what they use, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgepack import __version__
+from edgepack.cli.devices import device_app
+from edgepack.cli.measuring import bench, demo, evaluate, push, report, runs_app
+from edgepack.cli.options import JsonOption, ModelArgument, ProjectOption, TargetOption
+from edgepack.cli.targets import targets_app
+
+app = typer.Typer(
+    help="One ONNX model in, bundles out that run well, and provably, on edge devices.",
+    epilog="Start with: edgepack demo",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(targets_app, name="targets")
+app.add_typer(device_app, name="device")
+app.add_typer(runs_app, name="runs")
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"edgepack {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command(epilog="Example: edgepack init detector.onnx --images photos/")
+def init(
+    model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
+    images: Annotated[
+        Path | None, typer.Option(help="A folder of images to calibrate and evaluate with.")
+    ] = None,
+) -> None:
+    """Write an edgepack.yaml with what the model tells."""
+    from edgepack.scaffold import init as write_project
+
+    path = write_project(model, images=images)
+    typer.echo(f"wrote {path}; look it over, then: edgepack build --project {path} --target host")
+
+
+@app.command(epilog="Example: edgepack inspect detector.onnx --target raspberry-pi")
+def inspect(
+    model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
+    target: TargetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a model's facts and what stands in its way."""
+    from edgepack.cli.printing import print_inspection, print_json
+    from edgepack.inspection import inspect as inspect_model
+
+    inspection = inspect_model(model, target or ())
+    if as_json:
+        print_json(inspection)
+    else:
+        print_inspection(inspection)
+
+
+@app.command(
+    epilog="Examples: edgepack build detector.onnx --target host  |  "
+    "edgepack build --target raspberry-pi --target host  |  edgepack build --dry-run"
+)
+def build(
+    model: ModelArgument = None,
+    target: TargetOption = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(help="Only this variant; repeat for more.")
+    ] = None,
+    project: ProjectOption = None,
+    out: Annotated[Path, typer.Option(help="Where bundles go.")] = Path("dist"),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Steps at a time [default: one per core, up to 4]")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do every step again.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build bundles: quantize, prove, evaluate, package."""
+    from edgepack.build import build as build_bundles
+    from edgepack.build import dry_run as make_plan
+    from edgepack.cli.printing import print_build, print_json, print_plan
+    from edgepack.progress import terminal_progress
+
+    if dry_run:
+        plan = make_plan(model, project=project, targets=target or (), variants=variant or ())
+        print_plan(plan, as_json=as_json)
+        return
+    result = build_bundles(
+        model,
+        project=project,
+        targets=target or (),
+        variants=variant or (),
+        out=out,
+        jobs=jobs,
+        use_cache=not no_cache,
+        progress=terminal_progress(),
+    )
+    if as_json:
+        print_json(result)
+    else:
+        print_build(result)
+    result.require_limits()
+
+
+@app.command(epilog="Example: edgepack verify dist/detector-1.0.0-raspberry-pi")
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="A bundle's folder or archive.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check a bundle's hashes and golden outputs here."""
+    from edgepack.cli.printing import print_json, print_verification
+    from edgepack.verification import verify_here
+
+    verification = verify_here(bundle)
+    if as_json:
+        print_json(verification)
+    else:
+        print_verification(verification)
+
+
+app.command(epilog="Example: edgepack push dist/detector-1.0.0-raspberry-pi --device pi5")(push)
+app.command(epilog="Example: edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5")(bench)
+app.command(epilog="Example: edgepack evaluate dist/detector-1.0.0-raspberry-pi --device pi5")(
+    evaluate
+)
+app.command(epilog="Example: edgepack report --html report.html")(report)
+app.command(epilog="Example: edgepack demo")(demo)

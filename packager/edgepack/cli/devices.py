@@ -1,0 +1,120 @@
+"""``edgepack device``: the inventory, trust, and what a device needs before it can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgepack.cli.options import JsonOption, complete_devices
+
+device_app = typer.Typer(
+    help="The devices of devices.yaml.", no_args_is_help=True, rich_markup_mode=None
+)
+
+NameArgument = Annotated[
+    str, typer.Argument(help="The device's name.", autocompletion=complete_devices)
+]
+
+
+@device_app.command("list", epilog="Example: edgepack device list")
+def list_devices(as_json: JsonOption = False) -> None:
+    """List the devices."""
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.devices import find_inventory, load_devices
+
+    devices = load_devices()
+    if as_json:
+        print_json({name: device.entry for name, device in devices.items()})
+        return
+    for name, device in devices.items():
+        host = getattr(device.entry, "host", "this machine")
+        tags = f"  [{', '.join(device.entry.tags)}]" if device.entry.tags else ""
+        write_line(f"{name:16} {device.target:16} {device.entry.transport:6} {host}{tags}")
+    write_line(f"from {find_inventory()}")
+
+
+@device_app.command(epilog="Example: edgepack device add pi5 bench@192.0.2.17")
+def add(
+    name: Annotated[str, typer.Argument(help="What to call it.")],
+    address: Annotated[str, typer.Argument(help="USER@HOST, or a host of ~/.ssh/config.")],
+    target: Annotated[
+        str | None, typer.Option(help="Its target [default: proposed after probing]")
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="SSH port.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The private key to use.")] = None,
+    fingerprint: Annotated[
+        str | None, typer.Option(help="The host key you expect, as SHA256:...")
+    ] = None,
+) -> None:
+    """Add a device: trust its host key, probe it, propose its target, write devices.yaml."""
+    from edgepack.cli.printing import write_line
+    from edgepack.devices import add_ssh_device
+
+    added = add_ssh_device(
+        name,
+        address,
+        target=target,
+        port=port,
+        key=str(key) if key else None,
+        fingerprint=fingerprint,
+        confirm=_confirm,
+    )
+    for line in added.facts.lines():
+        write_line(line)
+    write_line(f"{name} is a {added.device.target}; written to {added.inventory}")
+    write_line(f"next: edgepack device check {name}")
+
+
+@device_app.command(epilog="Example: edgepack device trust pi5 --fingerprint SHA256:...")
+def trust(
+    name: NameArgument,
+    fingerprint: Annotated[
+        str | None, typer.Option(help="Trust this key without asking, as SHA256:...")
+    ] = None,
+) -> None:
+    """Show a device's host key and, if you say so, trust it."""
+    from edgepack.cli.printing import write_line
+    from edgepack.devices import load_device
+    from edgepack.devices import trust as trust_device
+
+    write_line(trust_device(load_device(name), fingerprint=fingerprint, confirm=_confirm))
+
+
+@device_app.command(epilog="Example: edgepack device check pi5")
+def check(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Say what a device is, and what it lacks for its target."""
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.devices import check as check_device
+    from edgepack.devices import load_device
+
+    checked = check_device(load_device(name))
+    if as_json:
+        print_json(checked)
+    else:
+        for line in (*checked.facts.lines(), *(f"problem: {p}" for p in checked.problems)):
+            write_line(line)
+    checked.require_ready()
+
+
+@device_app.command(epilog="Example: edgepack device provision pi5")
+def provision(
+    name: NameArgument,
+    wheel: Annotated[
+        list[Path] | None, typer.Option(help="A wheel of your own; repeat for more.")
+    ] = None,
+) -> None:
+    """Make the Python environment on a device that its target pins; it needs no internet."""
+    from edgepack.cli.printing import write_line
+    from edgepack.devices import load_device
+    from edgepack.devices import provision as provision_device
+    from edgepack.progress import terminal_progress
+
+    progress = terminal_progress()
+    made = provision_device(load_device(name), wheels=wheel or (), progress=progress.note)
+    write_line(f"{name} has {made}")
+
+
+def _confirm(question: str) -> bool:
+    return typer.confirm(question, default=False, err=True)

@@ -1,0 +1,159 @@
+"""``push``, ``bench``, ``evaluate``, ``runs``, ``report`` and ``demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgepack.cli.options import (
+    BundleArgument,
+    DeviceOption,
+    JsonOption,
+    ProjectOption,
+    VariantOption,
+)
+
+runs_app = typer.Typer(
+    help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+def push(bundle: BundleArgument, device: DeviceOption, as_json: JsonOption = False) -> None:
+    """Push a bundle and make it current on a device."""
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.devices import load_device, push_bundle
+
+    pushed = push_bundle(bundle, load_device(device))
+    if as_json:
+        print_json(pushed)
+        return
+    sent = "was there already" if pushed.already_there else f"{pushed.bytes_sent} bytes sent"
+    write_line(f"{device}: {pushed.path} is current ({sent})")
+
+
+def bench(
+    bundle: BundleArgument,
+    device: DeviceOption,
+    preset: Annotated[str, typer.Option(help="quick, standard or smoke.")] = "standard",
+    variant: VariantOption = None,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a bundle on a device, with a verdict."""
+    from edgepack.bench import bench as bench_bundle
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.devices import load_device
+    from edgepack.progress import terminal_progress
+    from edgepack.results import save_report, write_html
+
+    progress = terminal_progress()
+    report = bench_bundle(
+        bundle, load_device(device), preset=preset, variant=variant, progress=progress.note
+    )
+    stored = save_report(report)
+    if html:
+        write_html([report], html)
+    if as_json:
+        print_json(report)
+        return
+    _print_report(report)
+    write_line(f"stored as {stored}")
+    if html:
+        write_line(f"report: {html}")
+
+
+def evaluate(
+    bundle: BundleArgument,
+    device: DeviceOption,
+    project: ProjectOption = None,
+    variant: VariantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the project's metric on a device."""
+    from edgepack.bench import evaluate as evaluate_bundle
+    from edgepack.cli.printing import print_device_accuracy, print_json
+    from edgepack.devices import load_device
+    from edgepack.progress import terminal_progress
+
+    accuracy = evaluate_bundle(
+        bundle,
+        load_device(device),
+        project=project,
+        variant=variant,
+        progress=terminal_progress(),
+    )
+    if as_json:
+        print_json(accuracy)
+    else:
+        print_device_accuracy(accuracy)
+
+
+@runs_app.command("list", epilog="Example: edgepack runs list")
+def list_runs(as_json: JsonOption = False) -> None:
+    """List the stored reports."""
+    from rich.console import Console
+
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.results import list_reports, reports_dir, reports_table
+
+    listing = list_reports()
+    if as_json:
+        print_json([report.id for report in listing.reports])
+    else:
+        Console().print(reports_table(listing.reports))
+        write_line(f"from {reports_dir()}")
+    for problem in listing.broken:
+        typer.echo(f"error: {problem}", err=True)
+
+
+@runs_app.command(epilog="Example: edgepack runs show RUN")
+def show(
+    run: Annotated[str, typer.Argument(help="A run's id.")], as_json: JsonOption = False
+) -> None:
+    """Show one stored report."""
+    from edgepack.cli.printing import print_json
+    from edgepack.results import load_report
+
+    report = load_report(run)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
+
+
+def report(
+    runs: Annotated[list[str] | None, typer.Argument(help="Run ids [default: all]")] = None,
+    html: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+) -> None:
+    """Write one HTML file about stored runs."""
+    from edgepack.cli.printing import write_line
+    from edgepack.results import list_reports, load_report, write_html
+
+    reports = [load_report(run) for run in runs] if runs else list_reports().reports
+    write_line(str(write_html(reports, html)))
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the bundle and the report go.")] = Path("demo"),
+) -> None:
+    """Show the whole road on the bundled example."""
+    from edgepack.cli.printing import print_build, write_line
+    from edgepack.demo import demo as run_demo
+    from edgepack.progress import terminal_progress
+
+    done = run_demo(out, progress=terminal_progress())
+    print_build(done.build)
+    _print_report(done.report)
+    write_line(f"report: {done.html}")
+
+
+def _print_report(report: object) -> None:
+    from rich.console import Console
+
+    from edgepack.bench.report import RunReport
+    from edgepack.results import report_table
+
+    if isinstance(report, RunReport):
+        Console().print(report_table(report))

@@ -1,0 +1,54 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def complete_targets(incomplete: str) -> list[str]:
+    """Return target ids for tab completion."""
+    from edgepack.profile import target_files
+
+    return [name for name in ["host", *target_files()] if name.startswith(incomplete)]
+
+
+def complete_devices(incomplete: str) -> list[str]:
+    """Return device names for tab completion; none if the inventory cannot be read."""
+    from edgepack.devices import device_names
+    from edgepack.errors import EdgepackError
+
+    try:
+        return [name for name in device_names() if name.startswith(incomplete)]
+    except EdgepackError:
+        return []
+
+
+ModelArgument = Annotated[
+    Path | None,
+    typer.Argument(help="The ONNX model; without it, edgepack.yaml says.", show_default=False),
+]
+ProjectOption = Annotated[
+    Path | None, typer.Option(help="The project file [default: edgepack.yaml here]")
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A target's id, or 'host'; repeat for more.", autocompletion=complete_targets
+    ),
+]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        help="A device of devices.yaml, or 'local'.",
+        autocompletion=complete_devices,
+        show_default=False,
+    ),
+]
+BundleArgument = Annotated[Path, typer.Argument(help="A bundle's folder.", show_default=False)]
+VariantOption = Annotated[
+    str | None, typer.Option(help="Only this variant, whatever the loader would choose.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

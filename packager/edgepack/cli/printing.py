@@ -1,0 +1,131 @@
+"""Results on stdout: as one JSON document, or as text for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgepack.bench.device_accuracy import DeviceAccuracy
+    from edgepack.build import BuildResult
+    from edgepack.inspection import Inspection
+    from edgepack.plan import Plan
+    from edgepack.verification import Verification
+
+
+def print_json(value: object) -> None:
+    """Write any of the library's results as JSON."""
+    sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
+    from pydantic import BaseModel
+
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def write_line(text: str = "") -> None:
+    """Write one line on stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def print_inspection(inspection: Inspection) -> None:
+    """Write facts and findings."""
+    facts = inspection.facts
+    write_line(f"{facts.name}  {facts.file_bytes} bytes  sha256 {facts.sha256}")
+    domains = "".join(f", {name or 'ai.onnx'} {v}" for name, v in facts.domains.items())
+    write_line(f"opset {facts.opset}{domains}; IR {facts.ir_version}; {facts.producer}")
+    for role, specs in (("input ", facts.inputs), ("output", facts.outputs)):
+        for spec in specs:
+            write_line(f"{role} {spec}")
+    ops = ", ".join(f"{name} {count}" for name, count in facts.op_counts.items())
+    write_line(f"operators: {ops}")
+    write_line(f"weights: {facts.initializer_bytes} bytes")
+    if facts.external_data:
+        write_line(f"external data: {', '.join(facts.external_data)}")
+    for finding in inspection.findings:
+        write_line(f"{finding.backend} {finding.severity}: {finding.reason}")
+        write_line(f"  hint: {finding.remedy}")
+    if not inspection.findings:
+        write_line("nothing stands in the way")
+
+
+def print_plan(plan: Plan, *, as_json: bool) -> None:
+    """Write a plan."""
+    lines = list(plan.describe())
+    if as_json:
+        print_json({"digest": plan.digest, "plan": lines})
+        return
+    for line in lines:
+        write_line(line)
+    write_line(f"digest  {plan.digest}")
+
+
+def print_build(result: BuildResult) -> None:
+    """Write a table of what was built."""
+    from rich.console import Console
+    from rich.table import Table
+
+    for built in result.bundles:
+        manifest = built.bundle.manifest
+        sizes = {file.path: file.size_bytes for file in manifest.files}
+        table = Table("variant", "MB", "metric", "fp32", "value", "agrees", "worst output dB")
+        for variant in manifest.variants:
+            found = variant.accuracy
+            table.add_row(
+                variant.id,
+                f"{sizes[variant.model] / 1e6:.2f}",
+                *(
+                    (
+                        found.metric,
+                        f"{found.fp32:.4f}",
+                        f"{found.value:.4f}",
+                        "" if found.agreement is None else f"{found.agreement:.2%}",
+                        f"{found.worst.sqnr_db:.1f}",
+                    )
+                    if found
+                    else ("not measured: no evaluation samples", "", "", "", "")
+                ),
+            )
+        if any(variant.accuracy for variant in manifest.variants):
+            table.caption = "accuracy simulated on this host"
+        Console().print(table)
+        for left in manifest.left_out:
+            write_line(f"left out {left.variant}: {left.reason}")
+        write_line(f"{built.bundle.path}  ({built.archive.name})")
+    write_line(f"{result.steps} steps, {result.from_cache} from the cache")
+
+
+def print_verification(verification: Verification) -> None:
+    """Write what was proven about a bundle."""
+    write_line(f"{verification.bundle}: {verification.files} files have their hashes")
+    for check in verification.goldens:
+        write_line(f"{check.variant}: {check.outcome}")
+
+
+def print_device_accuracy(accuracy: DeviceAccuracy) -> None:
+    """Write the metric on the device beside the one simulated on the build host."""
+    found = accuracy.measured
+    write_line(f"{accuracy.bundle} on {accuracy.device}, variant {accuracy.variant}")
+    write_line(
+        f"measured:  {found.metric} {found.value:.4f}, fp32 {found.fp32:.4f},"
+        f" worst output {found.worst.sqnr_db:.1f} dB, {found.samples} samples"
+    )
+    host = accuracy.simulated
+    write_line(
+        f"simulated: {host.metric} {host.value:.4f} on the build host's CPU"
+        if host
+        else "simulated: not measured when the bundle was built"
+    )

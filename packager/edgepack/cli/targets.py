@@ -1,0 +1,70 @@
+"""``edgepack targets``: the profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgepack.cli.options import JsonOption, complete_targets
+
+targets_app = typer.Typer(
+    help="The targets that edgepack knows.", no_args_is_help=True, rich_markup_mode=None
+)
+
+TargetArgument = Annotated[
+    str, typer.Argument(help="A target's id, or 'host'.", autocompletion=complete_targets)
+]
+
+
+@targets_app.command("list", epilog="Example: edgepack targets list")
+def list_targets(as_json: JsonOption = False) -> None:
+    """List the targets and where their profiles lie."""
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.profile import load_profile, target_files
+
+    rows = [
+        {
+            "id": name,
+            "title": load_profile(name).title,
+            "variants": [variant.id for variant in load_profile(name).variants],
+            "file": str(path),
+        }
+        for name, path in target_files().items()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        write_line(f"{row['id']:16} {row['title']}  [{', '.join(row['variants'])}]")
+
+
+@targets_app.command(epilog="Example: edgepack targets show raspberry-pi")
+def show(target: TargetArgument) -> None:
+    """Print a target's profile and say which file it is."""
+    from edgepack.cli.printing import write_line
+    from edgepack.profile import load_profile, target_files
+
+    path = target_files()[load_profile(target).id]
+    write_line(f"# {path}")
+    write_line(path.read_text(encoding="utf-8").rstrip())
+
+
+@targets_app.command(epilog="Example: edgepack targets check targets/my-board.yaml")
+def check(files: Annotated[list[Path], typer.Argument(help="Profiles to check.")]) -> None:
+    """Check profiles of your own."""
+    from edgepack.cli.printing import write_line
+    from edgepack.profile import read_profile
+
+    for path in files:
+        write_line(f"{path}: {read_profile(path).title}: ok")
+
+
+@targets_app.command(epilog="Example: edgepack targets schema > profile.schema.json")
+def schema() -> None:
+    """Print the JSON Schema of profiles."""
+    from edgepack.cli.printing import print_json
+    from edgepack.profile import Profile
+
+    print_json(Profile.model_json_schema())

@@ -1,0 +1,79 @@
+"""``edgepack demo``: the bundled example, built, pushed over real SSH, measured and reported."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.bench import bench
+from edgepack.bench.report import RunReport
+from edgepack.build import BuildResult, build
+from edgepack.demo_server import LoopbackServer
+from edgepack.devices import Device, SshEntry, connect, push
+from edgepack.profile import host_target
+from edgepack.progress import Progress, Silent
+from edgepack.resources import example_dir
+from edgepack.results import save_report, write_html
+
+PRESET = "quick"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo made."""
+
+    build: BuildResult
+    report: RunReport
+    html: Path
+
+
+def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -> Demo:
+    """Build the example for this machine, push it to an SSH server of our own, measure it there.
+
+    The server listens on 127.0.0.1, takes one throw-away key, and is gone when this returns.
+
+    Raises:
+        EdgepackError: As any of the steps.
+    """
+    progress = progress or Silent()
+    progress.note("building examples/digits for this machine")
+    built = build(
+        project=example_dir() / "edgepack.yaml",
+        targets=[host_target()],
+        out=out,
+        progress=progress,
+    )
+    built.require_limits()
+    bundle = built.bundles[0].bundle
+    with (
+        tempfile.TemporaryDirectory(prefix="edgepack-demo-") as root,
+        LoopbackServer(Path(root)) as server,
+    ):
+        progress.note(f"SSH server on {server.host}:{server.port}")
+        device = demo_device(server)
+        with connect(device) as transport:
+            pushed = push(bundle.path, device, transport)
+        progress.note(f"pushed to {pushed.path}, {pushed.bytes_sent} bytes")
+        report = bench(bundle.path, device, preset=preset, progress=progress.note)
+    save_report(report)
+    html = write_html([report], out / "report.html")
+    return Demo(built, report, html)
+
+
+def demo_device(server: LoopbackServer) -> Device:
+    """Return the inventory entry of a loopback server: its key pinned, the user's config unread."""
+    import sys
+
+    entry = SshEntry(
+        transport="ssh",
+        host=server.host,
+        port=server.port,
+        user=server.user,
+        key=str(server.client_key_path),
+        host_key=server.host_key_fingerprint,
+        ssh_config="/dev/null",
+        python=sys.executable,
+        target=host_target(),
+    )
+    return Device("demo", entry)
