@@ -18,9 +18,7 @@ def save(path: Path, nodes, inputs, outputs, initializers=(), *, opset=17, ir=8)
         [helper.make_tensor_value_info(*value) for value in outputs],
         [numpy_helper.from_array(array, name) for name, array in initializers],
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, str(path))
     return path

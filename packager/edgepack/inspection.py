@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.backends import BACKENDS
+from edgepack.model.checking import checker_findings
 from edgepack.model.facts import ModelFacts, model_facts
 from edgepack.model.finding import Finding
 from edgepack.processes import Workers
@@ -42,25 +43,3 @@ def inspect(model: Path, targets: Sequence[str] = ()) -> Inspection:
         for name in sorted(names):
             findings += workers.call(BACKENDS[name].check, model)
     return Inspection(facts, tuple(findings))
-
-
-def checker_findings(model: Path) -> list[Finding]:
-    """Return what ``onnx.checker`` refuses, as a note: onnxruntime has the last word."""
-    import onnx
-    from onnx.checker import ValidationError
-
-    from edgepack.model.reading import read_model
-
-    try:
-        loaded = read_model(model)
-        if loaded.ByteSize() < onnx.checker.MAXIMUM_PROTOBUF:
-            onnx.checker.check_model(loaded)
-        else:
-            onnx.checker.check_model(str(model))
-    except ValidationError as error:
-        reason = " ".join(str(error).split())
-        return [
-            Finding("onnx", "note", "", f"onnx.checker refuses the model: {reason}",
-                    "nothing to do if it runs; else export the model again")
-        ]  # fmt: skip
-    return []

@@ -370,3 +370,15 @@ def test_manifest_when_of_another_version_says_so(pristine, tmp_path):
     (copy / "manifest.json.sha256").write_text(line)
     with pytest.raises(BundleError, match="schema version 9"):
         verify(copy)
+
+
+def test_model_when_only_the_checker_refuses_it_is_built_with_a_note(tmp_path):
+    value = (1, [1, 4])
+    nodes = [
+        onnx.helper.make_node("Relu", ["h"], ["y"], "second"),
+        onnx.helper.make_node("Neg", ["x"], ["h"], "first"),
+    ]
+    model = tiny_models.save(tmp_path / "m.onnx", nodes, [("x", *value)], [("y", *value)])
+    result = build(model, targets=["host"], out=tmp_path / "dist")
+    steps = result.bundles[0].bundle.manifest.steps
+    assert any("onnx.checker refuses the model" in line for line in steps)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from edgepack.errors import ModelError, StepError, UsageError, nearest
+from edgepack.model.checking import checker_findings
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session
@@ -54,7 +55,8 @@ class Prepared:
         """Write ``model.onnx``."""
         model = read_model(inputs["source"])
         require_opset(model, self.max_opset, inputs["source"].name)
-        done = [*_constants_only(model), *fix_dims(model, dict(self.dims))]
+        done = [finding.reason for finding in checker_findings(inputs["source"])]
+        done += [*_constants_only(model), *fix_dims(model, dict(self.dims))]
         if model.ir_version > self.max_ir:
             done.append(f"IR {model.ir_version} written as IR {self.max_ir}")
             model.ir_version = self.max_ir
@@ -69,23 +71,14 @@ class Prepared:
             StepError: Its outputs differ from the source's.
         """
         samples = inputs.get("samples")
-        source = inputs["source"]
         _require_repeatable(out / MODEL, samples)
-        if self.dims:
-            # The source accepts what the fixed model accepts, not the other way round.
-            sqnr = worst_sqnr_db_on(out / MODEL, source, samples)
-        else:
-            sqnr = worst_sqnr_db(source, out / MODEL, samples)
+        # In this order, because the source accepts what the fixed model does, not the reverse.
+        sqnr = worst_sqnr_db(out / MODEL, inputs["source"], samples)
         if sqnr < _SAME_DB:
             raise StepError(
                 f"the prepared model's outputs are {sqnr:.0f} dB from the source's",
                 hint="this is a fault in edgepack or onnx: please report it with the model",
             )
-
-
-def worst_sqnr_db_on(fixed: Path, source: Path, samples: Path | None) -> float:
-    """Return the worst SQNR of a model with fixed dimensions against its source."""
-    return worst_sqnr_db(fixed, source, samples)
 
 
 def _require_repeatable(model: Path, samples: Path | None) -> None:

@@ -1,0 +1,63 @@
+"""Documents are held to the truth: schemas, links, exit codes, targets."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from edgepack.bundle.reading import parse_manifest
+from edgepack.errors import EdgepackError
+from edgepack.profile import load_profile, target_files
+
+sys.path.insert(0, str(Path(__file__).parent))
+import write_schemas
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "packager" / "decisions").glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("name", write_schemas.MODELS)
+def test_schema_when_compared_with_its_model_is_up_to_date(name):
+    committed = (write_schemas.FOLDER / f"{name}.schema.json").read_text(encoding="utf-8")
+    assert committed == write_schemas.schema_text(name), (
+        "run .venv/bin/python tests/docs/write_schemas.py"
+    )
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_when_followed_lead_to_files(path):
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
+        assert "://" in link or (path.parent / link).exists(), link
+
+
+def test_exit_codes_when_read_in_the_readme_are_the_ones_of_the_error_tree():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert listed == {0, 70, 130} | {kind.exit_code for kind in EdgepackError.__subclasses__()}
+
+
+def test_targets_when_read_in_the_readme_are_the_shipped_ones():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted(target_files())
+    assert all(load_profile(name).variants for name in listed)
+
+
+def test_example_manifest_when_read_is_one():
+    manifest = parse_manifest((ROOT / "docs/examples/manifest.json").read_bytes())
+    assert manifest.id == "digits-1.0.0-raspberry-pi"
+
+
+def test_example_report_when_read_is_one():
+    from edgepack.results import read_report
+
+    assert read_report(ROOT / "docs/examples/report.json").bundle == "digits-1.0.0-linux-x86-64"

@@ -1,0 +1,39 @@
+"""Write the JSON Schemas of the files that edgepack reads and writes into docs/schemas.
+
+Run it after changing one of the models: ``.venv/bin/python tests/docs/write_schemas.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from edgepack.bench.report import RunReport
+from edgepack.bundle import Manifest
+from edgepack.devices.inventory import Inventory
+from edgepack.profile import Profile
+from edgepack.project import Project
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "schemas"
+MODELS = {
+    "project": Project,
+    "profile": Profile,
+    "inventory": Inventory,
+    "manifest": Manifest,
+    "report": RunReport,
+}
+
+
+def schema_text(name: str) -> str:
+    """Return one schema as it is committed."""
+    return json.dumps(MODELS[name].model_json_schema(), indent=2, sort_keys=True) + "\n"
+
+
+def main() -> None:
+    """Write all schemas."""
+    for name in MODELS:
+        (FOLDER / f"{name}.schema.json").write_text(schema_text(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
