@@ -95,26 +95,27 @@ def run_program(
         ToolError: The program is missing or took longer than ``timeout_s``.
     """
     child = start_program(argv, cwd=cwd, environment=environment)
-    return _finish(child, argv, input_bytes, timeout_s)
-
-
-def _finish(
-    child: subprocess.Popen[bytes],
-    argv: Sequence[str],
-    input_bytes: bytes | None,
-    timeout_s: float,
-) -> ProgramResult:
     try:
         stdout, stderr = child.communicate(input_bytes, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
-        raise ToolError(
-            f"{argv[0]!r} took longer than {timeout_s:g} s and was stopped",
-            hint="look at what it waits for: " + " ".join(argv),
-        ) from error
+        raise _took_too_long(argv, timeout_s) from error
     finally:
         if child.returncode is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
+    return _result(argv, child, stdout, stderr)
+
+
+def _took_too_long(argv: Sequence[str], timeout_s: float) -> ToolError:
+    return ToolError(
+        f"{argv[0]!r} took longer than {timeout_s:g} s and was stopped",
+        hint="look at what it waits for: " + " ".join(argv),
+    )
+
+
+def _result(
+    argv: Sequence[str], child: subprocess.Popen[bytes], stdout: bytes, stderr: bytes
+) -> ProgramResult:
     code = child.returncode
     return ProgramResult(tuple(argv), code if code >= 0 else 128 - code, stdout, stderr)
 
@@ -132,14 +133,21 @@ def run_supervised(
     """
     supervisor = str(harness_dir() / "edgepack_supervisor.py")
     lifeline_out, lifeline_in = os.pipe()
-    try:
+    with os.fdopen(lifeline_in, "wb") as lifeline, os.fdopen(lifeline_out, "rb") as theirs:
         child = start_program(
-            [sys.executable, supervisor, "--run", *argv], cwd=cwd, stdin=lifeline_out
+            [sys.executable, supervisor, "--run", *argv], cwd=cwd, stdin=theirs.fileno()
         )
-        os.close(lifeline_out)
-        return _finish(child, argv, None, timeout_s)
-    finally:
-        os.close(lifeline_in)
+        theirs.close()
+        try:
+            stdout, stderr = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise _took_too_long(argv, timeout_s) from error
+        finally:
+            # The program has a group of its own, which only its supervisor can end.
+            lifeline.close()
+            if child.returncode is None:
+                child.communicate()
+    return _result(argv, child, stdout, stderr)
 
 
 class Workers:

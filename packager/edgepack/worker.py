@@ -32,18 +32,22 @@ def receive(stream: IO[bytes]) -> Any:  # noqa: ANN401  (any picklable value)
     Raises:
         EOFError: The other side is gone.
     """
-    header = stream.read(_HEADER_BYTES)
-    if len(header) < _HEADER_BYTES:
-        raise EOFError
-    data = stream.read(int.from_bytes(header, "big"))
+    data = _receive_bytes(stream)
     return pickle.loads(data)  # noqa: S301  (the other side is our own parent or child)
 
 
-def _read_calls(stream: IO[bytes], calls: queue.Queue[Any]) -> None:
+def _receive_bytes(stream: IO[bytes]) -> bytes:
+    header = stream.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES:
+        raise EOFError
+    return stream.read(int.from_bytes(header, "big"))
+
+
+def _read_calls(stream: IO[bytes], calls: queue.Queue[bytes]) -> None:
     """Queue calls; when the parent is gone, end this process whatever it is computing."""
     try:
         while True:
-            calls.put(receive(stream))
+            calls.put(_receive_bytes(stream))
     except EOFError:
         os._exit(0)
 
@@ -52,11 +56,12 @@ def main() -> None:
     """Serve calls until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    calls: queue.Queue[Any] = queue.Queue()
+    calls: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
     while True:
-        function, arguments = calls.get()
+        call = calls.get()
         try:
+            function, arguments = pickle.loads(call)  # noqa: S301
             answer = ("value", function(*arguments))
         except EdgepackError as error:
             answer = ("error", error)

@@ -224,7 +224,10 @@ def _explain(model: type[BaseModel], path: _Path, detail: ErrorDetails) -> tuple
     key = path[-1] if path else ""
     kind = detail["type"]
     if kind == "extra_forbidden":
-        return f"unknown key {key!r}", nearest(str(key), _keys_at(model, path[:-1]))
+        known = set(_keys_at(model, path[:-1]))
+        if key in known:
+            return f"the key {key!r} does not go with the others here", "remove it"
+        return f"unknown key {key!r}", nearest(str(key), known)
     if kind == "missing":
         return f"the key {detail['loc'][-1]!r} is missing", "add it"
     received = detail.get("input")

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import TRANSPORTS, Device, LocalEntry, Transport, connect
-from edgepack.devices import commands as commands_module
+from edgepack.devices import pipes as pipes_module
 from edgepack.errors import RemoteCommandError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -80,7 +80,7 @@ def test_large_output_arrives_whole(transport: Transport) -> None:
 def test_run_is_stopped_when_it_prints_too_much(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands_module, "MAX_OUTPUT_BYTES", 1 << 16)
+    monkeypatch.setattr(pipes_module, "MAX_OUTPUT_BYTES", 1 << 16)
     with pytest.raises(RemoteCommandError, match="printed more than"):
         transport.run(["cat", "/dev/zero"], timeout_s=60)
 

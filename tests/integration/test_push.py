@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import os
@@ -140,6 +141,29 @@ def test_partials_of_old_crashes_are_removed_and_young_ones_kept(
     os.utime(releases / ".partial-old", (long_ago, long_ago))
     release = push_to(device, bundle).release
     assert names(releases) == [".partial-young", release]
+
+
+def test_partial_of_a_push_that_still_runs_is_kept(bundle: Path, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    device = Device("here", LocalEntry(transport="local", target="linux-x86-64", root=root))
+    partial = project(device) / "releases" / ".partial-slow"
+    partial.mkdir(parents=True)
+    os.utime(partial, (0, 0))
+    handle = os.open(partial, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    push_to(device, bundle)
+    os.close(handle)
+    assert partial.is_dir()
+
+
+def test_login_that_prints_is_named(
+    server: LoopbackServer, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = server.start
+    monkeypatch.setattr(server, "start", lambda command: start(f"echo Welcome; {command}"))
+    with pytest.raises(DeviceError, match="Welcome") as caught:
+        push_to(ssh_device(server, root=str(tmp_path / "root")), bundle)
+    assert "bashrc" in caught.value.hint
 
 
 def test_root_that_cannot_be_written_is_explained(

@@ -287,3 +287,12 @@ def test_remote_command_ends_when_the_client_is_killed(
     client.send_signal(number)
     assert client.wait(30) != 0
     assert wait_until(lambda: not lives(pid))
+
+
+def test_certificate_beside_its_key_is_no_obstacle(server: LoopbackServer, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        f"IdentityFile {server.client_key_path}\n"
+        f"CertificateFile {server.client_key_path}-cert.pub\n"
+    )
+    assert answers(ssh_device(server, key=None, ssh_config=str(config)))

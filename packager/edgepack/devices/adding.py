@@ -70,7 +70,7 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
             "host": host,
             "user": user or None,
             "port": port,
-            "key": key,
+            "key": str(Path(key).expanduser().absolute()) if key else None,
             "ssh_config": ssh_config,
         }
     )

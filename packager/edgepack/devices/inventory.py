@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -13,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgepack.errors import ProfileError, UsageError, nearest
+from edgepack.errors import ProfileError, ToolError, UsageError, nearest
 from edgepack.profile import Id, StrictModel, host_target
 from edgepack.yaml_source import YamlSource, parse_yaml, read_yaml
 
@@ -114,7 +116,8 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
     """Return all devices by name, this machine among them as ``local``."""
     entries: dict[str, LocalEntry | SshEntry] = dict(load_inventory(path).devices)
     if LOCAL not in entries:
-        entries[LOCAL] = LocalEntry(transport="local", target=host_target())
+        with contextlib.suppress(ToolError):  # this machine is no target: it is not offered
+            entries[LOCAL] = LocalEntry(transport="local", target=host_target())
     return {name: Device(name, entry) for name, entry in sorted(entries.items())}
 
 
@@ -218,8 +221,6 @@ def _is_device(path: tuple[str | int, ...]) -> bool:
 
 
 def _flow(entry: LocalEntry | SshEntry) -> str:
-    import json
-
     values = entry.model_dump(exclude_defaults=True)
     ordered = {"transport": entry.transport, **values}
     return (

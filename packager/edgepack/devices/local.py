@@ -12,8 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from edgepack.devices.commands import CommandTransport, Pipes
+from edgepack.devices.commands import CommandTransport
 from edgepack.devices.inventory import Device
+from edgepack.devices.pipes import Pipes
 from edgepack.processes import start_program
 
 _GRACE_S = 5.0

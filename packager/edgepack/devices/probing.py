@@ -99,8 +99,8 @@ class DeviceFacts:
     """What the maker calls it; empty where it does not say."""
     libc: str
     """What wheels are built against: ``glibc 2.36``, ``macOS 15.1``; empty for anything else."""
-    cpu_flags: frozenset[str]
-    """As ``/proc/cpuinfo`` spells them."""
+    cpu_flags: tuple[str, ...]
+    """As ``/proc/cpuinfo`` spells them, in order of the alphabet."""
     free_bytes: int
     """On the disk where the root lies or will lie."""
     root: PurePosixPath
@@ -183,7 +183,7 @@ def _facts(said: dict[str, str]) -> DeviceFacts:
         arch=_ARCHITECTURES.get(said["arch"], said["arch"]),
         model=said.get("model", "").strip(),
         libc=said.get("libc", ""),
-        cpu_flags=frozenset(said.get("flags", "").split()),
+        cpu_flags=tuple(sorted(said.get("flags", "").split())),
         free_bytes=int(said.get("free_kib") or 0) * 1024,
         root=PurePosixPath(said["root"]),
         python_path=said.get("python", ""),

@@ -54,7 +54,7 @@ def push(
         except RemoteCommandError:
             pass  # the receiver gave up: its exit code says why
         result = stream.wait()
-    _check(result, device.name)
+    _check(answer, result, device.name)
     return PushedRelease(
         device=device.name,
         release=digest[:16],
@@ -102,7 +102,13 @@ def _send(bundle: Path, manifest: Manifest, stream: Stream) -> int:
     return sink.bytes_sent
 
 
-def _check(result: CommandResult, device: str) -> None:
+def _check(answer: bytes, result: CommandResult, device: str) -> None:
+    if answer and answer not in (b"have\n", b"send\n"):
+        raise DeviceError(
+            f"the device printed {(answer + result.stdout)[:60]!r} before the receiver spoke",
+            hint="its login must print nothing without a terminal: look into ~/.bashrc there",
+            where=device,
+        )
     if result.exit_code == 28:
         said = result.stderr.decode("utf-8", "replace").strip()
         raise DeviceError(

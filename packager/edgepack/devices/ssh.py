@@ -9,9 +9,10 @@ from typing import Self
 
 import paramiko
 
-from edgepack.devices.commands import CommandTransport, Pipes, command_line
+from edgepack.devices.commands import CommandTransport, command_line
 from edgepack.devices.host_keys import HostKey, find_problem
 from edgepack.devices.inventory import Device, SshEntry
+from edgepack.devices.pipes import Pipes
 from edgepack.devices.ssh_config import SshSettings
 from edgepack.devices.ssh_connect import HANDSHAKE_S, connect
 from edgepack.errors import DeviceError, UsageError

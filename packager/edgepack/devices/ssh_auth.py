@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import paramiko  # noqa: TID251
+import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
-from paramiko.pkey import UnknownKeyType  # noqa: TID251
+from paramiko.pkey import UnknownKeyType
 
 from edgepack.devices.ssh_config import SshSettings
 from edgepack.errors import DeviceError
@@ -108,7 +108,7 @@ def _offer(
     except paramiko.BadAuthenticationType as error:
         tried.accepts = error.allowed_types
         return False
-    except paramiko.AuthenticationException:
+    except paramiko.SSHException:  # refused, or an agent that does not sign
         tried.refused.append(label)
         return connection.is_active()
     return False
@@ -138,11 +138,8 @@ def _refused(hop: SshSettings, tried: _Tried, device: str) -> DeviceError:
     lines += [f"unusable: {text}" for text in tried.unusable]
     lines += [f"the host wants: {', '.join(tried.accepts)}"] if tried.accepts else []
     if not tried.refused and not tried.locked:
-        lines.append(
-            "no key was found in the agent or in "
-            + ", ".join(str(path) for path in hop.identity_files)
-            + ""
-        )
+        places = ", ".join(["the agent", *map(str, hop.identity_files)])
+        lines.append(f"no key was found in {places}")
     hint = f"ssh-copy-id -p {hop.port} {hop.user}@{hop.hostname} puts your key there"
     if tried.locked:
         hint = f"unlock the key for this session: ssh-add {tried.locked[0]}"

@@ -46,7 +46,7 @@ class SshSettings:
     port: int
     user: str
     identity_files: tuple[Path, ...] = ()
-    certificate_files: tuple[Path, ...] = ()
+    """Private keys; a certificate is taken along if it is called ``<key>-cert.pub``."""
     identities_only: bool = False
     agent: bool = True
     proxy_jump: str = ""
@@ -136,7 +136,7 @@ def _from_openssh(
 
 def _from_paramiko(host: str, *, ssh_config: str | None, where: str) -> dict[str, list[str]]:
     """Read the file without OpenSSH; what paramiko would drop silently is refused."""
-    import paramiko  # noqa: TID251
+    import paramiko
 
     path = Path(ssh_config or "~/.ssh/config").expanduser()
     if not path.is_file():
@@ -176,10 +176,15 @@ def _settings(
         connect_timeout_s=float(_first(values, "connecttimeout", str(CONNECT_TIMEOUT_S))),
         ssh_config=ssh_config,
     )
+    identity_files = _paths(values.get("identityfile", []), settings)
+    for path in _paths(values.get("certificatefile", []), settings):
+        if path not in [Path(f"{identity}-cert.pub") for identity in identity_files]:
+            raise _cannot_follow(
+                f"certificatefile {path} (it must be called <key>-cert.pub)", where
+            )
     return replace(
         settings,
-        identity_files=_paths(values.get("identityfile", []), settings),
-        certificate_files=_paths(values.get("certificatefile", []), settings),
+        identity_files=identity_files,
         proxy_command=_proxy_command(_first(values, "proxycommand", ""), settings, where),
     )
 
@@ -206,12 +211,16 @@ def _refuse_what_we_cannot_follow(values: Mapping[str, list[str]], where: str) -
     if agent not in ("none", "SSH_AUTH_SOCK", "$SSH_AUTH_SOCK"):
         problems.append(f"identityagent {agent}")
     if problems:
-        raise DeviceError(
-            f"the SSH configuration has a setting that edgepack cannot follow: {problems[0]}",
-            hint="make an exception for this host, or name another file with 'ssh_config' in"
-            " devices.yaml",
-            where=where,
-        )
+        raise _cannot_follow(problems[0], where)
+
+
+def _cannot_follow(setting: str, where: str) -> DeviceError:
+    return DeviceError(
+        f"the SSH configuration has a setting that edgepack cannot follow: {setting}",
+        hint="make an exception for this host, or name another file with 'ssh_config' in"
+        " devices.yaml",
+        where=where,
+    )
 
 
 def _expand(text: str, settings: SshSettings) -> str:

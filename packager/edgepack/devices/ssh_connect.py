@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-import paramiko  # noqa: TID251
-from paramiko.ssh_exception import IncompatiblePeer  # noqa: TID251
+import paramiko
+from paramiko.ssh_exception import IncompatiblePeer
 
 from edgepack.devices.host_keys import HostKey, known_hosts_for, known_kinds
 from edgepack.devices.inventory import SshEntry
@@ -35,6 +35,16 @@ _KINDS = (
     "rsa-sha2-512",
     "rsa-sha2-256",
 )
+# paramiko 4 would still fall back to SHA-1; 5 no longer can.
+_SHA1 = {
+    "keys": ["ssh-rsa"],
+    "pubkeys": ["ssh-rsa"],
+    "kex": [
+        "diffie-hellman-group1-sha1",
+        "diffie-hellman-group14-sha1",
+        "diffie-hellman-group-exchange-sha1",
+    ],
+}
 
 Accept = Callable[[HostKey, SshSettings, str | None], None]
 """Raises unless a host's key is trusted; the last argument is the pinned fingerprint."""
@@ -162,7 +172,7 @@ def _dial_through_program(argv: Sequence[str], stack: ExitStack) -> socket.socke
 def _negotiate(
     connected: socket.socket, kinds: Sequence[str], hop: SshSettings, stack: ExitStack
 ) -> tuple[paramiko.Transport, HostKey]:
-    connection = paramiko.Transport(connected)
+    connection = paramiko.Transport(connected, disabled_algorithms=_SHA1)
     stack.callback(_close, connection)
     connection.banner_timeout = connection.handshake_timeout = HANDSHAKE_S
     connection.auth_timeout = HANDSHAKE_S

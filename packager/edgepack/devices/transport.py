@@ -1,8 +1,8 @@
 """The one interface to a device: put, get, run, stream, over whatever wire.
 
-A command is an argv, never a string. ``run`` executes it under a supervisor on the device that
-kills the whole process group when the connection goes away; ``stream`` gives a program both of
-its pipes, and such a program must end by itself when its stdin ends.
+A command is an argv, never a string. ``run`` and ``stream`` execute it under a supervisor on the
+device that kills the whole process group when the connection goes away; ``send`` needs no Python
+there, so its program must end by itself when its stdin ends.
 """
 
 from __future__ import annotations

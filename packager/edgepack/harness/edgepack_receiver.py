@@ -10,6 +10,7 @@ Exit codes: 0 done, 2 the stream is not the bundle that was announced, 28 no spa
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -55,11 +56,18 @@ def is_whole(release: str, digest: str) -> bool:
 
 
 def remove_stale(releases: str) -> None:
-    """Remove what crashed pushes left behind; one that still runs touches its folder."""
+    """Remove what crashed pushes left behind. A push that still runs holds a lock."""
     for name in os.listdir(releases):
         path = os.path.join(releases, name)
         if name.startswith(".partial-") and time.time() - os.stat(path).st_mtime > STALE_S:
-            shutil.rmtree(path, ignore_errors=True)
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(handle)
 
 
 def sync_folder(path: str) -> None:
@@ -138,7 +146,9 @@ def install(stream: BinaryIO, releases: str, digest: str) -> None:
     final = os.path.join(releases, digest[:16])
     partial = os.path.join(releases, ".partial-%s-%s" % (digest[:16], uuid.uuid4().hex))
     os.mkdir(partial)
+    handle = os.open(partial, os.O_RDONLY)
     try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         receive(stream, partial, digest)
         if os.path.lexists(final) and not is_whole(final, digest):
             broken = os.path.join(releases, ".partial-broken-" + uuid.uuid4().hex)
@@ -149,6 +159,7 @@ def install(stream: BinaryIO, releases: str, digest: str) -> None:
             sync_folder(releases)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        os.close(handle)
 
 
 def switch_to(base: str, release: str) -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import List
+from typing import Callable, List
 
 GRACE_S = 2.0
 """Between SIGTERM and SIGKILL."""
@@ -59,33 +59,32 @@ def wait_for_reader_end() -> None:
         pass
 
 
-def stop(*_: object) -> None:
-    """Turn a signal into an exit that still cleans up."""
-    raise SystemExit(128 + signal.SIGTERM)
-
-
-def main(mode: str, argv: List[str]) -> int:
-    """Run ``argv`` to its end and return its exit code."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, stop)
-    stdin = None if mode == "--stream" else subprocess.DEVNULL
-    try:
-        child = subprocess.Popen(argv, stdin=stdin, start_new_session=True)
-    except OSError as error:
-        sys.stderr.write("edgepack: cannot run %r: %s\n" % (argv[0], error.strerror))
-        return 127 if isinstance(error, FileNotFoundError) else 126
-    wait = wait_for_reader_end if mode == "--stream" else wait_for_stdin_end
+def kill_after(wait: Callable[[], object], child: "subprocess.Popen[bytes]") -> None:
+    """Kill the command's group, in a thread, once ``wait`` has returned."""
 
     def watch() -> None:
         wait()
         kill_group(child)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def main(mode: str, argv: List[str]) -> int:
+    """Run ``argv`` to its end and return its exit code."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    told_to_stop = threading.Event()  # an exception could hit before the child has a name
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: told_to_stop.set())
+    stdin = None if mode == "--stream" else subprocess.DEVNULL
     try:
-        code = child.wait()
-    finally:
-        kill_group(child)
+        child = subprocess.Popen(argv, stdin=stdin, start_new_session=True)
+    except OSError as error:
+        sys.stderr.write("edgepack: cannot run %r: %s\n" % (argv[0], error.strerror))
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    kill_after(told_to_stop.wait, child)
+    kill_after(wait_for_reader_end if mode == "--stream" else wait_for_stdin_end, child)
+    code = child.wait()
+    kill_group(child)
     return code if code >= 0 else 128 - code
 
 

@@ -33,7 +33,7 @@ PI = DeviceFacts(
     arch="aarch64",
     model="Raspberry Pi 5 Model B Rev 1.0",
     libc="glibc 2.36",
-    cpu_flags=frozenset({"asimd"}),
+    cpu_flags=("asimd",),
     free_bytes=1 << 30,
     root=PurePosixPath("/home/pi/.local/share/edgepack"),
     python_path="/usr/bin/python3",
@@ -47,7 +47,7 @@ def test_this_machine_is_probed_as_python_sees_it(own_home: Path) -> None:
     device = load_device("local")
     with connect(device) as transport:
         facts = probe(device, transport)
-    assert (facts.arch, facts.cpu_flags) == (architecture(), cpu_flags())
+    assert (facts.arch, set(facts.cpu_flags)) == (architecture(), cpu_flags())
     assert facts.python_path == sys.executable
     assert isinstance(facts.python, PythonFacts)
     assert facts.python.version == platform.python_version()

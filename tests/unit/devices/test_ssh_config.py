@@ -100,6 +100,7 @@ def test_include_and_match_are_refused_without_openssh(
         "RemoteCommand top",
         "KnownHostsCommand /bin/keys",
         "SetEnv A=1",
+        "CertificateFile /elsewhere/cert.pub",
     ],
 )
 def test_setting_that_cannot_be_followed_is_an_error(

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import errno
+import inspect
+
+import paramiko
+import pytest
+from edgepack.devices.ssh_config import SshSettings
+from edgepack.devices.ssh_connect import explained
+from edgepack.errors import DeviceError
+
+HOP = SshSettings(host="board", hostname="192.0.2.17", port=22, user="pi")
+CLASSES = inspect.getmembers(paramiko.ssh_exception, inspect.isclass)
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in CLASSES if issubclass(kind, Exception)])
+def test_every_exception_of_paramiko_is_caught(kind: type[Exception]) -> None:
+    # Their arguments differ; only the class decides.
+    methods = {"__init__": lambda _: None, "__str__": lambda _: "why"}
+    error = type("Raised", (kind,), methods)
+    with pytest.raises(DeviceError) as caught, explained("board", HOP):
+        raise error
+    assert "pi@192.0.2.17:22" in caught.value.problem
+    assert caught.value.where == "board"
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (OSError(errno.EHOSTUNREACH, "no"), "there is no route to"),
+        (OSError(errno.ENETUNREACH, "no"), "there is no route to"),
+        (TimeoutError(), "did not answer in time"),
+        (EOFError(), "was lost"),
+        (ConnectionResetError(errno.ECONNRESET, "reset by peer"), "was lost"),
+        (paramiko.SSHException("Error reading SSH protocol banner"), "is not an SSH server"),
+        (paramiko.ChannelException(2, "Connect failed"), "the host on the way does not connect"),
+    ],
+)
+def test_what_went_wrong_is_told_apart(error: Exception, problem: str) -> None:
+    with pytest.raises(DeviceError, match=problem), explained("board", HOP):
+        raise error

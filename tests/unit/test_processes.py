@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import worker_tasks
+from edgepack.errors import ModelError, ToolError
+from edgepack.processes import Workers, run_program, run_supervised
+from loopback import lives, wait_until
+
+SLEEPER = (
+    "import os, sys, time, pathlib\n"
+    "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
+    "time.sleep(60)\n"
+)
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
+    with Workers(1) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("run", [run_program, run_supervised])
+def test_program_when_it_takes_too_long_is_killed(tmp_path, run):
+    mark = tmp_path / "pid"
+    with pytest.raises(ToolError, match="took longer than 2 s"):
+        run([sys.executable, "-c", SLEEPER, str(mark)], timeout_s=2)
+    assert wait_until(lambda: not lives(int(mark.read_text())))
+
+
+@pytest.mark.parametrize("run", [run_program, run_supervised])
+def test_program_when_it_fails_gives_code_and_last_lines(run):
+    script = "import sys; sys.stderr.write('why\\n'); print('out'); sys.exit(3)"
+    result = run([sys.executable, "-c", script], timeout_s=30)
+    assert (result.exit_code, result.text.strip()) == (3, "out")
+    assert result.last_lines == "\n  | why"
+
+
+def test_program_when_missing_says_which():
+    with pytest.raises(ToolError, match="cannot run '/no/such/program'"):
+        run_program(["/no/such/program"], timeout_s=5)
+
+
+def test_worker_when_it_crashes_says_how_and_the_next_call_works(workers):
+    with pytest.raises(ToolError, match="signal 6\n") as caught:
+        workers.call(worker_tasks.crash)
+    assert "last words" in str(caught.value)
+    assert workers.call(worker_tasks.environment, "ORT_DISABLE_TELEMETRY") == "1"
+
+
+def test_worker_when_it_refuses_raises_the_same_error_here(workers):
+    with pytest.raises(ModelError) as caught:
+        workers.call(worker_tasks.refuse)
+    assert (caught.value.problem, caught.value.where) == ("no", "here")
+
+
+def test_worker_when_it_has_a_bug_or_cannot_import_shows_the_traceback(workers, monkeypatch):
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        workers.call(divmod, 1, 0)
+    monkeypatch.setattr(worker_tasks.refuse, "__module__", "no_such_module")
+    monkeypatch.setitem(sys.modules, "no_such_module", worker_tasks)
+    with pytest.raises(RuntimeError, match="No module named 'no_such_module'"):
+        workers.call(worker_tasks.refuse)
