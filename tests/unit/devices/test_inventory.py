@@ -85,7 +85,7 @@ def test_named_inventory_must_exist(tmp_path: Path) -> None:
     ("line", "problem", "hint"),
     [
         ("  a: {transport: ssh, hots: b, host: c, target: d}", "unknown key 'hots'", "'host'"),
-        ("  a: {transport: local, host: c, target: d}", "the key 'host' does not go with the others here", ""),
+        ("  a: {transport: local, host: c, target: d}", "does not go with the others", ""),
         ("  a: {transport: adb, target: d}", "adb", ""),
         ("  a: {transport: ssh, host: '-oProxyCommand=x', target: d}", "'host' cannot be", ""),
         ("  a: {transport: ssh, host: b, port: 0, target: d}", "'port' cannot be 0", ""),
