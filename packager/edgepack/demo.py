@@ -53,9 +53,9 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
         progress.note(f"SSH server on {server.host}:{server.port}")
         device = demo_device(server)
         with connect(device) as transport:
-            pushed = push(bundle.path, device, transport)
+            pushed = push(bundle.path, device, transport, progress=progress)
         progress.note(f"pushed to {pushed.path}, {pushed.bytes_sent} bytes")
-        report = bench(bundle.path, device, preset=preset, progress=progress.note)
+        report = bench(bundle.path, device, preset=preset, progress=progress)
     save_report(report)
     html = write_html([report], out / "report.html")
     return Demo(built, report, html)

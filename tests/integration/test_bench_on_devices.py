@@ -12,6 +12,7 @@ from edgepack.bench.run import bench
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import Device, LocalEntry, SshEntry
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
+from edgepack.progress import Lines
 from edgepack.results import load_report, save_report
 from tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -59,12 +60,13 @@ def check_smoke(report: RunReport, device: str) -> None:
 
 
 def test_bench_makes_a_report_when_the_device_is_this_machine(
-    bundle: Path, here: Device, tmp_path: Path
+    bundle: Path, here: Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
-    report = bench(bundle, here, preset="smoke", progress=said.append)
+    report = bench(bundle, here, preset="smoke", progress=Lines())
     check_smoke(report, "here")
-    assert "measuring cpu-int8-static: run 2 of 2" in said
+    said = capsys.readouterr().err.splitlines()
+    assert "bench 3/5 process run 2 of 2" in said
+    assert "push 1/" in said[0]
     assert not list((tmp_path / "root").rglob("current"))
     save_report(report)
     assert load_report(report.id) == report

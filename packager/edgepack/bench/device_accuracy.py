@@ -66,7 +66,7 @@ def evaluate(
         _require_same_model(loaded, opened.manifest.model.sha256)
         workers.call(write_reference, prepared / MODEL, samples.folder, Path(scratch))
         references = _references(Path(scratch), len(samples))
-        with open_harness(opened, device) as harness:
+        with open_harness(opened, device, progress) as harness:
             used = variant or harness.select(None).variant
             outputs = stream_outputs(harness, samples, used)
             measured = _judge(loaded, samples, references, outputs, progress)

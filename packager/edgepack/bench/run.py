@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from edgepack.bench.assemble import Measurements, Question, make_report
@@ -11,9 +10,7 @@ from edgepack.bench.presets import Preset, find_preset
 from edgepack.bench.report import RunReport
 from edgepack.bench.session import open_harness, read_bundle
 from edgepack.devices import Device
-
-Progress = Callable[[str], None]
-"""Told what is being done, a short phrase each time."""
+from edgepack.progress import Progress, Silent
 
 
 def bench(
@@ -22,7 +19,7 @@ def bench(
     *,
     preset: str = "standard",
     variant: str | None = None,
-    progress: Progress = lambda _: None,
+    progress: Progress | None = None,
 ) -> RunReport:
     """Measure a bundle on a device and return the report, with its verdict; nothing is stored.
 
@@ -34,7 +31,7 @@ def bench(
         device: Where to measure.
         preset: ``quick``, ``standard`` or ``smoke``.
         variant: Measure this one, rather than the first that works there.
-        progress: Told what is being done.
+        progress: Where to report; default: nowhere.
 
     Raises:
         UsageError: There is no such preset or variant.
@@ -44,8 +41,8 @@ def bench(
     """
     chosen = find_preset(preset)
     opened = read_bundle(bundle, variant)
-    progress(f"pushing {opened.manifest.id} to {device.name}")
-    with open_harness(opened, device) as harness:
+    progress = progress or Silent()
+    with open_harness(opened, device, progress) as harness:
         measured = measure_all(harness, chosen, variant, progress)
     question = Question(device.name, opened.manifest, opened.digest, variant, chosen)
     return make_report(question, measured)
@@ -55,15 +52,16 @@ def measure_all(
     harness: Harness, preset: Preset, variant: str | None, progress: Progress
 ) -> Measurements:
     """Ask the harness for everything that a report needs."""
-    progress("choosing a variant")
-    selection = harness.select(variant)
-    used = selection.variant
-    runs = []
-    for number in range(1, preset.runs + 1):
-        progress(f"measuring {used}: run {number} of {preset.runs}")
-        runs.append(harness.measure(used, preset))
-    progress("measuring memory")
-    memory = harness.memory(used)
-    progress("learning where the nodes run")
-    placement = harness.profile(used)
+    with progress.task("bench", total=preset.runs + 3) as advance:
+        selection = harness.select(variant)
+        used = selection.variant
+        advance(f"the device takes {used}")
+        runs = []
+        for number in range(1, preset.runs + 1):
+            runs.append(harness.measure(used, preset))
+            advance(f"process run {number} of {preset.runs}")
+        memory = harness.memory(used)
+        advance("memory")
+        placement = harness.profile(used)
+        advance("placement of the nodes")
     return Measurements(selection, runs, memory, placement)

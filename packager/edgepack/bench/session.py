@@ -13,6 +13,7 @@ from edgepack.devices.checking import runtime_python
 from edgepack.devices.probing import probe
 from edgepack.devices.pushing import push
 from edgepack.errors import UsageError, nearest
+from edgepack.progress import Progress
 
 
 def read_bundle(path: Path, variant: str | None) -> Bundle:
@@ -34,7 +35,7 @@ def read_bundle(path: Path, variant: str | None) -> Bundle:
 
 
 @contextmanager
-def open_harness(bundle: Bundle, device: Device) -> Iterator[Harness]:
+def open_harness(bundle: Bundle, device: Device, progress: Progress) -> Iterator[Harness]:
     """Push a bundle beside the device's current release and hold its harness.
 
     Raises:
@@ -43,5 +44,5 @@ def open_harness(bundle: Bundle, device: Device) -> Iterator[Harness]:
     """
     with connect(device) as transport:
         python = runtime_python(device, probe(device, transport))
-        pushed = push(bundle.path, device, transport, switch=False)
+        pushed = push(bundle.path, device, transport, switch=False, progress=progress)
         yield Harness(transport, pushed.path, python, tuple(device.entry.run_prefix))

@@ -24,8 +24,9 @@ def push(bundle: BundleArgument, device: DeviceOption, as_json: JsonOption = Fal
     """Push a bundle and make it current on a device."""
     from edgepack.cli.printing import print_json, write_line
     from edgepack.devices import load_device, push_bundle
+    from edgepack.progress import terminal_progress
 
-    pushed = push_bundle(bundle, load_device(device))
+    pushed = push_bundle(bundle, load_device(device), progress=terminal_progress())
     if as_json:
         print_json(pushed)
         return
@@ -48,9 +49,12 @@ def bench(
     from edgepack.progress import terminal_progress
     from edgepack.results import save_report, write_html
 
-    progress = terminal_progress()
     report = bench_bundle(
-        bundle, load_device(device), preset=preset, variant=variant, progress=progress.note
+        bundle,
+        load_device(device),
+        preset=preset,
+        variant=variant,
+        progress=terminal_progress(),
     )
     stored = save_report(report)
     if html:

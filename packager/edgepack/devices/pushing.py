@@ -11,6 +11,7 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.progress import Progress, Silent
 from edgepack.resources import harness_dir
 
 STALL_S = 300.0
@@ -31,7 +32,12 @@ class PushedRelease:
 
 
 def push(
-    bundle: Path, device: Device, transport: Transport, *, switch: bool = True
+    bundle: Path,
+    device: Device,
+    transport: Transport,
+    *,
+    switch: bool = True,
+    progress: Progress | None = None,
 ) -> PushedRelease:
     """Put a bundle on a device, and with ``switch`` make it the project's ``current`` one.
 
@@ -50,7 +56,7 @@ def push(
         answer = stream.read(len(b"have\n"))
         try:
             if answer == b"send\n":
-                bytes_sent = _send(bundle, manifest, stream)
+                bytes_sent = _send(bundle, manifest, stream, progress or Silent())
         except RemoteCommandError:
             pass  # the receiver gave up: its exit code says why
         result = stream.wait()
@@ -64,10 +70,12 @@ def push(
     )
 
 
-def push_bundle(bundle: Path, device: Device, *, switch: bool = True) -> PushedRelease:
+def push_bundle(
+    bundle: Path, device: Device, *, switch: bool = True, progress: Progress | None = None
+) -> PushedRelease:
     """Connect to a device and push a bundle to it; see :func:`push`."""
     with connect(device) as transport:
-        return push(bundle, device, transport, switch=switch)
+        return push(bundle, device, transport, switch=switch, progress=progress)
 
 
 def _receiver(device: Device, project: str, digest: str, *, switch: bool) -> list[str]:
@@ -89,16 +97,21 @@ class _Sink:
         return len(data)
 
 
-def _send(bundle: Path, manifest: Manifest, stream: Stream) -> int:
+def _send(bundle: Path, manifest: Manifest, stream: Stream, progress: Progress) -> int:
     """Send the manifest first: the receiver checks everything else against it."""
     sink = _Sink(stream)
-    with tarfile.open(fileobj=sink, mode="w|", bufsize=1 << 17) as archive:  # type: ignore[call-overload]
-        for name in (MANIFEST, MANIFEST_DIGEST, *(file.path for file in manifest.files)):
+    names = (MANIFEST, MANIFEST_DIGEST, *(file.path for file in manifest.files))
+    with (
+        progress.task("push", total=len(names)) as advance,
+        tarfile.open(fileobj=sink, mode="w|", bufsize=1 << 17) as archive,  # type: ignore[call-overload]
+    ):
+        for name in names:
             path = bundle / name
             member = tarfile.TarInfo(name)
             member.size = path.stat().st_size
             with path.open("rb") as file:
                 archive.addfile(member, file)
+            advance(name)
     return sink.bytes_sent
 
 
