@@ -306,10 +306,10 @@ def test_disk_when_full_while_bundling_leaves_the_old_bundle(tmp_path, monkeypat
 def test_cache_when_the_disk_is_full_is_one_clear_error(tmp_path, monkeypatch):
     from edgepack.build import cache
 
-    def full(self, partial, key):
+    def full(folder):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.StepCache, "_finish", full)
+    monkeypatch.setattr(cache, "_write_index", full)
     with pytest.raises(EdgepackError, match="No space left on device"):
         build(tiny_models.relu(tmp_path / "n.onnx"), targets=["host"], out=tmp_path / "dist")
     assert not (tmp_path / "dist").exists()
@@ -382,3 +382,43 @@ def test_model_when_only_the_checker_refuses_it_is_built_with_a_note(tmp_path):
     result = build(model, targets=["host"], out=tmp_path / "dist")
     steps = result.bundles[0].bundle.manifest.steps
     assert any("onnx.checker refuses the model" in line for line in steps)
+
+
+def test_cache_when_a_kept_model_changes_is_noticed_and_not_shipped(tmp_path, own_home):
+    model = tiny_models.relu(tmp_path / "net.onnx")
+    build(model, targets=["host"], out=tmp_path / "a")
+    for kept in (own_home / ".cache").rglob("model.onnx"):
+        data = bytearray(kept.read_bytes())
+        data[-1] ^= 1
+        kept.write_bytes(data)
+    with pytest.raises(EdgepackError, match="the cache is damaged"):
+        build(model, targets=["host"], out=tmp_path / "b")
+    assert not list((tmp_path / "b").glob("*"))
+    assert build(model, targets=["host"], out=tmp_path / "b", use_cache=False).bundles
+
+
+def test_cache_when_an_entry_is_cut_off_is_made_again(tmp_path, own_home):
+    model = tiny_models.relu(tmp_path / "net.onnx")
+    first = build(model, targets=["host"], out=tmp_path / "a").bundles[0]
+    for kept in (own_home / ".cache").rglob("model.onnx"):
+        kept.write_bytes(kept.read_bytes()[:-1])
+    again = build(model, targets=["host"], out=tmp_path / "b")
+    assert again.from_cache < again.steps
+    assert again.bundles[0].bundle.digest == first.bundle.digest
+
+
+def test_builds_when_run_at_the_same_time_agree(tmp_path):
+    import subprocess
+    import sys
+
+    project = tiny_models.write_project(tmp_path)
+    argv = [sys.executable, "-m", "edgepack", "build", "--project", str(project)]
+    argv += ["--target", "host", "--out"]
+    running = [
+        subprocess.Popen([*argv, str(tmp_path / f"d{n}")], stderr=subprocess.PIPE, stdout=-3)
+        for n in range(3)
+    ]
+    said = [child.communicate()[1] for child in running]
+    assert [child.returncode for child in running] == [0, 0, 0], said
+    archives = [next((tmp_path / f"d{n}").glob("*.tar.gz")).read_bytes() for n in range(3)]
+    assert archives[0] == archives[1] == archives[2]

@@ -89,11 +89,9 @@ def _archive(bundle: Bundle, cache: StepCache) -> Path:
     """Return the bundle's archive in the cache: its bytes follow from the manifest's digest."""
     name = "bundle.tar.gz"
     key = f"archive-{bundle.digest}"
-    found = cache.find(key)
-    if found is None:
-        with cache.writing(key) as folder:
-            write_archive(bundle.path, folder / name)
-        return cache.folder / key / name
+    found = cache.find(key) or cache.keep(
+        key, lambda folder: write_archive(bundle.path, folder / name)
+    )
     return found.path / name
 
 
@@ -117,6 +115,8 @@ class _Assembly:
 
     def _variant(self, planned: PlannedVariant, accuracy: Accuracy | None) -> ManifestVariant:
         variant = planned.variant
+        for step_id in (planned.model, planned.goldens):
+            self.execution.artifacts[step_id].require_whole()
         folder = self.execution.artifacts[planned.model].path
         data = (folder / MODEL).read_bytes()
         path = self.writer.add(f"models/{variant.id}.onnx", data, role="model")

@@ -10,8 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,19 @@ class Artifact:
     """Sha256 over names and hashes of the files."""
     files: Mapping[str, str]
     """File name to sha256."""
+
+    def require_whole(self) -> None:
+        """Make sure that the files still are what they were, before something is made from them.
+
+        Raises:
+            ToolError: One is not.
+        """
+        for name, sha256 in self.files.items():
+            if file_sha256(self.path / name) != sha256:
+                raise ToolError(
+                    f"the cache is damaged: {name!r} in {str(self.path)!r} has changed",
+                    hint="remove that folder, or build with --no-cache",
+                )
 
 
 def step_key(step: Step, inputs: Mapping[str, str]) -> str:
@@ -66,9 +79,13 @@ class StepCache:
             return None
         return Artifact(path, index["digest"], index["files"]) if whole else None
 
-    @contextmanager
-    def writing(self, key: str) -> Iterator[Path]:
-        """Give an empty folder; when the block ends well it becomes the entry, else it goes.
+    def keep(
+        self, key: str, fill: Callable[[Path], object], *, by_content: bool = False
+    ) -> Artifact:
+        """Let ``fill`` write into an empty folder, which becomes the entry, whole or not at all.
+
+        Builds may do this for the same key at the same time: the first one's entry stays. With
+        ``by_content`` the entry is found by what was written, not by the key alone.
 
         Raises:
             ToolError: The cache cannot be written, or the disk is full.
@@ -79,26 +96,39 @@ class StepCache:
         except OSError as error:
             raise _not_writable(self.folder, error) from error
         try:
-            yield partial
-            self._finish(partial, key)
+            fill(partial)
+            digest = _write_index(partial)
+            return self._install(partial, f"{key[:40]}-{digest[:24]}" if by_content else key)
         except OSError as error:
             raise _not_writable(self.folder, error) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def _finish(self, partial: Path, key: str) -> None:
-        files = sorted(path for path in partial.iterdir() if path.is_file())
-        hashes = {path.name: file_sha256(path) for path in files}
-        index = {
-            "files": hashes,
-            "sizes": {path.name: path.stat().st_size for path in files},
-            "digest": hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest(),
-        }
-        (partial / _INDEX).write_text(json.dumps(index), encoding="utf-8")
-        final = self.folder / key
-        if final.exists():
-            shutil.rmtree(final)
-        os.rename(partial, final)  # noqa: PTH104  (Path.rename would hide that it is atomic)
+    def _install(self, partial: Path, key: str) -> Artifact:
+        found = self.find(key)
+        if found is not None:
+            return found
+        shutil.rmtree(self.folder / key, ignore_errors=True)
+        try:
+            os.rename(partial, self.folder / key)  # noqa: PTH104  (rename(2) is atomic)
+        except OSError:
+            if self.find(key) is None:
+                raise
+        installed = self.find(key)
+        if installed is None:
+            raise FileNotFoundError(2, "an entry vanished as it was written", str(key))
+        return installed
+
+
+def _write_index(folder: Path) -> str:
+    """Write the hashes and sizes of the files, and return the digest of all of them."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    hashes = {path.name: file_sha256(path) for path in files}
+    digest = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
+    sizes = {path.name: path.stat().st_size for path in files}
+    index = {"files": hashes, "sizes": sizes, "digest": digest}
+    (folder / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+    return digest
 
 
 def own_cache() -> StepCache:

@@ -86,13 +86,15 @@ class _Run:
         if planned.step.cacheable and (found := self.cache.find(key)):
             self.from_cache.add(planned.id)
             return found
+        for origin in planned.inputs.values():
+            if origin in self.artifacts:
+                self.artifacts[origin].require_whole()
         paths = {name: self._path(origin) for name, origin in planned.inputs.items()}
-        with self.cache.writing(key) as out:
-            self.workers.call(run_step, planned.step, paths, out)
-        finished = self.cache.find(key)
-        if finished is None:
-            raise RuntimeError(f"the output of {planned.id} vanished from the cache")
-        return finished
+        return self.cache.keep(
+            key,
+            lambda out: self.workers.call(run_step, planned.step, paths, out),
+            by_content=not planned.step.cacheable,
+        )
 
     def _digest(self, origin: str) -> str:
         if origin in self.sources:
