@@ -9,8 +9,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from edgepack.bench.device_accuracy import DeviceAccuracy
     from edgepack.build import BuildResult
+    from edgepack.bundle.manifest import Accuracy, Manifest
     from edgepack.inspection import Inspection
     from edgepack.plan import Plan
     from edgepack.verification import Verification
@@ -76,36 +79,39 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
 def print_build(result: BuildResult) -> None:
     """Write a table of what was built."""
     from rich.console import Console
-    from rich.table import Table
 
     for built in result.bundles:
         manifest = built.bundle.manifest
-        sizes = {file.path: file.size_bytes for file in manifest.files}
-        table = Table("variant", "MB", "metric", "fp32", "value", "agrees", "worst output dB")
-        for variant in manifest.variants:
-            found = variant.accuracy
-            table.add_row(
-                variant.id,
-                f"{sizes[variant.model] / 1e6:.2f}",
-                *(
-                    (
-                        found.metric,
-                        f"{found.fp32:.4f}",
-                        f"{found.value:.4f}",
-                        "" if found.agreement is None else f"{found.agreement:.2%}",
-                        f"{found.worst.sqnr_db:.1f}",
-                    )
-                    if found
-                    else ("not measured: no evaluation samples", "", "", "", "")
-                ),
-            )
-        if any(variant.accuracy for variant in manifest.variants):
-            table.caption = "accuracy simulated on this host"
-        Console().print(table)
+        Console().print(_bundle_table(manifest))
+        if not any(variant.accuracy for variant in manifest.variants):
+            write_line("accuracy was not measured: the project has no evaluation samples")
         for left in manifest.left_out:
             write_line(f"left out {left.variant}: {left.reason}")
         write_line(f"{built.bundle.path}  ({built.archive.name})")
     write_line(f"{result.steps} steps, {result.from_cache} from the cache")
+
+
+def _bundle_table(manifest: Manifest) -> Table:
+    from rich.table import Table
+
+    sizes = {file.path: file.size_bytes for file in manifest.files}
+    if not any(variant.accuracy for variant in manifest.variants):
+        table = Table("variant", "MB")
+        for variant in manifest.variants:
+            table.add_row(variant.id, f"{sizes[variant.model] / 1e6:.2f}")
+        return table
+    table = Table("variant", "MB", "metric", "fp32", "value", "agrees", "worst output dB")
+    table.caption = "accuracy simulated on this host"
+    for variant in manifest.variants:
+        cells = _accuracy_cells(variant.accuracy) if variant.accuracy else []
+        table.add_row(variant.id, f"{sizes[variant.model] / 1e6:.2f}", *cells)
+    return table
+
+
+def _accuracy_cells(accuracy: Accuracy) -> list[str]:
+    agrees = "" if accuracy.agreement is None else f"{accuracy.agreement:.2%}"
+    numbers = [f"{accuracy.fp32:.4f}", f"{accuracy.value:.4f}"]
+    return [accuracy.metric, *numbers, agrees, f"{accuracy.worst.sqnr_db:.1f}"]
 
 
 def print_verification(verification: Verification) -> None:
