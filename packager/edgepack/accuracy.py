@@ -41,19 +41,37 @@ def array_sqnr_db(reference: Array, output: Array) -> float:
     if reference.dtype.kind != "f":
         same = float(np.mean(reference == output)) if reference.size else 1.0
         return EQUAL_SQNR_DB if same >= 0.99 else -math.inf
-    wide = reference.astype(np.float64)
     if np.array_equal(reference, output, equal_nan=True):
         return EQUAL_SQNR_DB
-    return sqnr_db(float(np.sum(wide**2)), float(np.sum((wide - output) ** 2)))
+    ref, out = _without_equal_infinities(reference, output)
+    return sqnr_db(float(np.sum(ref**2)), float(np.sum((ref - out) ** 2)))
+
+
+def _without_equal_infinities(reference: Array, output: Array) -> tuple[Array, Array]:
+    """Return both in float64, with 0 where both have the same NaN or infinity (a mask, say)."""
+    ref, out = reference.astype(np.float64), output.astype(np.float64)
+    same = ~np.isfinite(ref) & ((ref == out) | (np.isnan(ref) & np.isnan(out)))
+    return np.where(same, 0.0, ref), np.where(same, 0.0, out)
 
 
 def class_scores(output: Array) -> Array | None:
     """Return an output of one sample as a vector of class scores, or None if it is not one.
 
-    Scores have one axis longer than 1, whatever axes of length 1 are around it.
+    They have the shape (1, classes) or (1, classes, 1, 1). With three axes it would be a
+    detector's head with one value for each place.
     """
     scores = output.squeeze()
-    return scores if scores.ndim == 1 and scores.size > 1 and scores.dtype.kind == "f" else None
+    plain = output.ndim in (2, 4) and scores.ndim == 1 and output.shape[1] == scores.size
+    return scores if plain and scores.size > 1 and scores.dtype.kind == "f" else None
+
+
+@dataclass
+class _Sums:
+    """Sums over samples, a value for each channel."""
+
+    signal: Array
+    noise: Array
+    peak: Array
 
 
 @dataclass
@@ -63,54 +81,56 @@ class OutputCloseness:
     The channel axis is axis 1 for outputs of rank 4 and more, and the shorter of axes 1 and 2 for
     rank 3, where a detector's heads are laid out either way. A sample that is one vector, as class
     scores and embeddings are, is one channel: its values are of one kind, and a class that no
-    sample shows has a small range without being another quantity. The number of channels must
-    not change from sample to sample.
+    sample shows has a small range without being another quantity. Samples with another number of
+    channels, of another sequence length say, are summed apart.
     """
 
-    signal: Array = field(default_factory=lambda: np.zeros(0))
-    noise: Array = field(default_factory=lambda: np.zeros(0))
-    peak: Array = field(default_factory=lambda: np.zeros(0))
+    sums: dict[int, _Sums] = field(default_factory=dict)
+    """By number of channels."""
     dot: float = 0.0
+    reference_energy: float = 0.0
     output_energy: float = 0.0
 
     def add(self, reference: Array, output: Array) -> None:
         """Add one sample."""
-        ref, out = _by_channel(reference), _by_channel(output)
-        if self.signal.size != ref.shape[0]:
-            self.signal, self.noise, self.peak = (np.zeros(ref.shape[0]) for _ in range(3))
-        self.signal += np.sum(ref**2, axis=1)
-        self.noise += np.sum((ref - out) ** 2, axis=1)
-        self.peak = np.maximum(self.peak, np.max(np.abs(ref), axis=1, initial=0))
+        ref, out = map(_by_channel, _without_equal_infinities(reference, output))
+        zeros = np.zeros(ref.shape[0])
+        sums = self.sums.setdefault(ref.shape[0], _Sums(zeros, zeros, zeros))
+        sums.signal = sums.signal + np.sum(ref**2, axis=1)
+        sums.noise = sums.noise + np.sum((ref - out) ** 2, axis=1)
+        sums.peak = np.maximum(sums.peak, np.max(np.abs(ref), axis=1, initial=0))
         self.dot += float(np.sum(ref * out))
+        self.reference_energy += float(np.sum(ref**2))
         self.output_energy += float(np.sum(out**2))
 
     @property
     def cosine(self) -> float:
-        """Cosine similarity over all samples and channels."""
-        lengths = math.sqrt(float(self.signal.sum()) * self.output_energy)
-        if lengths == 0:
-            return 1.0 if float(self.noise.sum()) == 0 else 0.0
-        return self.dot / lengths
+        """Cosine similarity over all samples and channels; 0 where NaN or infinity came in."""
+        if self.reference_energy == self.output_energy == 0:
+            return 1.0
+        lengths = math.sqrt(self.reference_energy * self.output_energy)
+        cosine = self.dot / lengths if lengths else 0.0
+        return cosine if math.isfinite(cosine) else 0.0
 
     @property
     def sqnr_db(self) -> float:
         """SQNR of the worst group of channels of similar range."""
         return min(
             (
-                sqnr_db(float(self.signal[group].sum()), float(self.noise[group].sum()))
-                for group in range_groups(self.peak)
+                sqnr_db(float(sums.signal[group].sum()), float(sums.noise[group].sum()))
+                for sums in self.sums.values()
+                for group in range_groups(sums.peak)
             ),
             default=EQUAL_SQNR_DB,
         )
 
 
 def _by_channel(array: Array) -> Array:
-    """Return ``(channels, everything else)`` in float64."""
-    wide = array.astype(np.float64)
-    if sum(size > 1 for size in wide.shape) < 2:
-        return wide.reshape(1, -1)
-    axis = 2 if wide.ndim == 3 and wide.shape[2] < wide.shape[1] else min(1, wide.ndim - 1)
-    return np.moveaxis(wide, axis, 0).reshape(wide.shape[axis], -1)
+    """Return ``(channels, everything else)``."""
+    if sum(size > 1 for size in array.shape) < 2:
+        return array.reshape(1, -1)
+    axis = 2 if array.ndim == 3 and array.shape[2] < array.shape[1] else min(1, array.ndim - 1)
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
 def range_groups(peak: Array) -> list[Array]:

@@ -184,7 +184,8 @@ class Workers:
 
         Raises:
             EdgepackError: Whatever the function raised.
-            ToolError: The process died; the message has the last lines it printed.
+            OSError: Likewise; a full disk, say.
+            ToolError: The process cannot be started, or died; then with the last lines it printed.
         """
         with self._slots:
             worker = self._take()
@@ -211,13 +212,8 @@ class _Worker:
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "edgepack.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=child_environment(),
-            start_new_session=True,
+        self._child = start_program(
+            [sys.executable, "-m", "edgepack.worker"], stderr=self._log.fileno()
         )
 
     @property

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -155,17 +154,23 @@ class Profile(StrictModel):
         )
 
 
-def target_files(extra: Iterable[Path] = ()) -> dict[str, Path]:
-    """Return every known target id with its file; ``extra`` folders come before the shipped one."""
+def target_files() -> dict[str, Path]:
+    """Return every known target id with its file; ``./targets`` comes before the shipped ones."""
     files: dict[str, Path] = {}
-    for folder in (*extra, Path("targets"), targets_dir()):
+    for folder in (Path("targets"), targets_dir()):
         if folder.is_dir():
             for path in sorted(folder.glob("*.yaml")):
                 files.setdefault(path.stem, path)
     return dict(sorted(files.items()))
 
 
-def load_profile(target: str, extra: Iterable[Path] = ()) -> Profile:
+def own_profile_file(target: str) -> Path | None:
+    """Return the file of a known target if it is not one that edgepack ships."""
+    path = target_files()[target]
+    return None if path.resolve().parent == targets_dir().resolve() else path
+
+
+def load_profile(target: str) -> Profile:
     """Return the profile of a target; ``host`` stands for the machine this runs on.
 
     Raises:
@@ -173,7 +178,7 @@ def load_profile(target: str, extra: Iterable[Path] = ()) -> Profile:
         ProfileError: Its file is wrong.
     """
     target = host_target() if target == "host" else target
-    files = target_files(extra)
+    files = target_files()
     if target not in files:
         raise UsageError(
             f"there is no target {target!r}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -56,6 +57,8 @@ class ImageInput(StrictModel):
 
     Resizing is bilinear with antialiasing, as Pillow does it; the crop starts at
     ``floor((w - s) / 2)``; then order, scale, mean, std and layout apply, in this sequence.
+    Before all that the image is turned upright as its EXIF orientation says, and transparency is
+    laid over white. Images with more than 8 bits a channel are refused.
     """
 
     resize: Letterbox | ShortSideCrop | Stretch
@@ -114,8 +117,9 @@ class SampleSource(StrictModel):
     python: HookName | None = None
     """A callable that returns an iterable of ``{input: array}`` or ``({input: array}, label)``."""
     labels: str | None = None
-    """npz: the key that holds the labels. images: a CSV file of ``file,label``, or ``folders``
-    where each class has a folder."""
+    """npz: the key that holds the labels. images: a CSV file of ``file,label``, the file as a path
+    within the folder or a name that is there once, or ``folders`` where each class has a folder;
+    classes count from 0 in the order of the folders' names. Other sources take none."""
     limit: Positive | None = None
     """Take this many samples, the first in the file or evenly spread over a folder's names."""
 
@@ -130,6 +134,15 @@ class SampleSource(StrictModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _labels_go_with_the_source(self) -> Self:
+        if self.labels is not None and self.path is None and self.images is None:
+            raise ValueError(
+                "'labels' goes with 'path' or 'images' only"
+                " | remove it; a Python source yields (inputs, label)"
+            )
+        return self
+
 
 class EvaluationSource(SampleSource):
     """Samples to judge by, and the metric."""
@@ -139,7 +152,7 @@ class EvaluationSource(SampleSource):
 
 
 class Samples(StrictModel):
-    """The two sets of samples. One source for both is split 80 to 20 by content."""
+    """The two sets of samples. One folder of images for both is split 80 to 20 by content."""
 
     calibration: SampleSource | None = None
     evaluation: EvaluationSource | None = None
@@ -173,6 +186,15 @@ class Project(StrictModel):
     interpreter: str | None = None
     """The Python that runs the project's hooks; default: the one edgepack runs in."""
 
+    @model_validator(mode="after")
+    def _limits_can_be_judged(self) -> Self:
+        if self.limits != Limits() and self.samples.evaluation is None:
+            raise ValueError(
+                "limits are given, and no evaluation samples to judge by"
+                " | add samples: {evaluation: {path: evaluation.npz}}"
+            )
+        return self
+
 
 @dataclass(frozen=True)
 class LoadedProject:
@@ -187,6 +209,17 @@ class LoadedProject:
     def model_path(self) -> Path:
         """The model file."""
         return self.folder / self.project.model
+
+    def scores_output(self, outputs: Sequence[str]) -> str | None:
+        """Return the output that holds class scores: the one described so, else the first.
+
+        None if the first output is described as something else.
+        """
+        described = self.project.outputs
+        for name in outputs:
+            if name in described and described[name].kind == "classification":
+                return name
+        return None if outputs[0] in described else outputs[0]
 
     def where(self, *path: str | int) -> str:
         """Return ``file:line:column`` of a key, or nothing for a made-up project."""

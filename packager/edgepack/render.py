@@ -52,6 +52,15 @@ class VariantLine:
 
 
 @dataclass(frozen=True)
+class ExampleInput:
+    """One input as a bundle's README shows it, symbolic dimensions as 1."""
+
+    name: str
+    shape: str
+    dtype: str
+
+
+@dataclass(frozen=True)
 class BundleContext:
     """Everything that templates may use."""
 
@@ -64,9 +73,7 @@ class BundleContext:
     variants: tuple[VariantLine, ...]
     left_out: tuple[str, ...]
     requirements: tuple[str, ...]
-    first_input: str
-    first_shape: str
-    first_dtype: str
+    example_inputs: tuple[ExampleInput, ...]
 
 
 def render_family(family: str, context: BundleContext) -> list[RenderedFile]:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from edgepack.data.images import image_files
 from edgepack.errors import UsageError
 from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
 from edgepack.project import PROJECT_FILE, Project, project_for_model
@@ -20,21 +21,41 @@ def init(model: Path, *, images: Path | None = None) -> Path:
 
     Raises:
         ModelError: The model cannot be read.
-        UsageError: There is a project file already, or the images are no folder.
+        UsageError: There is a project file already, the images are no folder or fewer than two,
+            or the model does not take one image.
+        SamplesError: There is no image in the folder.
     """
     facts = model_facts(model)
     path = model.resolve().parent / PROJECT_FILE
     if path.exists():
         raise UsageError(f"{str(path)!r} is there already", hint="edit it, or move it away first")
-    if images is not None and not images.is_dir():
-        raise UsageError(
-            f"there is no folder {str(images)!r}", hint="name a folder of images", where="--images"
-        )
+    if images is not None:
+        _check_images(images, facts)
     relative = os.path.relpath(images, path.parent) if images else None
     text = "\n".join(_lines(project_for_model(model).project.name, facts, relative)) + "\n"
     parse_yaml(text, name=str(path)).parse(Project)
     _write_new(path, text)
     return path
+
+
+def _check_images(images: Path, facts: ModelFacts) -> None:
+    if not images.is_dir():
+        raise UsageError(
+            f"there is no folder {str(images)!r}", hint="name a folder of images", where="--images"
+        )
+    if image_input(facts) is None:
+        described = f"{len(facts.inputs)} inputs: {', '.join(map(str, facts.inputs))}"
+        raise UsageError(
+            f"the model does not take one float32 image of a known size, but {described}",
+            hint="leave --images out, and give the samples as .npz: edgepack init MODEL",
+            where="--images",
+        )
+    if len(image_files(images)) < 2:
+        raise UsageError(
+            f"there is only one image in {str(images)!r}",
+            hint="give at least two different ones, to calibrate with and to evaluate with",
+            where="--images",
+        )
 
 
 def _write_new(path: Path, text: str) -> None:
@@ -130,7 +151,7 @@ def image_input(facts: ModelFacts) -> tuple[tuple[int, int], str, int] | None:
     if len(facts.inputs) != 1 or facts.inputs[0].dtype != "float32":
         return None
     shape = _filled(facts.inputs[0], facts)
-    if shape is None or len(shape) != 4:
+    if shape is None or len(shape) != 4 or not (shape[0] == 1 or isinstance(shape[0], str)):
         return None
     for layout, channel, size in (("NCHW", shape[1], shape[2:]), ("NHWC", shape[3], shape[1:3])):
         if channel in (1, 3) and all(isinstance(side, int) and side > 0 for side in size):
@@ -142,8 +163,10 @@ def image_input(facts: ModelFacts) -> tuple[tuple[int, int], str, int] | None:
 def _filled(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None:
     """Return the shape, with the image size that ultralytics writes into the metadata."""
     size = _literal(facts.metadata.get("imgsz", ""))
-    if spec.shape and len(spec.shape) == 4 and isinstance(size, list) and len(size) == 2:
-        return (*spec.shape[:2], *(int(side) for side in size))
+    is_size = isinstance(size, list) and [type(side) for side in size] == [int, int]
+    if spec.shape and len(spec.shape) == 4 and isinstance(size, list) and is_size:
+        sides = zip(spec.shape[2:], size, strict=True)
+        return (*spec.shape[:2], *(own if isinstance(own, int) else side for own, side in sides))
     return spec.shape
 
 

@@ -63,7 +63,7 @@ def main() -> None:
         try:
             function, arguments = pickle.loads(call)  # noqa: S301
             answer = ("value", function(*arguments))
-        except EdgepackError as error:
+        except (EdgepackError, OSError) as error:
             answer = ("error", error)
         except BaseException:  # noqa: BLE001  (the parent raises it as a bug, with this traceback)
             answer = ("bug", traceback.format_exc())

@@ -7,10 +7,12 @@ keys, and every problem of a file reported at once with file, line and column.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -21,6 +23,22 @@ from edgepack.errors import EdgepackError, ProfileError, nearest
 Model = TypeVar("Model", bound=BaseModel)
 _Path = tuple[str | int, ...]
 _KEEP_ONE = "keep one of the two"
+_MAX_VALUES = 100_000
+"""Far above any file of edgepack's; aliases can make a few lines stand for billions."""
+_MAX_SHOWN = 80
+_KEY = "[key]"
+"""pydantic's last part of a location when it is the key itself that is wrong."""
+_NO_MEMBER = "no_member"
+"""Our own type of error: the value is like no member of a union."""
+_HINTS = {
+    "string_type": "give text; put it in quotes if it looks like something else",
+    "int_type": "give a whole number",
+    "float_type": "give a number",
+    "bool_type": "give true or false",
+    "list_type": "give a list: [a, b]",
+    "dict_type": "give keys with values: {a: b}",
+}
+_WORDS: dict[object, str] = {float: "a number", int: "a whole number", str: "text"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -139,6 +157,7 @@ def _load(text: str, name: str, marks: dict[_Path, tuple[int, int]]) -> object:
         node = loader.get_single_node()
         if node is None:
             return {}
+        _require_few(node, name, {})
         duplicates: list[tuple[int, int, str]] = []
         _walk(node, (), marks, duplicates)
         if duplicates:
@@ -152,6 +171,31 @@ def _load(text: str, name: str, marks: dict[_Path, tuple[int, int]]) -> object:
         return values
     finally:
         loader.dispose()
+
+
+def _require_few(node: yaml.Node, name: str, counts: dict[int, int | None]) -> int:
+    """Return how many values a node stands for, aliases expanded but each looked at once.
+
+    Raises:
+        ProfileError: They are too many, or the node holds itself.
+    """
+    if id(node) not in counts:
+        counts[id(node)] = None  # not known until all that it holds is
+        items: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            items = [item for pair in node.value for item in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            items = node.value
+        counts[id(node)] = 1 + sum(_require_few(item, name, counts) for item in items)
+    count = counts[id(node)]
+    if count is None or count > _MAX_VALUES:
+        what = "holds itself" if count is None else f"stands for more than {_MAX_VALUES} values"
+        raise ProfileError(
+            f"what begins here {what}",
+            hint="write out what is meant instead of using aliases (&name, *name)",
+            where=f"{name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}",
+        )
+    return count
 
 
 def _walk(
@@ -191,10 +235,13 @@ def _as_one_error(
     source: YamlSource, model: type[BaseModel], error: ValidationError
 ) -> EdgepackError:
     problems: list[_Problem] = []
-    for detail in error.errors():
-        path = _document_path(source.values, detail["loc"])
+    for detail in _relevant(model, source.values, error.errors()):
+        place = _place(model, detail["loc"])
+        path = place.path
+        if detail["type"] == "union_tag_invalid":
+            path = (*path, _discriminator(detail))
         line, column = _mark(source, path)
-        problem, hint = _explain(model, path, detail)
+        problem, hint = _explain(place, detail)
         problems.append((line, column, source.where(path), problem, hint))
     return _join_problems(problems)
 
@@ -206,67 +253,209 @@ def _mark(source: YamlSource, path: _Path) -> tuple[int, int]:
     return (1, 1)
 
 
-def _document_path(values: object, loc: tuple[str | int, ...]) -> _Path:
-    """Drop from pydantic's location what names a union member rather than a key."""
+@dataclass(frozen=True)
+class _Place:
+    """What pydantic's location of an error means in the document and in the model."""
+
+    path: _Path
+    """Keys and indices, without the parts that name a member of a union."""
+    kind: object
+    """The annotation that holds there."""
+    owner: object
+    """The model, list or dict that the last key belongs to."""
+    others: tuple[object, ...]
+    """All members of the union that the owner is one of."""
+    unions: tuple[tuple[_Path, str], ...]
+    """The location of each union on the way, and pydantic's name of the member taken."""
+
+
+def _place(model: type[BaseModel], loc: _Path) -> _Place:
+    kind: object = model
+    owner: object = None
+    around: tuple[object, ...] = ()
     path: list[str | int] = []
-    current = values
+    unions: list[tuple[_Path, str]] = []
+    others: tuple[object, ...] = ()
     for index, part in enumerate(loc):
-        if isinstance(current, dict) and (part in current or index == len(loc) - 1):
+        members = _members(kind)
+        if len(members) > 1:
+            unions.append((loc[:index], str(part)))
+            kind, around = _member(members, str(part)), members
+        elif part != _KEY:
+            owner, others, around = members[0], around or members, ()
+            kind = _below(owner, part)
             path.append(part)
-            current = current.get(part)
-        elif isinstance(current, list) and isinstance(part, int) and part < len(current):
-            path.append(part)
-            current = current[part]
-    return tuple(path)
+    return _Place(tuple(path), kind, owner, others, tuple(unions))
 
 
-def _explain(model: type[BaseModel], path: _Path, detail: ErrorDetails) -> tuple[str, str]:
-    key = path[-1] if path else ""
-    kind = detail["type"]
-    if kind == "extra_forbidden":
-        known = set(_keys_at(model, path[:-1]))
-        if key in known:
-            return f"the key {key!r} does not go with the others here", "remove it"
-        return f"unknown key {key!r}", nearest(str(key), known)
-    if kind == "missing":
-        return f"the key {detail['loc'][-1]!r} is missing", "add it"
-    received = detail.get("input")
-    if kind == "literal_error":
-        expected = re.findall(r"'([^']+)'", str(detail.get("ctx", {}).get("expected", "")))
-        return f"{key!r} cannot be {received!r}", nearest(str(received), expected)
-    message = detail["msg"].removeprefix("Value error, ")
-    problem, _, hint = message.partition(" | ")
-    if hint:
-        return problem, hint
-    return f"{key!r} cannot be {received!r}", message
+def _members(kind: object) -> tuple[object, ...]:
+    """Return what a union is made of, without None; of another annotation, itself."""
+    if get_origin(kind) is Annotated:
+        return _members(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        parts = [part for part in get_args(kind) if part is not NoneType]
+        return tuple(member for part in parts for member in _members(part))
+    return (kind,)
 
 
-def _keys_at(model: type[BaseModel], path: _Path) -> Iterator[str]:
-    """Yield the keys that the model allows at a path, over all members of unions there."""
-    models = {model}
-    for part in path:
-        if isinstance(part, int):
-            continue
-        found: set[type[BaseModel]] = set()
-        for candidate in models:
-            field = _field(candidate, part)
-            if field is not None:
-                found |= set(_models_in(field))
-        models = found or models
-    for candidate in models:
-        for name, info in candidate.model_fields.items():
-            yield info.alias or name
-
-
-def _field(model: type[BaseModel], key: str) -> object:
-    for name, info in model.model_fields.items():
-        if key in (name, info.alias):
-            return info.annotation
+def _member(members: tuple[object, ...], label: str) -> object:
+    """Find a model by pydantic's name for it: ``X``, ``function-after[f(), X]``, or its tag."""
+    words = re.findall(r"\w+", label)
+    for model in filter(_is_model, members):
+        tags = [value for f in model.model_fields.values() for value in _literals(f.annotation)]
+        if model.__name__ in words or label in tags:
+            return model
     return None
 
 
-def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
+def _below(owner: object, part: str | int) -> object:
+    if _is_model(owner):
+        fields = owner.model_fields.items()
+        return next((f.annotation for name, f in fields if part in (name, f.alias)), None)
+    return get_args(owner)[-1] if get_args(owner) else None
+
+
+def _is_model(kind: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _literals(kind: object) -> list[object]:
+    literals = [member for member in _members(kind) if get_origin(member) is Literal]
+    return [value for literal in literals for value in get_args(literal)]
+
+
+def _keys(kind: object, *, required: bool = False) -> list[str]:
+    """Return the keys that a model knows, or only those that it must have."""
+    fields = kind.model_fields.items() if _is_model(kind) else ()
+    return [f.alias or name for name, f in fields if f.is_required() or not required]
+
+
+def _relevant(
+    model: type[BaseModel], values: object, details: list[ErrorDetails]
+) -> list[ErrorDetails]:
+    """Keep of each union only the errors of the member that was meant, or one if none was.
+
+    pydantic reports how the value misses every member; most of that is noise to the reader.
+    """
+    places = [_place(model, detail["loc"]) for detail in details]
+    wrong: dict[_Path, dict[str, set[str]]] = {}
+    for place, detail in zip(places, details, strict=True):
+        for union, label in place.unions:
+            at_member = len(detail["loc"]) == len(union) + 1
+            kinds = wrong.setdefault(union, {}).setdefault(label, set())
+            kinds |= {detail["type"]} if at_member else set()
+    meant = {union: _meant(model, values, union, kinds) for union, kinds in wrong.items()}
+    kept = []
+    for place, detail in zip(places, details, strict=True):
+        missed = [union for union, label in place.unions if meant[union] != label]
+        if not missed:
+            kept.append(detail)
+        elif meant[missed[0]] is None:
+            value = _value(values, _place(model, missed[0]).path)
+            kept.append(ErrorDetails(type=_NO_MEMBER, loc=missed[0], msg="", input=value))
+    return kept
+
+
+def _meant(
+    model: type[BaseModel], values: object, union: _Path, wrong: dict[str, set[str]]
+) -> str | None:
+    """Return the member whose keys are most like the given ones; None if there is no such."""
+    if len(wrong) == 1:
+        return next(iter(wrong))  # told by its tag
+    place = _place(model, union)
+    value = _value(values, place.path)
+    scores = {}
+    for label, kinds in wrong.items():
+        if not any(kind.endswith("_type") or kind == "literal_error" for kind in kinds):
+            scores[label] = _likeness(value, _member(_members(place.kind), label))
+    best = max(scores, key=scores.__getitem__, default=None)
+    return None if best is None or (isinstance(value, dict) and not scores[best][0]) else best
+
+
+def _likeness(value: object, member: object) -> tuple[int, int, int]:
+    """Count the given keys that nearly are the member's, those that are, and, below 0, missing."""
+    given = [str(key) for key in value] if isinstance(value, dict) else []
+    known = _keys(member)
+    near = sum(bool(get_close_matches(key, known, n=1)) for key in given)
+    missing = set(_keys(member, required=True)) - set(given)
+    return near, len(set(given) & set(known)), -len(missing)
+
+
+def _value(values: Any, path: _Path) -> object:  # noqa: ANN401  (whatever a document holds)
+    for part in path:
+        if isinstance(values, dict) and part not in values:
+            return None  # a key that is not text: pydantic's location has it as text
+        values = values[part]
+    return values
+
+
+def _explain(place: _Place, detail: ErrorDetails) -> tuple[str, str]:
+    """Return the problem and the hint, in the words of the file and not of pydantic."""
+    key = place.path[-1] if place.path else ""
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return _explain_extra(place, str(key))
+    if kind == "missing":
+        return f"the key {key!r} is missing", "add it"
+    if kind == "invalid_key" or (kind == "string_type" and detail["loc"][-1] == _KEY):
+        return f"the key {key!r} is not text", "put it in quotes"
+    if kind.startswith("union_tag_"):
+        return _explain_tag(place, detail)
+    if kind == "value_error":
+        problem, _, hint = detail["msg"].removeprefix("Value error, ").partition(" | ")
+        return problem, hint or "check the values there"
+    what = "a key here" if detail["loc"][-1:] == (_KEY,) else _shown(detail["input"])
+    return f"{_name(place.path)} cannot be {what}", _hint(place, detail)
+
+
+def _explain_extra(place: _Place, key: str) -> tuple[str, str]:
+    if any(key in _keys(other) for other in place.others):
+        return f"the key {key!r} does not go with the others here", "remove it"
+    return f"unknown key {key!r}", nearest(key, _keys(place.owner))
+
+
+def _explain_tag(place: _Place, detail: ErrorDetails) -> tuple[str, str]:
+    key = _discriminator(detail)
+    tags = [str(v) for m in _members(place.kind) for v in _literals(_below(m, key))]
+    if detail["type"] == "union_tag_not_found":
+        return f"the key {key!r} is missing", f"add it, with one of: {', '.join(tags)}"
+    tag = detail["ctx"]["tag"]
+    return f"{key!r} cannot be {tag!r}", nearest(tag, tags)
+
+
+def _discriminator(detail: ErrorDetails) -> str:
+    return str(detail["ctx"]["discriminator"]).strip("'")
+
+
+def _name(path: _Path) -> str:
+    if not path:
+        return "the document"
+    if isinstance(path[-1], int) and len(path) > 1:
+        return f"item {path[-1] + 1} of {path[-2]!r}"
+    return repr(path[-1])
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _hint(place: _Place, detail: ErrorDetails) -> str:
+    kind, received = detail["type"], detail["input"]
+    if kind in (_NO_MEMBER, "literal_error"):
+        if place.path[-1:] == ("schema_version",):
+            versions = ", ".join(map(str, _literals(place.kind)))
+            return f"this edgepack reads {versions}; a newer file needs a newer edgepack"
+        expected = [word for member in _members(place.kind) for word in _expected(member)]
+        return nearest(received if isinstance(received, str) else "", expected)
+    if kind in ("model_type", "model_attributes_type"):
+        keys = {key: None for member in _members(place.kind) for key in _keys(member)}
+        return f"give keys with values: {', '.join(keys)}"
+    message = re.sub(r"^\w+ should ", "it must ", detail["msg"])
+    return _HINTS.get(kind, message.partition(" after validation")[0])
+
+
+def _expected(member: object) -> list[str]:
+    if _is_model(member):
+        return [f"{{{', '.join(_keys(member, required=True))}}}"]
+    return [str(value) for value in _literals(member)] or [_WORDS.get(member, "another value")]

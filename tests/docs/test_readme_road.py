@@ -83,7 +83,8 @@ def test_readme_when_followed_leads_to_a_measured_model(tmp_path):
             done = subprocess.run(
                 [sys.executable, "-m", *argv], cwd=tmp_path, capture_output=True, check=False
             )
-            assert done.returncode == 0, (argv, done.stderr.decode())
+            allowed = (0, 11) if argv[1] == "bench" else (0,)  # its short preset concludes nothing
+            assert done.returncode in allowed, (argv, done.stderr.decode())
     script = "import numpy as np\npixels = np.zeros((1, 3, 224, 224), np.float32)\n"
     script += blocks("python")[0].replace("raspberry-pi", host_target())
     done = subprocess.run(

@@ -9,7 +9,8 @@ import pytest
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import add_ssh_device, check, load_device
 from edgepack.errors import DeviceError, UsageError
-from edgepack.profile import host_target
+from edgepack.machine import architecture
+from edgepack.profile import host_target, target_files
 
 
 @pytest.fixture
@@ -44,9 +45,26 @@ def test_added_device_can_be_used_by_its_name(server: LoopbackServer, inventory:
     assert check(device).facts.os == "linux"
 
 
-def test_target_can_be_said(server: LoopbackServer, inventory: Path) -> None:
-    add(server, inventory, target="raspberry-pi")
-    assert load_device("board", inventory).target == "raspberry-pi"
+def test_target_can_be_said(
+    server: LoopbackServer, inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = target_files()[host_target()].read_text(encoding="utf-8")
+    (tmp_path / "targets").mkdir()
+    mine = profile.replace(f"id: {host_target()}", "id: my-board")
+    (tmp_path / "targets" / "my-board.yaml").write_text(mine, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    add(server, inventory, target="my-board")
+    assert load_device("board", inventory).target == "my-board"
+
+
+def test_target_of_another_kind_of_machine_is_refused(
+    server: LoopbackServer, inventory: Path
+) -> None:
+    other = "linux-x86-64" if architecture() == "aarch64" else "raspberry-pi"
+    with pytest.raises(DeviceError, match=f"target '{other}' is linux on") as caught:
+        add(server, inventory, target=other)
+    assert f"it seems to be a {host_target()}" in caught.value.hint
+    assert not inventory.exists()
 
 
 @pytest.mark.parametrize(

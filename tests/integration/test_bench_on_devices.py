@@ -91,6 +91,13 @@ def test_bench_refuses_an_altered_bundle(bundle: Path, here: Device) -> None:
         bench(bundle, here, preset="smoke")
 
 
+def test_bench_refuses_a_bundle_for_another_target(bundle: Path, here: Device) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(target="raspberry-pi"))
+    with pytest.raises(DeviceError, match="is for raspberry-pi"):
+        bench(bundle, here, preset="smoke")
+    assert not Path(here.entry.root).exists()
+
+
 def test_bench_fails_with_the_reasons_when_no_variant_works(bundle: Path, here: Device) -> None:
     def change(manifest: dict) -> None:  # type: ignore[type-arg]
         for variant in manifest["variants"]:

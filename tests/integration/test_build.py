@@ -225,7 +225,7 @@ def test_calibration_samples_when_wrong_end_the_build_with_nothing_written(tmp_p
 
 BAD_PROJECTS = {
     "inputs: {imgae: {image: {resize: {letterbox: 8}}}}": (ProfileError, "no input 'imgae'"),
-    "dims: {bacth: 1}": (UsageError, "symbolic dimension 'bacth'"),
+    "dims: {bacth: 1}": (ProfileError, "symbolic dimension 'bacth'"),
     "files: [none.txt]": (BundleError, "'none.txt' is not in the project's folder"),
     "files: [../secret]": (BundleError, "is not in the project's folder"),
     "limits: {metric_dorp: 1}": (ProfileError, "did you mean 'metric_drop'"),

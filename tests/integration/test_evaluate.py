@@ -47,6 +47,14 @@ def test_evaluate_when_the_metric_is_python_calls_it_here(built, tmp_path):
     assert (accuracy.measured.metric, accuracy.measured.value) == ("mymetric:mean", 24.0)
 
 
+def test_evaluate_when_no_project_is_here_asks_for_it(built, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"no edgepack\.yaml here") as caught:
+        evaluate(built[1].path, load_device("local"))
+    assert "--project" in caught.value.hint
+
+
 def test_evaluate_when_the_model_changed_or_samples_are_missing_is_refused(built, tmp_path):
     project, bundle = built
     text = project.read_text()

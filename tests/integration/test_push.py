@@ -20,7 +20,7 @@ from edgepack.devices import Device, LocalEntry, PushedRelease, connect, push
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError
 from edgepack.resources import harness_dir
 from loopback import CuttingProxy, ssh_device, wait_until
-from tiny_bundle import write_tiny_bundle
+from tiny_bundle import change_manifest, write_tiny_bundle
 
 
 @pytest.fixture
@@ -105,6 +105,21 @@ def test_tampered_bundle_is_not_sent(device: Device, bundle: Path) -> None:
     with pytest.raises(BundleError, match=r"models/cpu-fp32\.onnx"):
         push_to(device, bundle)
     assert not project(device).exists()
+
+
+def test_bundle_for_another_target_is_not_sent(device: Device, bundle: Path) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(target="raspberry-pi"))
+    with pytest.raises(DeviceError, match=r"is for raspberry-pi, the device \w+ is a") as caught:
+        push_to(device, bundle)
+    assert f"edgepack build --target {device.target}" in caught.value.hint
+    assert not project(device).exists()
+
+
+def test_archive_is_not_taken_for_a_bundle(device: Device, tmp_path: Path) -> None:
+    (tmp_path / "bundle.tar.gz").write_bytes(b"packed")
+    with pytest.raises(BundleError, match="is a file") as caught:
+        push_to(device, tmp_path / "bundle.tar.gz")
+    assert "not its archive" in caught.value.hint
 
 
 def test_home_is_expanded_on_the_device(server: LoopbackServer, bundle: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(edgepack.__file__).parent
 LAYERS = [
-    {"errors", "resources", "machine", "clock", "harness", "worker", "__init__"},
+    {"errors", "resources", "machine", "clock", "terminal", "harness", "worker", "__init__"},
     {"yaml_source", "processes", "progress"},
     {"render", "profile", "project", "model", "data", "statistics"},
     {"plan", "bundle", "devices", "backends", "steps", "accuracy"},

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+import tiny_models
 from edgepack.backends import BACKENDS
+from edgepack.build import build, dry_run
+from edgepack.cli.main import run
 from edgepack.errors import ProfileError, UsageError
-from edgepack.profile import load_profile, read_profile, target_files
+from edgepack.profile import load_profile, own_profile_file, read_profile, target_files
+from edgepack.progress import Lines
 from edgepack.resources import targets_dir
 
 SHIPPED = sorted(path.stem for path in targets_dir().glob("*.yaml"))
@@ -36,6 +43,59 @@ def test_raspberry_pi_when_loaded_has_int8_before_fp32():
 def test_unknown_target_when_loaded_offers_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'raspberry-pi'"):
         load_profile("rasberry-pi")
+
+
+@pytest.fixture
+def own_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder ``targets`` here, with a profile that has a shipped one's name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "targets").mkdir()
+    text = (targets_dir() / "linux-x86-64.yaml").read_text().replace("title: ", "title: My ")
+    (tmp_path / "targets" / "linux-x86-64.yaml").write_text(text)
+    return tmp_path / "targets"
+
+
+def test_build_when_the_profile_is_not_a_shipped_one_says_which_file(own_targets, capsys):
+    model = tiny_models.relu(own_targets.parent / "net.onnx")
+    build(model, targets=["linux-x86-64", "linux-aarch64"], progress=Lines())
+    notes = [line for line in capsys.readouterr().err.splitlines() if "profile" in line]
+    file = Path("targets", "linux-x86-64.yaml")
+    assert notes == [f"target linux-x86-64: its profile is {file}, not one shipped"]
+
+
+def test_own_profile_file_when_here_is_the_shipped_folder_is_none(monkeypatch):
+    monkeypatch.chdir(targets_dir().parent)
+    assert own_profile_file("linux-x86-64") is None
+
+
+def test_targets_when_listed_show_their_files(own_targets, capsys):
+    assert run(["targets", "list"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["linux-x86-64"].endswith(str(Path("targets", "linux-x86-64.yaml")))
+    assert lines["raspberry-pi"].endswith(str(targets_dir() / "raspberry-pi.yaml"))
+
+
+def test_targets_when_one_is_broken_are_listed_all_the_same(own_targets, capsys):
+    text = (targets_dir() / "raspberry-pi.yaml").read_text()
+    broken = text.replace("schema_version: 1", "schema_version: 2")
+    (own_targets / "foo.yaml").write_text(broken)
+    assert run(["targets", "list"]) == 3
+    said = capsys.readouterr()
+    assert "raspberry-pi" in said.out
+    assert ": 'schema_version' cannot be 2" in said.out
+    assert "hint: edgepack targets check targets/foo.yaml" in said.err
+    assert run(["targets", "list", "--json"]) == 3
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["foo"]["error"].startswith(str(Path("targets", "foo.yaml:")))
+    assert rows["raspberry-pi"]["error"] == ""
+
+
+def test_project_when_it_names_an_unknown_target_says_where(tmp_path):
+    project = tiny_models.write_project(tmp_path, "targets: [host, rasberry-pi]", samples=False)
+    with pytest.raises(ProfileError, match="did you mean 'raspberry-pi'") as caught:
+        dry_run(project=project)
+    line = project.read_text().splitlines().index("targets: [host, rasberry-pi]") + 1
+    assert caught.value.where == f"{project}:{line}:17"
 
 
 def test_own_targets_folder_when_present_comes_first(tmp_path, monkeypatch):

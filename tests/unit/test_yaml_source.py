@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import Annotated, Literal
 
 import pytest
 from edgepack.errors import ProfileError
@@ -9,6 +10,7 @@ from edgepack.profile import StrictModel
 from edgepack.yaml_source import parse_yaml, read_yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
 
 class Inner(StrictModel):
@@ -20,6 +22,40 @@ class Outer(StrictModel):
     name: str
     inner: Inner
     items: list[Inner] = []
+
+
+class Box(StrictModel):
+    box: int
+    pad: Annotated[int, Field(le=255)] = 0
+
+
+class Sides(StrictModel):
+    width: int
+    height: int
+
+
+class Wire(StrictModel):
+    via: Literal["usb", "ssh"]
+    speed: int = 1
+
+
+class Radio(StrictModel):
+    via: Literal["wifi"]
+    channel: int = 1
+
+
+class Choices(StrictModel):
+    schema_version: Literal[1] = 1
+    size: Box | Sides | None = None
+    metric: Literal["top1", "agreement"] | Inner | None = None
+    share: Literal["all"] | Annotated[float, Field(gt=0, le=1)] = "all"
+    links: dict[str, Annotated[Wire | Radio, Field(discriminator="via")]] = {}
+
+
+def problems(text: str) -> str:
+    with pytest.raises(ProfileError) as caught:
+        parse_yaml(text, name="t").parse(Choices)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +90,86 @@ def test_parse_when_several_keys_are_wrong_names_each_with_place_and_nearest():
     assert "t.yaml:2:1: the key 'per_channel' is missing" in message
     assert "t.yaml:4:6: 'per_channel' cannot be 3" in message
     assert "t.yaml:5:1: unknown key 'nmae'\n  hint: did you mean 'name'?" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("size: {box: 6, padd: 1}", "t:1:16: unknown key 'padd'\n  hint: did you mean 'pad'?"),
+        (
+            "size: {box: 6, pad: 256}",
+            "t:1:16: 'pad' cannot be 256\n  hint: it must be less than or equal to 255",
+        ),
+        ("size: {box: x}", "t:1:8: 'box' cannot be 'x'\n  hint: give a whole number"),
+        (
+            "size: {box: 6, width: 1}",
+            "t:1:16: the key 'width' does not go with the others here\n  hint: remove it",
+        ),
+        (
+            "size: {hight: 6, width: 1}",
+            (
+                "t:1:1: the key 'height' is missing\n  hint: add it\n"
+                "error: t:1:8: unknown key 'hight'\n  hint: did you mean 'height'?"
+            ),
+        ),
+        ("size: {}", "t:1:1: 'size' cannot be {}\n  hint: one of: {box}, {width, height}"),
+        ("size: 5", "t:1:1: 'size' cannot be 5\n  hint: one of: {box}, {width, height}"),
+        ("metric: top2", "t:1:1: 'metric' cannot be 'top2'\n  hint: did you mean 'top1'?"),
+        ("metric: {scale: 1.0}", "t:1:1: the key 'per_channel' is missing\n  hint: add it"),
+        (
+            "share: 1.5",
+            "t:1:1: 'share' cannot be 1.5\n  hint: it must be less than or equal to 1",
+        ),
+        ("share: true", "t:1:1: 'share' cannot be True\n  hint: one of: a number, all"),
+    ],
+)
+def test_union_when_wrong_reports_only_the_member_that_was_meant(text, message):
+    assert problems(text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{via: shs}", "t:1:13: 'via' cannot be 'shs'\n  hint: did you mean 'ssh'?"),
+        ("{}", "t:1:9: the key 'via' is missing\n  hint: add it, with one of: usb, ssh, wifi"),
+        (
+            "{via: wifi, speed: 3}",
+            "t:1:24: the key 'speed' does not go with the others here\n  hint: remove it",
+        ),
+        ("3", "t:1:9: 'a' cannot be 3\n  hint: give keys with values: via, speed, channel"),
+    ],
+)
+def test_tagged_union_when_wrong_says_which_tags_there_are(text, message):
+    assert problems(f"links: {{a: {text}}}") == message
+
+
+def test_schema_version_when_newer_says_which_is_read():
+    assert problems("schema_version: 2") == (
+        "t:1:1: 'schema_version' cannot be 2\n"
+        "  hint: this edgepack reads 1; a newer file needs a newer edgepack"
+    )
+
+
+def test_document_when_not_a_mapping_says_which_keys_it_has():
+    assert "t:1:1: the document cannot be [1]\n  hint: give keys with values: s" in problems("[1]")
+
+
+@pytest.mark.parametrize("key", ["1", "true", "null", "1.5"])
+def test_key_when_not_text_is_a_problem_of_the_file(key):
+    assert "is not text\n  hint: put it in quotes" in problems(f"links: {{{key}: {{via: usb}}}}")
+
+
+def test_aliases_when_they_multiply_are_refused_with_place():
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
+    with pytest.raises(ProfileError, match="t:6:5: what begins here stands for more than 100000"):
+        parse_yaml("\n".join(lines), name="t")
+
+
+def test_alias_when_it_holds_itself_is_refused_and_a_plain_one_read():
+    with pytest.raises(ProfileError, match="t:1:4: what begins here holds itself"):
+        parse_yaml("a: &x [*x]", name="t")
+    assert parse_yaml("a: &x [1]\nb: *x", name="t").values == {"a": [1], "b": [1]}
 
 
 def test_parse_when_a_key_is_twice_there_says_where():

@@ -22,7 +22,7 @@ from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.processes import Workers
 from edgepack.profile import load_profile
 from edgepack.progress import Progress, Silent
-from edgepack.project import LoadedProject, find_project
+from edgepack.project import PROJECT_FILE, LoadedProject, read_project
 from edgepack.steps.base import MODEL
 from edgepack.steps.evaluation import Judge, as_accuracy, hook_metric
 
@@ -55,11 +55,11 @@ def evaluate(
     Raises:
         UsageError: There is no project here, or it has no evaluation samples.
         BundleError: The bundle is altered, or was made from another model.
-        DeviceError: The device cannot be reached or used.
+        DeviceError: The device cannot be reached or used, or is not the bundle's target.
         RemoteCommandError: The harness crashed or hung, or no variant works there.
     """
-    opened = read_bundle(bundle, variant)
-    loaded = find_project(None, project)
+    opened = read_bundle(bundle, device, variant)
+    loaded = _project_here(project)
     progress = progress or Silent()
     with Workers(1) as workers, tempfile.TemporaryDirectory(prefix="edgepack-") as scratch:
         prepared, samples = _materials(loaded, opened.manifest.target, progress)
@@ -72,6 +72,17 @@ def evaluate(
             measured = _judge(loaded, samples, references, outputs, progress)
     entry = next(entry for entry in opened.manifest.variants if entry.id == used)
     return DeviceAccuracy(opened.manifest.id, device.name, used, measured, entry.accuracy)
+
+
+def _project_here(project: Path | None) -> LoadedProject:
+    path = project or Path(PROJECT_FILE)
+    if project is None and not path.is_file():
+        raise UsageError(
+            f"there is no {PROJECT_FILE} here, and its evaluation samples are needed",
+            hint=f"name the project that the bundle was built from: --project {PROJECT_FILE}",
+            where="--project",
+        )
+    return read_project(path)
 
 
 def _materials(loaded: LoadedProject, target: str, progress: Progress) -> tuple[Path, SampleSet]:
@@ -119,7 +130,9 @@ def _judge(
     source = loaded.project.samples.evaluation
     metric = source.metric if source else None
     hooked = not isinstance(metric, str | None)
-    judge = Judge(samples.labels, keep_outputs=hooked)
+    outputs_of_model = [spec.name for spec in model_facts(loaded.model_path).outputs]
+    scores_output = loaded.scores_output(outputs_of_model)
+    judge = Judge(samples.labels, scores_output, keep_outputs=hooked)
     with progress.task("evaluate", total=len(samples)) as advance:
         for index, (reference, output) in enumerate(zip(references, outputs, strict=True)):
             judge.add(reference, output)

@@ -36,11 +36,11 @@ def bench(
     Raises:
         UsageError: There is no such preset or variant.
         BundleError: The bundle is incomplete or altered.
-        DeviceError: The device cannot be reached or used.
+        DeviceError: The device cannot be reached or used, or is not the bundle's target.
         RemoteCommandError: The harness crashed, hung or printed garbage, or no variant works.
     """
     chosen = find_preset(preset)
-    opened = read_bundle(bundle, variant)
+    opened = read_bundle(bundle, device, variant)
     progress = progress or Silent()
     with open_harness(opened, device, progress) as harness:
         measured = measure_all(harness, chosen, variant, progress)

@@ -7,23 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.bench.harness import Harness
-from edgepack.bundle import Bundle, verify
+from edgepack.bundle import Bundle
 from edgepack.devices import Device, connect
 from edgepack.devices.checking import runtime_python
 from edgepack.devices.probing import probe
-from edgepack.devices.pushing import push
+from edgepack.devices.pushing import push, read_for
 from edgepack.errors import UsageError, nearest
 from edgepack.progress import Progress
 
 
-def read_bundle(path: Path, variant: str | None) -> Bundle:
-    """Return a bundle whose files are all as they should be.
+def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
+    """Return a bundle for a device, whose files are all as they should be.
 
     Raises:
         BundleError: One is not.
+        DeviceError: The bundle is for another target than the device is.
         UsageError: The bundle has no such variant.
     """
-    bundle = verify(path)
+    bundle = read_for(device, path)
     known = [entry.id for entry in bundle.manifest.variants]
     if variant is not None and variant not in known:
         raise UsageError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 from edgepack import statistics
-from edgepack.bench.presets import Preset
+from edgepack.bench.presets import Preset, find_preset
 from edgepack.bench.report import (
     Conditions,
     Inconclusive,
@@ -14,10 +16,12 @@ from edgepack.bench.report import (
     NotMeasured,
     Placement,
     ProcessRun,
+    RunReport,
     Selection,
     Valid,
 )
 from edgepack.bundle.manifest import ManifestVariant
+from edgepack.errors import InconclusiveError
 
 NOTED_SPREAD = 0.1
 """Between the fastest and the slowest run median."""
@@ -44,6 +48,50 @@ def judge(
     if not preset.conclusive:
         return Inconclusive(reason=f"preset {preset.name!r} is too short to conclude anything")
     return Valid()
+
+
+def require_valid(report: RunReport, bundle: Path) -> None:
+    """Return if a report's numbers may be used; ``bundle`` is where the bundle lies, for the hint.
+
+    Raises:
+        InconclusiveError: They may not; the message has the verdict and all its reasons.
+    """
+    match report.verdict:
+        case Valid():
+            return
+        case Invalid(reasons=reasons):
+            found = "".join(f"\n  - {reason}" for reason in reasons)
+            raise InconclusiveError(
+                f"the measurement is INVALID{found}",
+                hint=_invalid_hint(report, bundle),
+                where=report.device,
+            )
+        case Inconclusive(reason=reason):
+            hint = _again(report, bundle)
+            if report.facts.emulated:
+                hint = "measure on a real device: edgepack device list"
+            raise InconclusiveError(
+                f"the measurement is INCONCLUSIVE: {reason}", hint=hint, where=report.device
+            )
+
+
+def _invalid_hint(report: RunReport, bundle: Path) -> str:
+    needed = next(v.min_sqnr_db for v in report.variants if v.id == report.variant_used)
+    if min(run.golden_min_sqnr_db for run in report.runs) < needed:
+        return (
+            "the runtime there computes something else:"
+            f" edgepack device check {shlex.quote(report.device)}"
+        )
+    return f"let the device cool down and idle, then: {_again(report, bundle)}"
+
+
+def _again(report: RunReport, bundle: Path) -> str:
+    """Return the command that asks the same question with a preset that can settle it."""
+    preset = report.preset if find_preset(report.preset).conclusive else "standard"
+    argv = ["edgepack", "bench", str(bundle), "--device", report.device, "--preset", preset]
+    if report.variant_requested == report.variant_used:
+        argv += ["--variant", report.variant_used]
+    return shlex.join(argv)
 
 
 def _run_reasons(

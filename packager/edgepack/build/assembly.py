@@ -32,7 +32,7 @@ from edgepack.model.facts import ModelFacts, TensorSpec, signature
 from edgepack.model.reading import read_structure
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant, bundle_digest
 from edgepack.project import Limits, LoadedProject
-from edgepack.render import BundleContext, VariantLine, render_family
+from edgepack.render import BundleContext, ExampleInput, VariantLine, render_family
 from edgepack.steps.base import MODEL, read_notes
 from edgepack.steps.goldens import read_goldens
 
@@ -77,10 +77,12 @@ def assemble(
     """
     project = job.loaded.project
     final = out / f"{project.name}-{project.version}-{planned.profile.id}"
+    archive = out / f"{final.name}.tar.gz"
     with replacing(final) as folder:
         _Assembly(job, planned, verdict, execution, BundleWriter(folder)).write()
+        # An archive never lies beside a folder that it does not hold.
+        archive.unlink(missing_ok=True)
     bundle = load_bundle(final)
-    archive = out / f"{final.name}.tar.gz"
     copy_file(_archive(bundle, cache), archive)
     return BuiltBundle(bundle, archive)
 
@@ -92,6 +94,7 @@ def _archive(bundle: Bundle, cache: StepCache) -> Path:
     found = cache.find(key) or cache.keep(
         key, lambda folder: write_archive(bundle.path, folder / name)
     )
+    found.require_whole()
     return found.path / name
 
 
@@ -115,8 +118,6 @@ class _Assembly:
 
     def _variant(self, planned: PlannedVariant, accuracy: Accuracy | None) -> ManifestVariant:
         variant = planned.variant
-        for step_id in (planned.model, planned.goldens):
-            self.execution.artifacts[step_id].require_whole()
         folder = self.execution.artifacts[planned.model].path
         data = (folder / MODEL).read_bytes()
         path = self.writer.add(f"models/{variant.id}.onnx", data, role="model")
@@ -177,7 +178,8 @@ class _Assembly:
                 hint="'files' lists files beside edgepack.yaml, relative to it",
                 where=self.job.loaded.where("files"),
             )
-        self.writer.add(f"files/{name}", path.read_bytes(), role="file")
+        place = path.relative_to(folder).as_posix()
+        self.writer.add(f"files/{place}", path.read_bytes(), role="file")
 
     def _runtime_files(self, variants: list[ManifestVariant]) -> None:
         for file in render_family(self.planned.profile.family, self._context(variants)):
@@ -201,7 +203,6 @@ class _Assembly:
     def _context(self, variants: list[ManifestVariant]) -> BundleContext:
         project, profile = self.job.loaded.project, self.planned.profile
         inputs, outputs = self._signature()
-        first = inputs[0] if inputs else TensorSpec("", "float32", ())
         return BundleContext(
             bundle_id=f"{project.name}-{project.version}-{profile.id}",
             name=project.name,
@@ -212,9 +213,7 @@ class _Assembly:
             variants=tuple(self._line(variant) for variant in variants),
             left_out=tuple(f"{e.variant}, because {e.reason}" for e in self._left_out()),
             requirements=tuple(f"{n}{v}" for n, v in sorted(profile.runtime.packages.items())),
-            first_input=first.name,
-            first_shape=str([s if isinstance(s, int) else 1 for s in first.shape or ()]),
-            first_dtype=first.dtype,
+            example_inputs=tuple(map(_example_input, inputs)),
         )
 
     def _line(self, variant: ManifestVariant) -> VariantLine:
@@ -286,6 +285,11 @@ class _Assembly:
             plan_digest=bundle_digest(self.planned),
             files=files,
         )
+
+
+def _example_input(spec: TensorSpec) -> ExampleInput:
+    shape = [size if isinstance(size, int) else 1 for size in spec.shape or ()]
+    return ExampleInput(spec.name, str(shape), spec.dtype)
 
 
 def _tensor(spec: TensorSpec) -> Tensor:

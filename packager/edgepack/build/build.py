@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ from edgepack.build.cache import own_cache, temporary_cache
 from edgepack.build.execution import execute
 from edgepack.build.judging import MissedLimit, judge
 from edgepack.build.planning import make_plan
-from edgepack.errors import LimitError, UsageError
+from edgepack.errors import LimitError, ProfileError, UsageError
 from edgepack.model.facts import model_facts, require_plain_signature
 from edgepack.plan import Plan
-from edgepack.profile import load_profile
+from edgepack.profile import Profile, load_profile, own_profile_file
 from edgepack.progress import Progress, Silent
-from edgepack.project import find_project
+from edgepack.project import LoadedProject, find_project
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,17 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             :meth:`BuildResult.require_limits`.
     """
     job = _planned(model, project, targets, variants)
+    progress = progress or Silent()
+    for planned in job.plan.bundles:
+        if own := own_profile_file(planned.profile.id):
+            progress.note(f"target {planned.profile.id}: its profile is {own}, not one shipped")
     with ExitStack() as stack:
         cache = own_cache() if use_cache else temporary_cache(stack)
         execution = execute(
             job.plan,
             cache=cache,
             jobs=jobs or min(os.cpu_count() or 1, 4),
-            progress=progress or Silent(),
+            progress=progress,
         )
         judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
         bundles = [
@@ -114,12 +118,22 @@ def _planned(
     model: Path | None, project: Path | None, targets: Sequence[str], variants: Sequence[str]
 ) -> Job:
     loaded = find_project(model, project)
-    names = list(dict.fromkeys(targets or loaded.project.targets))
-    if not names:
+    found = map(load_profile, targets) if targets else _project_profiles(loaded)
+    profiles = {profile.id: profile for profile in found}
+    if not profiles:
         raise UsageError(
             "no target is given", hint="--target host, or 'targets' in edgepack.yaml", where="build"
         )
-    profiles = {profile.id: profile for profile in map(load_profile, names)}
     facts = model_facts(loaded.model_path)
     require_plain_signature(facts)
     return Job(loaded, facts, make_plan(loaded, facts, list(profiles.values()), variants))
+
+
+def _project_profiles(loaded: LoadedProject) -> Iterator[Profile]:
+    for index, name in enumerate(loaded.project.targets):
+        try:
+            yield load_profile(name)
+        except UsageError as error:
+            raise ProfileError(
+                error.problem, hint=error.hint, where=loaded.where("targets", index)
+            ) from error

@@ -5,6 +5,7 @@ An entry is there whole or not at all: a step writes into a folder beside it, wh
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from edgepack.errors import ToolError
 from edgepack.steps import Step, settings_of
 
 _INDEX = "artifact.json"
+_NO_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class StepCache:
             digest = _write_index(partial)
             return self._install(partial, f"{key[:40]}-{digest[:24]}" if by_content else key)
         except OSError as error:
+            if error.errno not in _NO_PLACE:
+                raise
             raise _not_writable(self.folder, error) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -152,5 +156,6 @@ def file_sha256(path: Path) -> str:
 def _not_writable(folder: Path, error: OSError) -> ToolError:
     return ToolError(
         f"cannot write to the cache {str(folder)!r}: {error.strerror or error}",
-        hint="free some space, or point XDG_CACHE_HOME to a folder that can be written",
+        hint="free some space there and in the folder for temporary files (TMPDIR), or point"
+        " XDG_CACHE_HOME to a folder that can be written",
     )

@@ -30,9 +30,16 @@ class Verdict:
 
 
 def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdict:
-    """Hold every variant of a bundle against the limits."""
+    """Hold every variant of a bundle against the limits.
+
+    Raises:
+        ToolError: What a step found is not what the cache kept.
+    """
     shipped, missed = [], []
     for variant in planned.variants:
+        for step_id in (*variant.history, variant.goldens, variant.evaluation):
+            if step_id is not None:
+                execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
         reason = missed_limit(accuracy, limits) if accuracy else ""
         if reason:

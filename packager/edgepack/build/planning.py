@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
 from edgepack.errors import ProfileError, SamplesError, UsageError, nearest
 from edgepack.machine import processor
@@ -44,7 +46,8 @@ def make_plan(
 
     Raises:
         UsageError: A variant that was asked for is not there, or cannot be built.
-        ProfileError: The project names an input that the model does not have.
+        ProfileError: The project names an input that the model does not have, or a glob that is
+            none.
         SamplesError: A source of samples is missing or empty.
     """
     planner = _Planner(loaded, facts, PlanBuilder())
@@ -66,18 +69,23 @@ class _Planner:
                     hint=nearest(name, [spec.name for spec in self.facts.inputs]),
                     where=self.loaded.where("inputs", name),
                 )
+        outputs = [spec.name for spec in self.facts.outputs]
+        for name in project.outputs:
+            if name not in outputs:
+                raise ProfileError(
+                    f"the model has no output {name!r}",
+                    hint=nearest(name, outputs),
+                    where=self.loaded.where("outputs", name),
+                )
+        self.scores_output = self.loaded.scores_output(outputs)
         self.signature = fixed_signature(
             self.facts.inputs, project.dims, self.loaded.where("dims") or "dims"
         )
         self.model = self.builder.source("model", self.loaded.model_path, self.facts.sha256)
         self.folder = self.builder.source("project", self.loaded.folder, "")
         both = project.samples
-        self.shared_folder = (
-            both.calibration is not None
-            and both.evaluation is not None
-            and both.calibration.images is not None
-            and both.calibration.images == both.evaluation.images
-        )
+        folders = [self._image_folder(source) for source in (both.calibration, both.evaluation)]
+        self.shared_folder = folders[0] is not None and folders[0] == folders[1]
         self.calibration = self._samples("calibration", both.calibration)
         self.evaluation = self._samples("evaluation", both.evaluation)
 
@@ -131,7 +139,7 @@ class _Planner:
         metric = source.metric
         hooked = not isinstance(metric, str | None)
         return self.builder.step(
-            Evaluation(metric, self.loaded.project.interpreter, processor()),
+            Evaluation(metric, self.scores_output, self.loaded.project.interpreter, processor()),
             reference=prepared,
             model=model,
             samples=self.evaluation,
@@ -160,13 +168,23 @@ class _Planner:
         step = NpzSamples(self.signature, source.labels, source.limit)
         return self.builder.step(step, source=origin)
 
+    def _image_folder(self, source: SampleSource | None) -> Path | None:
+        if source is None or source.images is None:
+            return None
+        return (self.loaded.folder / source.images).resolve()
+
     def _images(self, role: Part, source: SampleSource) -> str:
         folder = self.loaded.folder / str(source.images)
         part: Part = role if self.shared_folder else "all"
         files = selected_images(folder, source.limit, part)
         digest = hashlib.sha256()
         for path in files:
-            digest.update(f"{path.relative_to(folder)}\0{file_digest(path)}\n".encode())
+            digest.update(os.fsencode(path.relative_to(folder)))
+            digest.update(f"\0{file_digest(path)}\n".encode())
+        if source.labels:
+            # Which labels the images get depends on the names of those not selected, too.
+            for path in image_files(folder):
+                digest.update(os.fsencode(path.relative_to(folder)) + b"\0")
         if source.labels and source.labels != "folders":
             digest.update(file_digest(self.loaded.folder / source.labels).encode())
         input_name, image = self._image_input()
@@ -189,13 +207,22 @@ class _Planner:
 
     def _test_data(self, role: str, source: SampleSource) -> str:
         pattern = str(source.test_data)
-        folders = sorted(path for path in self.loaded.folder.glob(pattern) if path.is_dir())
+        where = self.loaded.where("samples", role, "test_data")
+        try:
+            folders = sorted(path for path in self.loaded.folder.glob(pattern) if path.is_dir())
+        except (ValueError, NotImplementedError) as error:
+            raise ProfileError(
+                f"'test_data' cannot be {pattern!r}: {error}",
+                hint=f"give a glob relative to {str(self.loaded.folder)!r}, such as"
+                " model/test_data_set_*",
+                where=where,
+            ) from error
         folders = folders[: source.limit]
         if not folders:
             raise SamplesError(
                 f"no folder matches {pattern!r}",
                 hint=f"the glob is relative to {str(self.loaded.folder)!r}",
-                where=self.loaded.where("samples", role, "test_data"),
+                where=where,
             )
         inputs: dict[str, str | None] = {}
         for n, folder in enumerate(folders):

@@ -5,7 +5,9 @@ The device-side loader reads the same file with nothing but ``json``; names here
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
 
 from edgepack.profile import Family, Provider, Recipe, Requires, SessionSettings, StrictModel
 from edgepack.project import InputDescription, OutputDescription
@@ -15,12 +17,15 @@ MANIFEST_DIGEST = "manifest.json.sha256"
 SCHEMA_VERSION = 1
 
 
+Dtype = Annotated[str, Field(pattern=r"^(bool|(float(16|32|64)|u?int(8|16|32|64)))$")]
+"""A numpy dtype name: ``float32``, ``int64``, ``bool``."""
+
+
 class Tensor(StrictModel):
     """One input or output of the model."""
 
     name: str
-    dtype: str
-    """A numpy dtype name: ``float32``, ``int64``, ``bool``."""
+    dtype: Dtype
     shape: list[int | str]
     """An int where fixed, a name where symbolic, ``?`` where unknown."""
 
@@ -31,8 +36,8 @@ class GoldenTensor(StrictModel):
     name: str
     path: str
     """Relative to the bundle, with forward slashes."""
-    dtype: str
-    shape: list[int]
+    dtype: Dtype
+    shape: list[Annotated[int, Field(ge=0)]]
 
 
 class Golden(StrictModel):
@@ -79,7 +84,7 @@ class ManifestVariant(StrictModel):
     model: str
     """Path of the model file in the bundle. Variants with the same bytes share a file."""
     model_sha256: str
-    providers: list[Provider]
+    providers: Annotated[list[Provider], Field(min_length=1)]
     placement: Literal["all"] | float
     session: SessionSettings
     requires: Requires
@@ -138,10 +143,10 @@ class Manifest(StrictModel):
     outputs: list[Tensor]
     input_descriptions: dict[str, InputDescription]
     output_descriptions: dict[str, OutputDescription]
-    variants: list[ManifestVariant]
+    variants: Annotated[list[ManifestVariant], Field(min_length=1)]
     """In order of preference, best first."""
     left_out: list[LeftOut]
-    goldens: list[Golden]
+    goldens: Annotated[list[Golden], Field(min_length=1)]
     goldens_from: Literal["samples", "seeded random"]
     runtime: dict[str, str]
     """Package name to PEP 440 specifier."""
@@ -155,3 +160,22 @@ class Manifest(StrictModel):
     def id(self) -> str:
         """The bundle's directory name."""
         return f"{self.name}-{self.version}-{self.target}"
+
+    @model_validator(mode="after")
+    def _every_path_is_a_file(self) -> Self:
+        known = {file.path for file in self.files}
+        named = [variant.model for variant in self.variants]
+        for golden in self.goldens:
+            for tensors in (golden.inputs, *golden.outputs.values()):
+                named += [tensor.path for tensor in tensors]
+        for path in named:
+            if path not in known:
+                raise ValueError(f"{path!r} is used and is not one of the bundle's files")
+        return self
+
+    @model_validator(mode="after")
+    def _every_variant_has_goldens(self) -> Self:
+        for golden in self.goldens:
+            if set(golden.outputs) != {variant.id for variant in self.variants}:
+                raise ValueError("a golden sample has not exactly one output for each variant")
+        return self

@@ -5,11 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 from pydantic import ValidationError
 
-from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, SCHEMA_VERSION, Manifest
+from edgepack.bundle.manifest import (
+    MANIFEST,
+    MANIFEST_DIGEST,
+    SCHEMA_VERSION,
+    GoldenTensor,
+    Manifest,
+)
 from edgepack.errors import BundleError
 
 _BUILD_AGAIN = "the bundle was changed or copied incompletely: build it again, or copy it again"
@@ -78,20 +86,35 @@ def verify(path: Path) -> Bundle:
     """Return a bundle after checking every file against the manifest.
 
     Raises:
-        BundleError: A file is missing, altered, of another mode, or not in the manifest.
+        BundleError: A file is missing, altered, a link, of another mode, or not in the manifest.
     """
     bundle = load_bundle(path)
     for entry in bundle.manifest.files:
         _check_file(path, entry.path, entry.sha256, entry.mode)
+    for golden in bundle.manifest.goldens:
+        for tensors in (golden.inputs, *golden.outputs.values()):
+            for tensor in tensors:
+                _check_tensor(path, tensor)
     known = {entry.path for entry in bundle.manifest.files} | {MANIFEST, MANIFEST_DIGEST}
     for found in sorted(path.rglob("*")):
         name = found.relative_to(path).as_posix()
-        if not found.is_dir() and name not in known and "__pycache__/" not in name:
+        if found.is_symlink() or (not found.is_dir() and name not in known):
             raise BundleError(
                 f"{name!r} is in the bundle and not in its manifest",
-                hint="remove it, or build the bundle again",
+                hint="remove it (Python writes __pycache__ when a bundle is imported from), or"
+                " build the bundle again",
             )
     return bundle
+
+
+def _check_tensor(root: Path, tensor: GoldenTensor) -> None:
+    expected = prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
+    found = (root / tensor.path).stat().st_size
+    if found != expected:
+        raise BundleError(
+            f"{tensor.path!r} has {found} bytes, and {tensor.dtype}{tensor.shape} takes {expected}",
+            hint=_BUILD_AGAIN,
+        )
 
 
 def _check_file(root: Path, name: str, sha256: str, mode: str) -> None:
@@ -101,7 +124,7 @@ def _check_file(root: Path, name: str, sha256: str, mode: str) -> None:
             hint="do not use this bundle: it was made to write elsewhere",
         )
     path = root / name
-    if path.is_symlink() or not path.is_file():
+    if path.resolve() != root.resolve() / name or not path.is_file():
         raise BundleError(f"{name!r} is missing from the bundle", hint=_BUILD_AGAIN)
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, BundleFile, Manifest
+from edgepack.bundle.reading import parse_manifest
 from edgepack.errors import BundleError
 
 Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins"]
@@ -53,9 +54,14 @@ class BundleWriter:
         return path
 
     def finish(self, make_manifest: Callable[[list[BundleFile]], Manifest]) -> Manifest:
-        """Write the manifest and its digest: from here on the bundle is complete."""
+        """Write the manifest and its digest: from here on the bundle is complete.
+
+        Raises:
+            BundleError: The manifest would not be read back.
+        """
         manifest = make_manifest([self.files[path] for path in sorted(self.files)])
         text = (manifest.model_dump_json(indent=2) + "\n").encode()
+        parse_manifest(text)
         (self.folder / MANIFEST).write_bytes(text)
         line = f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n"
         (self.folder / MANIFEST_DIGEST).write_text(line, encoding="ascii")

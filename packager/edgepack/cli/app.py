@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +53,8 @@ def init(
     from edgepack.scaffold import init as write_project
 
     path = write_project(model, images=images)
-    typer.echo(f"wrote {path}; look it over, then: edgepack build --project {path} --target host")
+    command = f"edgepack build --project {shlex.quote(str(path))} --target host"
+    typer.echo(f"wrote {path}; look it over, then: {command}")
 
 
 @app.command(epilog="Example: edgepack inspect detector.onnx --target raspberry-pi")

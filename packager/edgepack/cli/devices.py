@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from edgepack.cli.options import JsonOption, complete_devices
+from edgepack.errors import UsageError
 
 device_app = typer.Typer(
     help="The devices of devices.yaml.", no_args_is_help=True, rich_markup_mode=None
@@ -117,4 +118,12 @@ def provision(
 
 
 def _confirm(question: str) -> bool:
-    return typer.confirm(question, default=False, err=True)
+    try:
+        return typer.confirm(question, default=False, err=True)
+    except typer.Abort as error:
+        if not isinstance(error.__context__, EOFError):
+            raise
+    raise UsageError(
+        "there is nobody to ask: stdin has ended",
+        hint="compare the fingerprint above with the device's own, then: --fingerprint SHA256:...",
+    )

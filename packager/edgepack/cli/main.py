@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 from typing import NoReturn
@@ -10,8 +12,10 @@ import typer
 from typer.exceptions import TyperException
 
 from edgepack.errors import EdgepackError
+from edgepack.terminal import printable
 
 INTERRUPTED = 130
+READER_GONE = 141
 TERMINATED = 143
 BUG = 70
 
@@ -19,17 +23,30 @@ BUG = 70
 def main() -> NoReturn:
     """Run the command line of this process."""
     signal.signal(signal.SIGTERM, _terminate)
+    _prepare_streams()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors are printed on stderr."""
-    from edgepack.cli.app import app
-
     try:
-        return int(app(arguments, standalone_mode=False, prog_name="edgepack") or 0)
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _end_after_reader()
+    except SystemExit as end:
+        # typer and rich turn a broken pipe into exit code 1.
+        if isinstance(end.__context__, BrokenPipeError):
+            return _end_after_reader()
+        raise
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        return _call_app(arguments)
     except EdgepackError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {printable(str(error))}\n")
         return error.exit_code
     except TyperException as error:
         show = getattr(error, "show", None)
@@ -39,12 +56,36 @@ def run(arguments: list[str]) -> int:
         sys.stderr.write("interrupted; nothing half-written is left\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; closing it now would raise again at exit.
-        sys.stderr.close()
-        return 0
+        raise
     except Exception:  # noqa: BLE001  (the one last resort: a bug becomes a report)
         _report_bug(arguments)
         return BUG
+
+
+def _call_app(arguments: list[str]) -> int:
+    from edgepack.cli.app import app
+
+    code = int(app(arguments, standalone_mode=False, prog_name="edgepack") or 0)
+    if code == INTERRUPTED:  # how typer returns from Ctrl-C
+        raise KeyboardInterrupt
+    return code
+
+
+def _prepare_streams() -> None:
+    """Let no name that the terminal's encoding lacks, and no closed stdin, end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
+
+
+def _end_after_reader() -> int:
+    """Drop what is still buffered for whoever read our output: flushing it would raise at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    return READER_GONE
 
 
 def _terminate(_signal: int, _frame: object) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from edgepack.cli.options import (
     ProjectOption,
     VariantOption,
 )
+
+if TYPE_CHECKING:
+    from edgepack.bench.report import RunReport
 
 runs_app = typer.Typer(
     help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
@@ -44,6 +47,7 @@ def bench(
 ) -> None:
     """Measure a bundle on a device, with a verdict."""
     from edgepack.bench import bench as bench_bundle
+    from edgepack.bench import require_valid
     from edgepack.cli.printing import print_json, write_line
     from edgepack.devices import load_device
     from edgepack.progress import terminal_progress
@@ -61,11 +65,12 @@ def bench(
         write_html([report], html)
     if as_json:
         print_json(report)
-        return
-    _print_report(report)
-    write_line(f"stored as {stored}")
-    if html:
-        write_line(f"report: {html}")
+    else:
+        _print_report(report)
+        write_line(f"stored as {stored}")
+        if html:
+            write_line(f"report: {html}")
+    require_valid(report, bundle)
 
 
 def evaluate(
@@ -97,16 +102,14 @@ def evaluate(
 @runs_app.command("list", epilog="Example: edgepack runs list")
 def list_runs(as_json: JsonOption = False) -> None:
     """List the stored reports."""
-    from rich.console import Console
-
-    from edgepack.cli.printing import print_json, write_line
+    from edgepack.cli.printing import print_json, print_table, write_line
     from edgepack.results import list_reports, reports_dir, reports_table
 
     listing = list_reports()
     if as_json:
         print_json([report.id for report in listing.reports])
     else:
-        Console().print(reports_table(listing.reports))
+        print_table(reports_table(listing.reports))
         write_line(f"from {reports_dir()}")
     for problem in listing.broken:
         typer.echo(f"error: {problem}", err=True)
@@ -153,11 +156,8 @@ def demo(
     write_line(f"report: {done.html}")
 
 
-def _print_report(report: object) -> None:
-    from rich.console import Console
-
-    from edgepack.bench.report import RunReport
+def _print_report(report: RunReport) -> None:
+    from edgepack.cli.printing import print_table
     from edgepack.results import report_table
 
-    if isinstance(report, RunReport):
-        Console().print(report_table(report))
+    print_table(report_table(report))

@@ -8,6 +8,8 @@ import sys
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from edgepack.terminal import printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from edgepack.inspection import Inspection
     from edgepack.plan import Plan
     from edgepack.verification import Verification
+
+LEAST_COLUMNS = 80
+"""In less, rich drops columns of our widest table."""
 
 
 def print_json(value: object) -> None:
@@ -40,8 +45,15 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
 
 
 def write_line(text: str = "") -> None:
-    """Write one line on stdout."""
-    sys.stdout.write(text + "\n")
+    """Write one line on stdout, without what a terminal would obey."""
+    sys.stdout.write(printable(text) + "\n")
+
+
+def print_table(table: Table) -> None:
+    """Write a table; on a terminal too narrow for it, cells stay whole and lines wrap."""
+    from rich.console import Console
+
+    Console(width=max(Console().width, LEAST_COLUMNS)).print(table)
 
 
 def print_inspection(inspection: Inspection) -> None:
@@ -78,11 +90,11 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
 
 def print_build(result: BuildResult) -> None:
     """Write a table of what was built."""
-    from rich.console import Console
-
     for built in result.bundles:
         manifest = built.bundle.manifest
-        Console().print(_bundle_table(manifest))
+        table = _bundle_table(manifest)
+        table.columns[0].no_wrap = True  # an id is typed back as it stands
+        print_table(table)
         if not any(variant.accuracy for variant in manifest.variants):
             write_line("accuracy was not measured: the project has no evaluation samples")
         for left in manifest.left_out:

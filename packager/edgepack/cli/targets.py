@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,22 +23,34 @@ TargetArgument = Annotated[
 def list_targets(as_json: JsonOption = False) -> None:
     """List the targets and where their profiles lie."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.profile import load_profile, target_files
+    from edgepack.errors import ProfileError
+    from edgepack.profile import target_files
 
-    rows = [
-        {
-            "id": name,
-            "title": load_profile(name).title,
-            "variants": [variant.id for variant in load_profile(name).variants],
-            "file": str(path),
-        }
-        for name, path in target_files().items()
-    ]
+    rows = [_row(name, path) for name, path in target_files().items()]
     if as_json:
         print_json(rows)
-        return
-    for row in rows:
-        write_line(f"{row['id']:16} {row['title']}  [{', '.join(row['variants'])}]")
+    else:
+        for row in rows:
+            about = row["error"] or f"{row['title']}  [{', '.join(row['variants'])}]  {row['file']}"
+            write_line(f"{row['id']:16} {about}")
+    wrong = [row["file"] for row in rows if row["error"]]
+    if wrong:
+        raise ProfileError(
+            f"{len(wrong)} of {len(rows)} profiles cannot be used",
+            hint=f"edgepack targets check {shlex.join(wrong)}",
+        )
+
+
+def _row(name: str, path: Path) -> dict[str, Any]:
+    from edgepack.errors import ProfileError
+    from edgepack.profile import read_profile
+
+    row: dict[str, Any] = {"id": name, "title": "", "variants": [], "file": str(path), "error": ""}
+    try:
+        profile = read_profile(path)
+    except ProfileError as error:
+        return {**row, "error": f"{error.where or path}: {error.problem}"}
+    return {**row, "title": profile.title, "variants": [v.id for v in profile.variants]}
 
 
 @targets_app.command(epilog="Example: edgepack targets show raspberry-pi")

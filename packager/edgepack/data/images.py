@@ -1,7 +1,11 @@
-"""Image files to input tensors, as ``inputs: {NAME: {image: ...}}`` describes it."""
+"""Image files to input tensors, as ``inputs: {NAME: {image: ...}}`` describes it.
+
+An image is turned upright first, as its EXIF orientation says; what is transparent shows white.
+"""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,22 +24,44 @@ def image_tensor(path: Path, description: ImageInput) -> np.ndarray[Any, Any]:
     """Return one image as a float32 tensor ``(1, C, H, W)`` or ``(1, H, W, C)``.
 
     Raises:
-        SamplesError: The file is not a whole image.
+        SamplesError: The file is not a whole image, or has more than 8 bits a channel.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
-            image.load()
+            _check_depth(path, image)
+            upright = _opaque(ImageOps.exif_transpose(image))
             pixels = _resize(
-                image.convert("L" if description.order == "GRAY" else "RGB"), description
+                upright.convert("L" if description.order == "GRAY" else "RGB"), description
             )
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    # Pillow raises SyntaxError for broken chunks and EXIF headers, struct.error for short ones.
+    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
         raise SamplesError(
             f"cannot read {str(path)!r} as an image: {error}",
             hint="remove the file, or save it again as PNG or JPEG",
         ) from error
     return _normalize(np.asarray(pixels, np.float32), description)
+
+
+def _check_depth(path: Path, image: Image.Image) -> None:
+    # Converting these modes to 8 bits clips at 255 instead of scaling.
+    if image.mode.startswith(("I", "F")):
+        raise SamplesError(
+            f"{str(path)!r} has more than 8 bits a channel (Pillow mode {image.mode})",
+            hint="save it with 8 bits a channel, scaled as the model expects, or give the samples"
+            " as .npz",
+        )
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """Return the image over white where it has transparency, else as it is."""
+    from PIL import Image
+
+    if "A" not in image.getbands() and "transparency" not in image.info:
+        return image
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA"))
 
 
 def _resize(image: Image.Image, description: ImageInput) -> Image.Image:
@@ -94,6 +120,11 @@ def image_files(folder: Path, limit: int | None = None) -> list[Path]:
             f"there are no images in {str(folder)!r}",
             hint=f"images end in {', '.join(sorted(SUFFIXES))}",
         )
+    return spread(files, limit)
+
+
+def spread(files: list[Path], limit: int | None) -> list[Path]:
+    """Return at most ``limit`` of the files, evenly spread over them."""
     if limit is None or limit >= len(files):
         return files
     return [files[index * len(files) // limit] for index in range(limit)]

@@ -35,7 +35,7 @@ class SampleSet:
     offsets: tuple[dict[str, int], ...]
     """Per sample, where each input's bytes begin in its file."""
     labels: Array | None
-    """One label per sample."""
+    """One label per sample: booleans, integers or floats; the leading axis counts samples."""
 
     @classmethod
     def read(cls, folder: Path) -> SampleSet:
@@ -79,8 +79,10 @@ def write_sample_set(
 
     Raises:
         SamplesError: There are none, or one has a wrong name, dtype or shape, or holds NaN or
-            infinity, or the labels are not as many as the samples.
+            infinity, or the labels are no numbers or not as many as the samples.
     """
+    if labels is not None:
+        _check_labels(labels)
     shapes: list[dict[str, tuple[int, ...]]] = []
     offsets: list[dict[str, int]] = []
     with ExitStack() as stack:
@@ -112,6 +114,15 @@ def write_sample_set(
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
     if labels is not None:
         np.save(folder / "labels.npy", labels, allow_pickle=False)
+
+
+def _check_labels(labels: Array) -> None:
+    if labels.ndim == 0 or labels.dtype.kind not in "biuf":
+        example = ", ".join(map(repr, labels.ravel()[:3].tolist()))
+        raise SamplesError(
+            f"the labels are {labels.dtype} of shape {list(labels.shape)}: {example}",
+            hint="give each sample one number; a class is its index in the model's scores",
+        )
 
 
 def _check_names(title: str, inputs: Mapping[str, Array], signature: Sequence[TensorSpec]) -> None:

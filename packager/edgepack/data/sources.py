@@ -6,17 +6,17 @@ model. Checking against the model is :mod:`edgepack.data.sample_set`'s.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from edgepack.data import hook
-from edgepack.data.images import image_files, image_tensor
+from edgepack.data.images import image_files, image_tensor, spread
 from edgepack.data.sample_set import Array, Sample
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
@@ -34,7 +34,7 @@ def npz_samples(
     Sample ``k`` is ``a[k:k+1]`` where the input's first dimension is 1 or symbolic, else ``a[k]``.
 
     Raises:
-        SamplesError: The file is not an ``.npz``, or its arrays differ in length.
+        SamplesError: The file is not an ``.npz``, or its arrays and labels differ in length.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -55,6 +55,11 @@ def npz_samples(
             hint="'labels' under 'samples' names the key that holds them",
         )
     count = _common_length(path, arrays)
+    if labels is not None and (labels.ndim == 0 or len(labels) != count):
+        raise SamplesError(
+            f"{str(path)!r} has labels of shape {list(labels.shape)} for {count} samples",
+            hint="give each sample one label",
+        )
     taken = min(count, limit or count)
     shapes = {spec.name: spec.shape for spec in signature}
 
@@ -86,26 +91,40 @@ def _take(array: Array, k: int, shape: tuple[int | str, ...] | None) -> Array:
 def selected_images(folder: Path, limit: int | None, part: str) -> list[Path]:
     """Return the images of one part of a folder: ``all``, or one side of the 80 to 20 split.
 
-    The split is by content, so that it stays when files are renamed or added.
+    The split is by content, so that it stays when files are renamed and hardly moves when some
+    are added. Two different images are enough for one in each part.
 
     Raises:
         SamplesError: There is no such folder, or nothing in this part.
     """
     if part == "all":
         return image_files(folder, limit)
-    wanted = part == "evaluation"
-    files = [path for path in image_files(folder) if (_digest_byte(path) % 5 == 0) == wanted]
+    digests = {path: _digest(path) for path in image_files(folder)}
+    held_out = _held_out(set(digests.values()))
+    files = [
+        path for path, digest in digests.items() if (digest in held_out) == (part == "evaluation")
+    ]
     if not files:
         raise SamplesError(
             f"splitting {str(folder)!r} leaves no image for {part}",
-            hint="add images, or name a folder for each of calibration and evaluation",
+            hint="add a different image, or name a folder for each of calibration and evaluation",
         )
-    count = min(limit or len(files), len(files))
-    return [files[index * len(files) // count] for index in range(count)]
+    return spread(files, limit)
 
 
-def _digest_byte(path: Path) -> int:
-    return hashlib.sha256(path.read_bytes()).digest()[0]
+def _held_out(digests: set[bytes]) -> set[bytes]:
+    """Return the contents to evaluate with: one in five, and neither none nor all of several."""
+    chosen = {digest for digest in digests if digest[0] % 5 == 0}
+    return chosen if chosen and chosen != digests else {min(digests)}
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError as error:
+        raise SamplesError(
+            f"cannot read {str(path)!r}: {error.strerror}", hint="check the file's permissions"
+        ) from error
 
 
 def image_samples(
@@ -114,43 +133,6 @@ def image_samples(
     """Yield one sample per image file."""
     for path in files:
         yield path.name, {input_name: image_tensor(path, description)}
-
-
-def image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path) -> Array:
-    """Return the class index of each image: from a CSV of ``file,label``, or from its folder.
-
-    Raises:
-        SamplesError: The CSV is missing or has no row for an image.
-    """
-    if labels == "folders":
-        classes = sorted({path.relative_to(folder).parts[0] for path in files})
-        return np.array([classes.index(path.relative_to(folder).parts[0]) for path in files])
-    table = _read_label_table(project / labels)
-    missing = [path.name for path in files if path.name not in table]
-    if missing:
-        raise SamplesError(
-            f"{labels!r} has no label for {len(missing)} images, {missing[0]!r} first",
-            hint="its rows are file,label; the file's name without folders",
-        )
-    return np.array([table[path.name] for path in files])
-
-
-def _read_label_table(path: Path) -> dict[str, int]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if len(row) >= 2]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SamplesError(
-            f"cannot read the labels {str(path)!r}: {error}",
-            hint="'labels' names a CSV file with rows of file,label, or is 'folders'",
-        ) from error
-    table = {Path(row[0].strip()).name: int(row[1]) for row in rows if row[1].strip().isdecimal()}
-    if not table:
-        raise SamplesError(
-            f"{str(path)!r} has no row of file,label with a number for a label",
-            hint="labels are class indices: cat.jpg,3",
-        )
-    return table
 
 
 def onnx_test_data(folders: Sequence[Path], signature: Sequence[TensorSpec]) -> Iterator[Sample]:
@@ -185,7 +167,7 @@ def python_samples(
     """Return what a hook yields, after running it to its end in a process of its own.
 
     Raises:
-        SamplesError: The hook fails, or labels only some samples.
+        SamplesError: The hook fails, labels only some samples, or its labels differ in shape.
     """
     run_hook(
         ["samples", name, str(scratch), *([str(limit)] if limit else [])], project, interpreter
@@ -201,7 +183,17 @@ def python_samples(
         (f"sample {n} of {name}", hook.load_arrays(scratch / f"{n}.npz"))
         for n in range(len(labels))
     )
-    return samples, np.array(labels) if labelled else None
+    return samples, _label_array(name, labels) if labelled else None
+
+
+def _label_array(name: str, labels: list[Any]) -> Array:
+    try:
+        return np.array(labels)
+    except (ValueError, OverflowError) as error:
+        raise SamplesError(
+            f"the labels of {name} do not go into one array: {error}",
+            hint="yield a number, or an array of the same shape, with every sample",
+        ) from error
 
 
 def run_hook(arguments: Sequence[str], project: Path, interpreter: str | None) -> None:

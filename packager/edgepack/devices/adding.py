@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from edgepack.devices.checking import kind_mismatch
 from edgepack.devices.inventory import (
     Device,
     SshEntry,
@@ -18,8 +19,8 @@ from edgepack.devices.inventory import (
 from edgepack.devices.probing import DeviceFacts, probe, propose_target
 from edgepack.devices.transports import connect
 from edgepack.devices.trusting import trust
-from edgepack.errors import UsageError
-from edgepack.profile import load_profile
+from edgepack.errors import DeviceError, UsageError
+from edgepack.profile import Profile, load_profile
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,16 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
 
     Raises:
         UsageError: The name is taken or no name, or there is no such target.
-        DeviceError: The device cannot be reached, or its key was not accepted.
+        DeviceError: The device cannot be reached, its key was not accepted, or it is another
+            kind of machine than ``target``.
     """
     path = find_inventory(inventory)
     require_free_name(name, path)
     user, _, host = address.rpartition("@")
-    known = load_profile(target).id if target else "linux-x86-64"
+    profile = load_profile(target) if target else None
     entry = _entry(
         {
-            "target": known,
+            "target": profile.id if profile else "not-known-yet",
             "host": host,
             "user": user or None,
             "port": port,
@@ -78,10 +80,22 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
     trust(device, fingerprint, confirm)
     with connect(device) as transport:
         facts = probe(device, transport)
-    if target is None:
+    if profile is None:
         device = Device(name, entry.model_copy(update={"target": propose_target(facts)}))
+    else:
+        _require_kind(name, facts, profile)
     add_device(path, name, device.entry)
     return AddedDevice(device, facts, path)
+
+
+def _require_kind(name: str, facts: DeviceFacts, profile: Profile) -> None:
+    mismatch = kind_mismatch(facts, profile)
+    if mismatch:
+        raise DeviceError(
+            mismatch,
+            hint=f"it seems to be a {propose_target(facts)}: leave --target out",
+            where=name,
+        )
 
 
 def _entry(values: dict[str, str | int | None]) -> SshEntry:

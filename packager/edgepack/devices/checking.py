@@ -86,15 +86,23 @@ def _provision(device: Device) -> str:
 
 
 def _kind_problems(facts: DeviceFacts, profile: Profile) -> list[str]:
-    wanted = profile.device
-    if (facts.os, facts.arch) == (wanted.os, wanted.arch):
+    mismatch = kind_mismatch(facts, profile)
+    if not mismatch:
         return []
     try:
         remedy = f"set 'target: {propose_target(facts)}' in devices.yaml"
     except DeviceError as error:
         remedy = error.hint
+    return [f"{mismatch}: {remedy}"]
+
+
+def kind_mismatch(facts: DeviceFacts, profile: Profile) -> str:
+    """Return how a device is another kind of machine than a target; nothing if it is not."""
+    wanted = profile.device
+    if (facts.os, facts.arch) == (wanted.os, wanted.arch):
+        return ""
     found, needed = f"{facts.os} on {facts.arch}", f"{wanted.os} on {wanted.arch}"
-    return [f"the device is {found}, target {profile.id!r} is {needed}: {remedy}"]
+    return f"the device is {found}, target {profile.id!r} is {needed}"
 
 
 def _python_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:

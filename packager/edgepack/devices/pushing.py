@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Manifest, verify
+from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle, Manifest, verify
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.errors import BundleError, DeviceError, RemoteCommandError
 from edgepack.progress import Progress, Silent
 from edgepack.resources import harness_dir
 
@@ -45,10 +46,11 @@ def push(
 
     Raises:
         BundleError: The bundle is not whole; nothing was sent.
-        DeviceError: The connection broke, or the device's disk is full.
+        DeviceError: The device is not the bundle's target, and nothing was sent; or the
+            connection broke, or the device's disk is full.
         RemoteCommandError: The device refused the bundle.
     """
-    verified = verify(bundle)
+    verified = read_for(device, bundle)
     manifest, digest = verified.manifest, verified.digest
     argv = _receiver(device, manifest.name, digest, switch=switch)
     bytes_sent = 0
@@ -68,6 +70,31 @@ def push(
         bytes_sent=bytes_sent,
         already_there=answer == b"have\n",
     )
+
+
+def read_for(device: Device, path: Path) -> Bundle:
+    """Return a bundle after checking that it is whole and for the target that a device is.
+
+    Raises:
+        BundleError: It is no bundle's folder, or not whole.
+        DeviceError: The bundle is for another target.
+    """
+    if path.is_file():
+        raise BundleError(
+            f"{str(path)!r} is a file, not a bundle's folder",
+            hint="name the bundle's folder, not its archive: 'edgepack build' writes both; tar -xf"
+            " unpacks the archive",
+        )
+    bundle = verify(path)
+    if bundle.manifest.target != device.target:
+        raise DeviceError(
+            f"the bundle is for {bundle.manifest.target}, the device {device.name} is a"
+            f" {device.target}",
+            hint=f"edgepack build --target {shlex.quote(device.target)}, or change the 'target' of"
+            f" {device.name!r} in devices.yaml",
+            where=device.name,
+        )
+    return bundle
 
 
 def push_bundle(

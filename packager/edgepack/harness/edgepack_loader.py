@@ -13,7 +13,8 @@ whose execution provider or CPU flags this machine lacks, creates the session, m
 nodes are where the variant wants them, runs one golden input, compares with the variant's golden
 outputs, and keeps the first variant that passes all of this.
 
-Needs Python 3.8 or newer, numpy and onnxruntime; nothing else. Writes nothing into the bundle.
+Needs Python 3.8 or newer, numpy and onnxruntime; nothing else. A program that uses several bundles
+names each: ``load("path/to/bundle")``; this module is the same in all of them.
 """
 
 from __future__ import annotations

@@ -53,6 +53,14 @@ def read_structure(path: Path) -> onnx.ModelProto:
 
 
 def _read_bytes(path: Path) -> bytes:
+    if not str(path).isprintable():
+        raise ModelError(
+            f"the name {str(path)!r} cannot be written down", hint="rename the file: plain text"
+        )
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ModelError(
+            f"{str(path)!r} is not a regular file", hint="save the model to a file first"
+        )
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:

@@ -17,6 +17,7 @@ from edgepack.results.summary import (
     verdict_reasons,
     verdict_word,
 )
+from edgepack.terminal import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,11 +39,6 @@ def report_table(report: RunReport) -> Table:
     reasons = "".join(f"\n- {printable(reason)}" for reason in verdict_reasons(report))
     table.add_row("verdict", Text(word, style=VERDICT_STYLES[word]) + Text(reasons))
     return table
-
-
-def printable(text: str) -> str:
-    """Return a device's words without what a terminal would obey, such as escape sequences."""
-    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
 
 
 def report_rows(report: RunReport) -> list[tuple[str, str]]:

@@ -35,6 +35,8 @@ class Evaluation:
     name: ClassVar[str] = "evaluation"
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnxruntime")
     metric: str | PythonMetric | None
+    scores_output: str | None
+    """The output that may hold class scores."""
     interpreter: str | None
     processor: str
 
@@ -60,7 +62,8 @@ class Evaluation:
         samples = SampleSet.read(inputs["samples"])
         reference = make_session(inputs["reference"] / MODEL)
         variant = make_session(inputs["model"] / MODEL)
-        judge = Judge(samples.labels, keep_outputs=isinstance(self.metric, PythonMetric))
+        hooked = isinstance(self.metric, PythonMetric)
+        judge = Judge(samples.labels, self.scores_output, keep_outputs=hooked)
         for feed in samples:
             judge.add(run_session(reference, feed), run_session(variant, feed))
         result = judge.result(self.metric, self._call_hook(inputs))
@@ -124,6 +127,8 @@ class Judge:
     """Collects what the metrics need, sample by sample."""
 
     labels: Array | None
+    scores_output: str | None
+    """The output that may hold class scores."""
     keep_outputs: bool
     closeness: dict[str, OutputCloseness] = field(default_factory=dict)
     hits: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
@@ -144,7 +149,9 @@ class Judge:
             self.outputs[1].append(output)
 
     def _add_scores(self, reference: Arrays, output: Arrays) -> None:
-        name = next(iter(reference))
+        if self.scores_output is None:
+            return
+        name = self.scores_output
         ours, theirs = class_scores(reference[name]), class_scores(output[name])
         if ours is None or theirs is None:
             return
@@ -152,7 +159,7 @@ class Judge:
         best, other = int(np.argmax(ours)), int(np.argmax(theirs))
         self.agreements.append(float(best == other))
         if self.labels is not None and np.ndim(self.labels[index]) == 0:
-            label = int(self.labels[index])
+            label = _class_index(self.labels[index], ours.size)
             self.hits[0].append(float(best == label))
             self.hits[1].append(float(other == label))
 
@@ -211,6 +218,17 @@ class Judge:
         name = "agreement" if scored else "agreement (cosine)"
         drop = paired_drop([1.0] * len(same), same)
         return name, True, 1.0, float(np.mean(same)), drop
+
+
+def _class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy scalar)
+    index = int(label)
+    if index != label or not 0 <= index < classes:
+        raise SamplesError(
+            f"the label {label} is not one of the model's {classes} classes, 0 to {classes - 1}",
+            hint="labels are class indices; for anything else name a metric of your own:"
+            " metric: {python: 'module:function', higher_is_better: true}",
+        )
+    return index
 
 
 EXTREME_DB = 200.0

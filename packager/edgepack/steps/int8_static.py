@@ -35,11 +35,12 @@ class Int8Static:
     max_ir: int
 
     def check(self, inputs: Inputs) -> None:
-        """Make sure that the model runs on the calibration samples and gives finite numbers.
+        """Make sure that the model is a float one and gives finite numbers on the samples.
 
         Raises:
-            StepError: An output has NaN or infinity.
+            StepError: It is quantized already, or an output has NaN or infinity.
         """
+        _require_unquantized(read_structure(inputs["model"] / MODEL))
         session = make_session(inputs["model"] / MODEL)
         _require_finite(run_session(session, SampleSet.read(inputs["samples"]).inputs(0)))
 
@@ -115,8 +116,10 @@ def require_dialect(model: onnx.ModelProto, dialect: Dialect) -> None:
     """Prove that a QDQ model speaks a dialect.
 
     Activations: the zero point of every QuantizeLinear has the dialect's type, and is 0 where
-    it is symmetric. Weights: every quantized constant is of the dialect's type or an int32 bias,
-    and where the dialect is per channel at least one has a scale per channel.
+    it is symmetric. Weights: a quantized constant that is the second operand of a convolution or
+    matrix product has the dialect's type, any other may have the activations' (the constant
+    operand of a Mul, say) or be an int32 bias; and where the dialect is per channel at least one
+    has a scale per channel.
 
     Raises:
         StepError: Names the first node that does not.
@@ -136,12 +139,38 @@ def require_dialect(model: onnx.ModelProto, dialect: Dialect) -> None:
         for node in model.graph.node
         if node.op_type == "DequantizeLinear" and node.input[0] in constants
     ]
+    operands = _weight_operands(model)
     for node, values, _ in weights:
-        if values.dtype not in (np.dtype(dialect.weights), np.dtype(np.int32)):
-            raise _wrong(node, f"its weight is {values.dtype}")
+        others = () if node.output[0] in operands else (dialect.activations, "int32")
+        if values.dtype.name not in (dialect.weights, *others):
+            raise _wrong(node, f"its constant is {values.dtype}")
     per_channel = any(np.prod(scale.dims) > 1 for _, _, scale in weights)
     if weights and dialect.per_channel and not per_channel:
         raise _wrong(weights[0][0], "no weight has a scale per channel")
+
+
+def _weight_operands(model: onnx.ModelProto) -> set[str]:
+    """Return the tensors that are the second operand of a convolution or matrix product."""
+    products = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+    return {
+        node.input[1]
+        for node in model.graph.node
+        if node.op_type in products and len(node.input) > 1
+    }
+
+
+def _require_unquantized(model: onnx.ModelProto) -> None:
+    quantized = [
+        node
+        for node in model.graph.node
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") or "QLinear" in node.op_type
+    ]
+    if quantized:
+        raise StepError(
+            f"the model is quantized already: {len(quantized)} such nodes, {quantized[0].name!r}"
+            f" ({quantized[0].op_type}) first",
+            hint="give the float model, or carry this one as it is: --variant cpu-fp32",
+        )
 
 
 def _wrong(node: onnx.NodeProto, found: str) -> StepError:

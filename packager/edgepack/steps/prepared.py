@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from edgepack.errors import ModelError, StepError, UsageError, nearest
+from edgepack.errors import ModelError, ProfileError, StepError, nearest
 from edgepack.model.checking import checker_findings
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import read_model, write_model
@@ -153,7 +153,7 @@ def fixed_signature(
     """Return the inputs as they are once the symbolic dimensions have their values.
 
     Raises:
-        UsageError: A name in ``dims`` is not a symbolic dimension of any input.
+        ProfileError: A name in ``dims`` is not a symbolic dimension of any input.
     """
     symbolic = {
         size
@@ -163,7 +163,7 @@ def fixed_signature(
     }
     for name in dims:
         if name not in symbolic:
-            raise UsageError(
+            raise ProfileError(
                 f"no input has a symbolic dimension {name!r}",
                 hint=nearest(name, symbolic),
                 where=where,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.labels import image_labels
 from edgepack.data.sources import (
-    image_labels,
     image_samples,
     npz_samples,
     onnx_test_data,

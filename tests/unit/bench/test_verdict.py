@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,18 @@ from edgepack.bench.report import (
     Selection,
     Valid,
 )
-from edgepack.bench.verdict import WARM_NOTE, condition_notes, judge, spread_notes
+from edgepack.bench.verdict import WARM_NOTE, condition_notes, judge, require_valid, spread_notes
 from edgepack.bundle.manifest import ManifestVariant
-from edgepack.errors import UsageError
+from edgepack.errors import InconclusiveError, UsageError
 from edgepack.profile import Provider, Requires, SessionSettings
-from example_report import COOL, CPU, example_facts, example_placement, example_run
+from example_report import (
+    COOL,
+    CPU,
+    example_facts,
+    example_placement,
+    example_report,
+    example_run,
+)
 
 UNKNOWN = NotMeasured(reason="nobody knows")
 
@@ -149,3 +157,52 @@ def test_spread_notes_speak_up_when_run_medians_differ() -> None:
 def test_find_preset_says_which_is_near_when_there_is_none() -> None:
     with pytest.raises(UsageError, match="standard"):
         find_preset("standart")
+
+
+def test_report_when_valid_is_accepted() -> None:
+    require_valid(example_report(), Path("dist/b"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "hint"),
+    [
+        (
+            {"verdict": Inconclusive(reason="too short"), "preset": "smoke"},
+            "INCONCLUSIVE: too short",
+            "edgepack bench 'my dist/b' --device pi5-a --preset standard",
+        ),
+        (
+            {"verdict": Invalid(reasons=["too hot", "too few"]), "preset": "quick"},
+            "INVALID\n  - too hot\n  - too few",
+            "cool down and idle, then: edgepack bench 'my dist/b' --device pi5-a --preset quick",
+        ),
+        (
+            {"verdict": Invalid(reasons=["x"]), "variant_requested": "cpu-int8-static"},
+            "INVALID",
+            "--preset standard --variant cpu-int8-static",
+        ),
+        (
+            {
+                "verdict": Invalid(reasons=["wrong"]),
+                "runs": [example_run(golden_min_sqnr_db=1.0)],
+            },
+            "INVALID",
+            "edgepack device check pi5-a",
+        ),
+        (
+            {
+                "verdict": Inconclusive(reason="emulated"),
+                "facts": example_facts().model_copy(update={"emulated": True}),
+            },
+            "emulated",
+            "measure on a real device",
+        ),
+    ],
+)
+def test_report_when_not_valid_is_refused_with_what_mends_it(
+    changes: dict[str, Any], said: str, hint: str
+) -> None:
+    with pytest.raises(InconclusiveError) as caught:
+        require_valid(example_report(**changes), Path("my dist/b"))
+    assert said in caught.value.problem
+    assert hint in caught.value.hint

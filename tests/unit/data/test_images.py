@@ -72,3 +72,40 @@ def test_limit_when_given_spreads_over_the_names(tmp_path):
     for n in range(10):
         Image.new("RGB", (4, 4)).save(tmp_path / f"{n}.png")
     assert [path.name for path in image_files(tmp_path, 3)] == ["0.png", "3.png", "6.png"]
+
+
+def test_image_when_exif_says_turned_is_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    pixels = np.zeros((4, 8), np.uint8)
+    pixels[:, 4:] = 200
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+    described = describe(resize={"width": 4, "height": 8}, order="GRAY")
+    expected = np.repeat(np.array([0, 200], np.float32), 4)[:, None] * np.ones((1, 4))
+    assert np.array_equal(image_tensor(tmp_path / "a.png", described)[0, 0], expected)
+
+
+@pytest.mark.parametrize("exif", [b"no header", b"MM", b"MM\0*\0\0"])
+def test_image_when_its_exif_is_broken_names_the_file(tmp_path, exif):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png", exif=b"Exif\0\0" + exif)
+    with pytest.raises(SamplesError, match=r"a\.png"):
+        image_tensor(tmp_path / "a.png", describe(resize={"letterbox": 8}))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "mode"),
+    [("uint16", "PNG", "I;16"), ("int32", "TIFF", "I"), ("float32", "TIFF", "F")],
+)
+def test_image_when_it_has_more_than_8_bits_is_refused(tmp_path, dtype, kind, mode):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.full((4, 4), 1000, dtype)).save(path, format=kind)
+    with pytest.raises(SamplesError, match=rf"8 bits a channel \(Pillow mode {mode}\)"):
+        image_tensor(path, describe(resize={"letterbox": 8}))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_image_when_transparent_shows_white(tmp_path, mode):
+    image = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    image.convert(mode).save(tmp_path / "a.png", **({"transparency": 0} if mode == "P" else {}))
+    tensor = image_tensor(tmp_path / "a.png", describe(resize={"width": 4, "height": 4}))
+    assert (tensor == 255).all()

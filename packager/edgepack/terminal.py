@@ -1,0 +1,8 @@
+"""What may be written on a terminal."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Return words of a model or device without what a terminal would obey: escape sequences."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import shlex
+
+import pytest
+import tiny_models
+from edgepack.cli.main import run
+from edgepack.errors import SamplesError, UsageError
+from edgepack.project import read_project
+from edgepack.scaffold import init
+from onnx import TensorProto, helper
+from PIL import Image
+
+FLOAT, HALF, IDS = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
+NO_IMAGE = {
+    "ids": [("ids", IDS, [1, 16])],
+    "several": [("a", FLOAT, [1, 3, 8, 8]), ("b", FLOAT, [1, 3, 8, 8])],
+    "half": [("a", HALF, [1, 3, 8, 8])],
+    "unknown size": [("a", FLOAT, [1, 3, "height", "width"])],
+    "batch of two": [("a", FLOAT, [2, 3, 8, 8])],
+}
+
+
+def photos(folder, count):
+    folder.mkdir()
+    for n in range(count):
+        Image.new("RGB", (8, 8), (n, n, n)).save(folder / f"{n}.png")
+    return folder
+
+
+def copies(path, inputs):
+    nodes = [helper.make_node("Identity", [name], [f"{name}_out"]) for name, _, _ in inputs]
+    outputs = [(f"{name}_out", kind, shape) for name, kind, shape in inputs]
+    return tiny_models.save(path, nodes, inputs, outputs)
+
+
+@pytest.mark.parametrize("inputs", NO_IMAGE.values(), ids=NO_IMAGE)
+def test_init_when_images_do_not_fit_the_model_says_why_and_writes_nothing(tmp_path, inputs):
+    model = copies(tmp_path / "m.onnx", inputs)
+    name = inputs[0][0]
+    with pytest.raises(UsageError, match=f"but {len(inputs)} input.*{name}: ") as caught:
+        init(model, images=photos(tmp_path / "photos", 3))
+    assert caught.value.where == "--images"
+    assert not (tmp_path / "edgepack.yaml").exists()
+
+
+@pytest.mark.parametrize(("count", "error"), [(0, SamplesError), (1, UsageError)])
+def test_init_when_images_are_too_few_to_split_writes_nothing(tmp_path, count, error):
+    model = tiny_models.conv_net(tmp_path / "m.onnx")
+    with pytest.raises(error):
+        init(model, images=photos(tmp_path / "photos", count))
+    assert not (tmp_path / "edgepack.yaml").exists()
+
+
+def test_init_when_two_images_are_given_splits_their_folder(tmp_path):
+    model = tiny_models.conv_net(tmp_path / "m.onnx")
+    project = read_project(init(model, images=photos(tmp_path / "photos", 2))).project
+    assert project.samples.calibration.images == project.samples.evaluation.images == "photos"
+    assert project.dims == {"batch": 1}
+
+
+def test_init_command_when_the_path_has_a_space_prints_a_command_that_can_be_pasted(
+    tmp_path, capsys
+):
+    model = tiny_models.conv_net(tmp_path / "my models" / "m.onnx")
+    assert run(["init", str(model)]) == 0
+    command = shlex.split(capsys.readouterr().out.partition("then: ")[2])
+    assert command[:4] == ["edgepack", "build", "--project", str(model.with_name("edgepack.yaml"))]
