@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(edgepack.__file__).parent
 LAYERS = [
     {"errors", "resources", "machine", "clock", "terminal", "harness", "worker", "__init__"},
-    {"yaml_source", "processes", "progress"},
+    {"yaml_source", "yaml_problems", "processes", "progress"},
     {"render", "profile", "project", "model", "data", "statistics"},
     {"plan", "bundle", "devices", "backends", "steps", "accuracy"},
     {"build", "bench", "results", "inspection", "verification", "scaffold"},
