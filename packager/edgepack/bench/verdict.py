@@ -24,7 +24,9 @@ from edgepack.bundle.manifest import ManifestVariant
 from edgepack.errors import InconclusiveError
 
 NOTED_SPREAD = 0.1
-"""Between the fastest and the slowest run median."""
+"""Between the fastest and the slowest run median; from here on it is noted."""
+TOO_WIDE_SPREAD = 0.25
+"""From here on the runs measured different machines, as it were: no number stands for them."""
 WARM_NOTE = "session create is warm: the model's file was read before, when choosing the variant"
 
 
@@ -47,6 +49,8 @@ def judge(
         return Inconclusive(reason="the processor is emulated: its time is not a device's time")
     if not preset.conclusive:
         return Inconclusive(reason=f"preset {preset.name!r} is too short to conclude anything")
+    if _spread(runs) > TOO_WIDE_SPREAD:
+        return Inconclusive(reason=f"run medians differ by {_spread(runs):.0%}")
     return Valid()
 
 
@@ -153,16 +157,20 @@ def placement_reasons(placement: Placement, variant: ManifestVariant) -> Iterato
 
 def spread_notes(runs: Sequence[ProcessRun]) -> list[str]:
     """Return a sentence if the process runs disagree so much that their interval is wide."""
-    medians = [statistics.median(run.latencies_ns) for run in runs]
-    spread = max(medians) / max(1, min(medians)) - 1
-    if spread <= NOTED_SPREAD:
+    if _spread(runs) <= NOTED_SPREAD:
         return []
     return [
         (
-            f"run medians differ by {spread:.0%}: other work on the device, or its clock, changed"
-            " between runs; measure again when it is idle"
+            f"run medians differ by {_spread(runs):.0%}: other work on the device, or its clock,"
+            " changed between runs; measure again when it is idle"
         )
     ]
+
+
+def _spread(runs: Sequence[ProcessRun]) -> float:
+    """Return how much slower the slowest run's median is than the fastest one's; 0.1 is 10 %."""
+    medians = [statistics.median(run.latencies_ns) for run in runs]
+    return max(medians) / max(1, min(medians)) - 1
 
 
 def condition_notes(selection: Selection) -> list[str]:

@@ -206,3 +206,11 @@ def test_report_when_not_valid_is_refused_with_what_mends_it(
         require_valid(example_report(**changes), Path("my dist/b"))
     assert said in caught.value.problem
     assert hint in caught.value.hint
+
+
+def test_verdict_is_inconclusive_when_process_runs_measure_different_speeds() -> None:
+    run = example_run(9)
+    slow = run.model_copy(update={"latencies_ns": [ns * 3 // 2 for ns in run.latencies_ns]})
+    found = verdict(slow)
+    assert isinstance(found, Inconclusive)
+    assert "run medians differ by" in found.reason
