@@ -9,28 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Protocol, Self
 
 from edgepack.errors import RemoteCommandError
+from edgepack.processes import ProgramResult
 
 
-@dataclass(frozen=True)
-class CommandResult:
+class CommandResult(ProgramResult):
     """What a command on a device did."""
-
-    argv: tuple[str, ...]
-    exit_code: int
-    """As the shell says it: 128 + N for signal N."""
-    stdout: bytes
-    stderr: bytes
-
-    @property
-    def text(self) -> str:
-        """Stdout as text; bytes that are not UTF-8 are replaced."""
-        return self.stdout.decode("utf-8", "replace")
 
     def check(self, doing: str, *, device: str, hint: str) -> Self:
         """Return this result if the command succeeded.
@@ -40,10 +28,10 @@ class CommandResult:
         """
         if self.exit_code == 0:
             return self
-        lines = self.stderr.decode("utf-8", "replace").strip().splitlines()[-10:]
-        said = "".join(f"\n  | {line}" for line in lines)
         raise RemoteCommandError(
-            f"{doing} failed with exit code {self.exit_code}{said}", hint=hint, where=device
+            f"{doing} failed with exit code {self.exit_code}{self.last_lines}",
+            hint=hint,
+            where=device,
         )
 
 
