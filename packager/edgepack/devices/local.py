@@ -17,7 +17,7 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.pipes import Pipes
 from edgepack.processes import start_program
 
-_GRACE_S = 5.0
+_GRACE_S = 10.0
 """How long a program may take to end after its stdin has: the supervisor needs 2 s."""
 _SLICE_S = 0.5
 

@@ -145,21 +145,25 @@ def install(stream: BinaryIO, releases: str, digest: str) -> None:
     """Receive a release beside the others and rename it into its place."""
     final = os.path.join(releases, digest[:16])
     partial = os.path.join(releases, ".partial-%s-%s" % (digest[:16], uuid.uuid4().hex))
-    os.mkdir(partial)
-    handle = os.open(partial, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        receive(stream, partial, digest)
-        if os.path.lexists(final) and not is_whole(final, digest):
-            broken = os.path.join(releases, ".partial-broken-" + uuid.uuid4().hex)
-            os.rename(final, broken)
-            shutil.rmtree(broken, ignore_errors=True)
-        if not os.path.lexists(final):
-            os.rename(partial, final)
-            sync_folder(releases)
+        try:
+            os.mkdir(partial)
+            # Held until this process ends: other pushes leave a locked folder alone.
+            fcntl.flock(os.open(partial, os.O_RDONLY), fcntl.LOCK_EX)
+            receive(stream, partial, digest)
+            if os.path.lexists(final) and not is_whole(final, digest):
+                broken = os.path.join(releases, ".partial-broken-" + uuid.uuid4().hex)
+                os.rename(final, broken)
+                shutil.rmtree(broken, ignore_errors=True)
+            if not os.path.lexists(final):
+                os.rename(partial, final)
+                sync_folder(releases)
+        finally:
+            # When the connection breaks, the stream ends and a signal follows it: that signal must
+            # not interrupt the cleaning up. One that comes even before this is too early to hurt.
+            on_stop(signal.SIG_IGN)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        os.close(handle)
 
 
 def switch_to(base: str, release: str) -> None:
@@ -168,6 +172,12 @@ def switch_to(base: str, release: str) -> None:
     os.symlink(os.path.join("releases", release), link)
     os.replace(link, os.path.join(base, "current"))
     sync_folder(base)
+
+
+def on_stop(handler: Any) -> None:
+    """Decide what the signals do that ask this process to end."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handler)
 
 
 def stop(*_: object) -> None:
@@ -193,8 +203,7 @@ def main(root: str, project: str, digest: str, switch: str) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
+    on_stop(stop)
     try:
         main(*sys.argv[1:])
     except (Refused, tarfile.TarError) as problem:

@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Callable, List
 
-GRACE_S = 2.0
+GRACE_S = 5.0
 """Between SIGTERM and SIGKILL."""
 
 
