@@ -73,11 +73,6 @@ def standard_deviation(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
 
 
-def coefficient_of_variation(values: Sequence[float]) -> float:
-    """Return the standard deviation as a share of the mean."""
-    return standard_deviation(values) / mean(values)
-
-
 def outliers(values: Sequence[float]) -> Outliers:
     """Count what lies far from the median, measured in scaled MADs.
 

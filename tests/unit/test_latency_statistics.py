@@ -67,7 +67,6 @@ def test_mad_and_spread_of_small_numbers() -> None:
     assert statistics.median(values) == 2.0
     assert statistics.mad(values) == 1.0
     assert statistics.standard_deviation([2.0, 4.0, 6.0]) == 2.0
-    assert statistics.coefficient_of_variation([2.0, 4.0, 6.0]) == 0.5
 
 
 def test_outliers_are_counted_by_modified_z() -> None:

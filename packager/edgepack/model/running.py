@@ -33,9 +33,7 @@ _UNREGISTERED = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered")
 _SOURCE_PLACE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ?")
 
 
-def make_session(
-    model: Path, *, optimized: bool = True, config: Mapping[str, str] | None = None
-) -> onnxruntime.InferenceSession:
+def make_session(model: Path, *, optimized: bool = True) -> onnxruntime.InferenceSession:
     """Return a CPU session.
 
     On x86-64 without VNNI, int8 kernels saturate unless ``session.x64quantprecision`` is set
@@ -52,8 +50,6 @@ def make_session(
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if processor() == "x86-64" and not has_vnni():
         options.add_session_config_entry("session.x64quantprecision", "1")
-    for key, value in (config or {}).items():
-        options.add_session_config_entry(key, value)
     try:
         return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except runtime_errors() as error:

@@ -23,9 +23,6 @@ class Summary:
     """Only with enough samples to mean something."""
     min_ms: float
     mean_ms: float
-    mad_ms: float
-    variation: float | NotMeasured
-    """Coefficient of variation."""
     outliers: Outliers
     run_medians_ms: tuple[float, ...]
     median_interval_ms: Interval | NotMeasured
@@ -48,8 +45,6 @@ def summarize(report: RunReport) -> Summary:
         p99_ms=_p99(latencies_ms),
         min_ms=min(latencies_ms),
         mean_ms=statistics.mean(latencies_ms),
-        mad_ms=statistics.mad(latencies_ms),
-        variation=_variation(latencies_ms),
         outliers=statistics.outliers(latencies_ms),
         run_medians_ms=medians,
         median_interval_ms=_interval(medians),
@@ -66,12 +61,6 @@ def _p99(latencies_ms: list[float]) -> float | NotMeasured:
     if len(latencies_ms) < statistics.MIN_SAMPLES_P99:
         return NotMeasured(reason=f"needs {statistics.MIN_SAMPLES_P99} samples")
     return statistics.percentile(latencies_ms, 99)
-
-
-def _variation(latencies_ms: list[float]) -> float | NotMeasured:
-    if len(latencies_ms) < 2:
-        return NotMeasured(reason="needs 2 samples")
-    return statistics.coefficient_of_variation(latencies_ms)
 
 
 def _interval(medians_ms: tuple[float, ...]) -> Interval | NotMeasured:

@@ -46,6 +46,8 @@ def report_rows(report: RunReport) -> list[tuple[str, str]]:
     summary = summarize(report)
     rows = [
         ("variant", f"{report.variant_used} (asked for: {report.variant_requested})"),
+        ("latency min", milliseconds(summary.min_ms)),
+        ("latency mean", milliseconds(summary.mean_ms)),
         ("latency p50", milliseconds(summary.p50_ms)),
         ("latency p90", milliseconds(summary.p90_ms)),
         ("latency p95", milliseconds(summary.p95_ms)),
