@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -13,14 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgepack.errors import ProfileError, ToolError, UsageError, nearest
 from edgepack.resources import targets_dir
-from edgepack.yaml_source import read_yaml
+from edgepack.yaml_source import YamlSource, read_yaml
 
 SCHEMA_VERSION = 1
 
 Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-Recipe = Literal["fp32", "int8-static"]
-BackendName = Literal["cpu"]
-Family = Literal["linux"]
+Recipe = Literal["fp32", "fp16", "int8-static", "int8-dynamic"]
+BackendName = Literal[
+    "acl", "coreml", "cpu", "cuda", "nnapi", "openvino", "qnn", "tensorrt", "xnnpack"
+]
+Family = Literal["linux", "android", "apple"]
 
 
 class StrictModel(BaseModel):
@@ -32,32 +35,56 @@ class StrictModel(BaseModel):
 class DeviceKind(StrictModel):
     """What kind of machine a target runs on."""
 
-    os: Literal["linux", "macos"]
+    os: Literal["linux", "macos", "android", "ios"]
     arch: Literal["x86-64", "aarch64"]
-    python: str
+    python: str | None = None
     """The Python versions that the pinned runtime has wheels for, as a PEP 440 specifier."""
+    min_version: str | None = None
+    """Of phones: the lowest Android API level or iOS version."""
+
+    @model_validator(mode="after")
+    def _says_what_it_needs(self) -> Self:
+        phone = self.os in ("android", "ios")
+        if (self.min_version is None) == phone or (self.python is None) != phone:
+            needed = "min_version" if phone else "python"
+            raise ValueError(f"a device with {self.os} is described by {needed!r} | give just that")
+        return self
+
+
+class ProviderSource(StrictModel):
+    """Where a runtime that holds an execution provider comes from."""
+
+    about: str
+    """One or two sentences: which wheel or build holds it, and which does not."""
+    commands: list[str]
+    """Shell lines that install or build it on the device, or start a container that has it."""
 
 
 class Runtime(StrictModel):
     """The runtime that a target pins, and the newest files it loads."""
 
     packages: dict[str, str]
-    """Package name to PEP 440 specifier, as they go into ``requirements.txt``."""
+    """Package name to pin: PEP 440 specifiers, which go into ``requirements.txt``, or for phones
+    the version of a Maven or Swift package."""
     max_ir: int
     """The highest ONNX IR version that the pinned runtime loads."""
     max_opset: int
     """The highest ai.onnx opset that the pinned runtime loads."""
+    providers: dict[str, ProviderSource] = {}
+    """For execution providers that ``packages`` do not hold: where they come from."""
 
 
 class Dialect(StrictModel):
     """How numbers are written in a quantized model."""
 
-    activations: Literal["uint8", "int8"]
+    activations: Literal["uint8", "int8", "uint16"]
     weights: Literal["uint8", "int8"]
     symmetric: bool
     """Whether activations have zero point 0."""
     per_channel: bool
     """Whether weights have one scale per output channel."""
+    bias: Literal["int32", "float32"] = "int32"
+    """``float32`` leaves biases as they are."""
 
 
 class Provider(StrictModel):
@@ -82,29 +109,68 @@ class Requires(StrictModel):
     """CPU flags as Linux spells them in ``/proc/cpuinfo``."""
 
 
+class OrtFormat(StrictModel):
+    """A file in onnxruntime's own format, which a minimal build needs."""
+
+    ort: Literal["fixed", "runtime"]
+    """Optimizations applied by the converter, or left to the session."""
+    platform: Literal["arm", "amd64"]
+    """The processors whose kernels the file is written for."""
+
+
 class Variant(StrictModel):
     """One way to run the model on the target."""
 
     id: Id
-    """``<backend>-<recipe>``."""
+    """``<backend>-<recipe>``; between them, or behind, a word where a target has several."""
     backend: BackendName
     recipe: Recipe
     dialect: Dialect | None = None
     """Set if and only if the recipe is a quantized one."""
-    model_format: Literal["onnx"] = "onnx"
+    model_format: Literal["onnx"] | OrtFormat = "onnx"
     providers: list[Provider]
     placement: Literal["all"] | Annotated[float, Field(gt=0, le=1)] = "all"
     """``all`` nodes on the first provider, or at least this share of them."""
+    shapes: Literal["any", "static"] = "any"
+    """``static``: all sizes are fixed, with one model for each size that the project lists for a
+    symbolic dimension. Backends that know static shapes alone get that without asking."""
     session: SessionSettings = SessionSettings()
     requires: Requires = Requires()
 
     @model_validator(mode="after")
     def _dialect_fits_recipe(self) -> Self:
-        if self.recipe.startswith("int8") and self.dialect is None:
+        quantized = self.recipe.startswith("int8")
+        if quantized and self.dialect is None:
             raise ValueError(f"variant {self.id!r} has no dialect | int8 recipes need one")
-        if self.recipe == "fp32" and self.dialect is not None:
-            raise ValueError(f"variant {self.id!r} has a dialect | fp32 takes none: remove it")
+        if not quantized and self.dialect is not None:
+            raise ValueError(
+                f"variant {self.id!r} has a dialect | {self.recipe} takes none: remove it"
+            )
         return self
+
+    @model_validator(mode="after")
+    def _id_says_what_it_is(self) -> Self:
+        if not self.id.startswith(f"{self.backend}-") or self.recipe not in self.id:
+            raise ValueError(
+                f"the id {self.id!r} does not say backend and recipe"
+                f" | call it {self.backend}-{self.recipe}"
+            )
+        return self
+
+
+class VariantChange(StrictModel):
+    """A variant as a project gives it: what it does not say is taken from the profile."""
+
+    backend: BackendName
+    recipe: Recipe
+    id: Id | None = None
+    dialect: Dialect | None = None
+    model_format: Literal["onnx"] | OrtFormat | None = None
+    providers: list[Provider] | None = None
+    placement: Literal["all"] | Annotated[float, Field(gt=0, le=1)] | None = None
+    shapes: Literal["any", "static"] | None = None
+    session: SessionSettings | None = None
+    requires: Requires | None = None
 
 
 class Source(StrictModel):
@@ -154,6 +220,46 @@ class Profile(StrictModel):
         )
 
 
+def changed(profile: Profile, changes: Sequence[VariantChange]) -> Profile:
+    """Return a profile with other variants, in the order given.
+
+    What a change leaves out comes from the profile's variant of the same backend and recipe, else
+    from its first one of the same backend (its dialect and file format only if both quantize).
+
+    Raises:
+        ValueError: The profile has no variant of that backend and the change does not say enough,
+            or the result is not a valid variant; ``problem | hint``.
+    """
+    return Profile.model_validate(
+        {
+            **profile.model_dump(),
+            "variants": [_variant(profile, change).model_dump() for change in changes],
+        }
+    )
+
+
+def _variant(profile: Profile, change: VariantChange) -> Variant:
+    given = {key: value for key, value in change.model_dump().items() if value is not None}
+    kin = [v for v in profile.variants if v.backend == change.backend]
+    same = [v for v in kin if v.recipe == change.recipe]
+    base = next(iter([*same, *kin]), None)
+    if base is None and change.providers is None:
+        have = ", ".join(sorted({v.backend for v in profile.variants}))
+        raise ValueError(
+            f"target {profile.id!r} has no variant with backend {change.backend!r}"
+            f" | give 'providers' (and what else it needs), or take one of {have}"
+        )
+    values = base.model_dump() if base else {}
+    if not change.recipe.startswith("int8"):
+        values.pop("dialect", None)
+    if not same:
+        values.pop("model_format", None)
+    elif change.id is None:
+        given.setdefault("id", same[0].id)
+    values["id"] = f"{change.backend}-{change.recipe}"
+    return Variant.model_validate({**values, **given})
+
+
 def target_files() -> dict[str, Path]:
     """Return every known target id with its file; ``./targets`` comes before the shipped ones."""
     files: dict[str, Path] = {}
@@ -162,6 +268,12 @@ def target_files() -> dict[str, Path]:
             for path in sorted(folder.glob("*.yaml")):
                 files.setdefault(path.stem, path)
     return dict(sorted(files.items()))
+
+
+def target_ids(targets: Sequence[str]) -> list[str]:
+    """Return target ids, each once; ``all`` stands for every one that is known."""
+    known = list(target_files()) if "all" in targets else []
+    return list(dict.fromkeys(t for name in targets for t in (known if name == "all" else [name])))
 
 
 def own_profile_file(target: str) -> Path | None:
@@ -177,6 +289,15 @@ def load_profile(target: str) -> Profile:
         UsageError: There is no such target.
         ProfileError: Its file is wrong.
     """
+    return read_profile(target_file(target))
+
+
+def target_file(target: str) -> Path:
+    """Return the file of a target; ``host`` stands for the machine this runs on.
+
+    Raises:
+        UsageError: There is no such target.
+    """
     target = host_target() if target == "host" else target
     files = target_files()
     if target not in files:
@@ -185,11 +306,20 @@ def load_profile(target: str) -> Profile:
             hint=nearest(target, [*files, "host"]) + " (edgepack targets list)",
             where="--target",
         )
-    return read_profile(files[target])
+    return files[target]
 
 
 def read_profile(path: Path) -> Profile:
     """Read one profile; its id must be the file's name.
+
+    Raises:
+        ProfileError: The file is wrong.
+    """
+    return read_profile_source(path)[0]
+
+
+def read_profile_source(path: Path) -> tuple[Profile, YamlSource]:
+    """Read one profile, and where its keys stand.
 
     Raises:
         ProfileError: The file is wrong.
@@ -202,7 +332,7 @@ def read_profile(path: Path) -> Profile:
             hint=f"rename the file to {profile.id}.yaml, or change the id",
             where=source.where(("id",)),
         )
-    return profile
+    return profile, source
 
 
 _HOSTS = {

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from edgepack.errors import UsageError
-from edgepack.profile import Id, StrictModel
+from edgepack.profile import Id, StrictModel, VariantChange
 from edgepack.yaml_source import YamlSource, read_yaml
 
 PROJECT_FILE = "edgepack.yaml"
@@ -85,9 +85,27 @@ class ImageInput(StrictModel):
 
 
 class InputDescription(StrictModel):
-    """What one input of the model is made from."""
+    """What one input of the model is made from, and what fills it up to a size in ``dims``."""
 
-    image: ImageInput
+    image: ImageInput | None = None
+    pad: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """What the loader puts behind the input's values, along symbolic dimensions with a list of
+    sizes, up to the next of them. Default: 0, which in a mask hides what it stands for."""
+    mask: str | None = None
+    """A symbolic dimension: the input is a mask over it. Where a caller leaves it out, the loader
+    makes it: ones up to the actual size, zeros behind. Samples hold it as any other input."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self == InputDescription.model_construct():
+            raise ValueError("it says nothing | give 'image', 'pad' or 'mask', or remove the input")
+        if self.mask is not None and (self.image is not None or self.pad is not None):
+            other = "image" if self.image is not None else "pad"
+            raise ValueError(
+                f"'mask' and {other!r} are given"
+                " | a mask is ones and zeros, padded with zeros: give one of the two"
+            )
+        return self
 
 
 class OutputDescription(StrictModel):
@@ -167,6 +185,32 @@ class Limits(StrictModel):
     """Signal to noise against fp32 in dB, for the worst group of channels of the worst output."""
 
 
+class Span(StrictModel):
+    """The sizes that a symbolic dimension may take, for providers that are built for a range."""
+
+    min: Positive
+    opt: Positive
+    """The size to be fastest at."""
+    max: Positive
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(
+                f"min {self.min}, opt {self.opt}, max {self.max} are not in order"
+                " | give min <= opt <= max"
+            )
+        return self
+
+
+class ChangedTarget(StrictModel):
+    """A target with variants of the project's own."""
+
+    id: Id
+    variants: Annotated[list[VariantChange], Field(min_length=1)]
+    """In order of preference, best first, instead of the profile's."""
+
+
 class Project(StrictModel):
     """The content of ``edgepack.yaml``."""
 
@@ -176,15 +220,31 @@ class Project(StrictModel):
     model: str
     files: list[str] = []
     """Files carried into the bundle: labels, tokenizers."""
-    dims: dict[str, Positive] = {}
-    """Values for symbolic dimensions."""
+    dims: dict[str, Positive | Annotated[list[Positive], Field(min_length=1)] | Span] = {}
+    """Values for symbolic dimensions: one; several, each of which a provider with static shapes
+    gets a model for; or a span."""
     inputs: dict[str, InputDescription] = {}
     outputs: dict[str, OutputDescription] = {}
     samples: Samples = Samples()
-    targets: list[Id] = []
+    targets: list[Id | ChangedTarget] = []
     limits: Limits = Limits()
     interpreter: str | None = None
     """The Python that runs the project's hooks; default: the one edgepack runs in."""
+
+    @property
+    def fixed_dims(self) -> dict[str, int]:
+        """The symbolic dimensions that have one value everywhere."""
+        return {name: size for name, size in self.dims.items() if isinstance(size, int)}
+
+    @property
+    def buckets(self) -> dict[str, list[int]]:
+        """The symbolic dimensions that have several values, in ascending order."""
+        return {n: sorted(set(sizes)) for n, sizes in self.dims.items() if isinstance(sizes, list)}
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """The symbolic dimensions that have a span."""
+        return {name: size for name, size in self.dims.items() if isinstance(size, Span)}
 
     @model_validator(mode="after")
     def _limits_can_be_judged(self) -> Self:

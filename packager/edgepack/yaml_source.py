@@ -7,7 +7,7 @@ keys, and every problem of a file reported at once with file, line and column.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,6 +91,14 @@ class YamlSource:
             return model.model_validate(self.values)
         except ValidationError as error:
             raise _as_one_error(self, model, error) from error
+
+    def refuse(self, problems: Sequence[tuple[_Path, str, str]]) -> EdgepackError:
+        """Return one error for all problems: the key's path, what is wrong, and what to do."""
+        placed = [
+            (*_mark(self, path), self.where(path), problem, hint)
+            for path, problem, hint in problems
+        ]
+        return _join_problems(placed)
 
 
 def read_yaml(path: Path) -> YamlSource:
@@ -218,11 +226,7 @@ def _join_problems(problems: list[_Problem]) -> EdgepackError:
 def _as_one_error(
     source: YamlSource, model: type[BaseModel], error: ValidationError
 ) -> EdgepackError:
-    problems: list[_Problem] = []
-    for path, problem, hint in explain(model, source.values, error):
-        line, column = _mark(source, path)
-        problems.append((line, column, source.where(path), problem, hint))
-    return _join_problems(problems)
+    return source.refuse(list(explain(model, source.values, error)))
 
 
 def _mark(source: YamlSource, path: _Path) -> tuple[int, int]:

@@ -96,6 +96,8 @@ def check(name: NameArgument, as_json: JsonOption = False) -> None:
     else:
         for line in (*checked.facts.lines(), *(f"problem: {p}" for p in checked.problems)):
             write_line(line)
+        for line in (line for absent in checked.absent for line in absent.lines()):
+            write_line(line)
     checked.require_ready()
 
 

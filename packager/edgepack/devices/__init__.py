@@ -1,7 +1,14 @@
 """Devices: the inventory, how to reach a device, and what is done there."""
 
 from edgepack.devices.adding import AddedDevice, add_ssh_device
-from edgepack.devices.checking import Checked, check, find_problems, runtime_python
+from edgepack.devices.checking import (
+    AbsentProvider,
+    Checked,
+    absent_providers,
+    check,
+    find_problems,
+    runtime_python,
+)
 from edgepack.devices.inventory import (
     Device,
     LocalEntry,
@@ -21,6 +28,7 @@ from edgepack.devices.trusting import trust
 
 __all__ = [
     "TRANSPORTS",
+    "AbsentProvider",
     "AddedDevice",
     "Checked",
     "CommandResult",
@@ -34,6 +42,7 @@ __all__ = [
     "SshEntry",
     "Stream",
     "Transport",
+    "absent_providers",
     "add_device",
     "add_ssh_device",
     "check",

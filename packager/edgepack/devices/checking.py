@@ -13,6 +13,31 @@ from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from edgepack.profile import Profile, load_profile
 
+PLUGINS = {
+    "onnxruntime-ep-openvino": "OpenVINOExecutionProvider",
+    "onnxruntime-qnn": "QNNExecutionProvider",
+}
+"""Packages that bring a provider as a plugin, which no session lists until it is registered."""
+
+
+@dataclass(frozen=True)
+class AbsentProvider:
+    """An execution provider that the device's onnxruntime does not have."""
+
+    provider: str
+    variants: tuple[str, ...]
+    """The target's variants that cannot run without it."""
+    about: str
+    """Where a runtime with it comes from."""
+    commands: tuple[str, ...]
+    """Shell lines for that."""
+
+    def lines(self) -> list[str]:
+        """Return it as lines for people."""
+        first = f"{self.provider} is absent, so these do not run: {', '.join(self.variants)}"
+        about = [f"  {self.about}"] if self.about else []
+        return [first, *about, *(f"  $ {command}" for command in self.commands)]
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -23,6 +48,8 @@ class Checked:
     facts: DeviceFacts
     problems: tuple[str, ...]
     """Each with what to do about it."""
+    absent: tuple[AbsentProvider, ...]
+    """Providers that some variants want and the device lacks; other variants run without."""
 
     def require_ready(self) -> None:
         """Return if there are no problems.
@@ -50,7 +77,31 @@ def check(device: Device) -> Checked:
     with connect(device) as transport:
         facts = probe(device, transport)
     problems = find_problems(device, facts, profile)
-    return Checked(device.name, profile.id, facts, tuple(problems))
+    absent = absent_providers(facts, profile)
+    return Checked(device.name, profile.id, facts, tuple(problems), tuple(absent))
+
+
+def absent_providers(facts: DeviceFacts, profile: Profile) -> list[AbsentProvider]:
+    """Return the providers that variants put first and the device's onnxruntime lacks."""
+    if isinstance(facts.python, Missing):
+        return []
+    has = set(facts.python.providers)
+    has |= {PLUGINS[name] for name in facts.python.distributions if name in PLUGINS}
+    wanted = dict.fromkeys(variant.providers[0].name for variant in profile.variants)
+    absent = []
+    for name in wanted:
+        if name in has:
+            continue
+        source = profile.runtime.providers.get(name)
+        absent.append(
+            AbsentProvider(
+                name,
+                tuple(v.id for v in profile.variants if v.providers[0].name == name),
+                source.about if source else "",
+                tuple(source.commands) if source else (),
+            )
+        )
+    return absent
 
 
 def find_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
@@ -108,7 +159,7 @@ def kind_mismatch(facts: DeviceFacts, profile: Profile) -> str:
 def _python_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
     if isinstance(facts.python, Missing):
         return [f"no Python: {facts.python.reason}: install python3 on the device"]
-    if facts.python.version in SpecifierSet(profile.device.python):
+    if SpecifierSet(profile.device.python or "").contains(facts.python.version):
         return []
     remedy = f"name another with 'python' for {device.name!r} in devices.yaml"
     found, needed = facts.python.version, profile.device.python
@@ -128,7 +179,10 @@ def unmet_pins(python: PythonFacts, pins: Mapping[str, str]) -> list[str]:
     """Return which pinned packages an interpreter lacks or has in another version."""
     problems = []
     for name, specifier in pins.items():
-        found = python.packages.get(name, Missing("it was not looked for"))
+        # The module onnxruntime may come from a package of another name, a build of one's own say.
+        found = python.packages.get(name, Missing("not installed"))
+        if name not in python.packages and name in python.distributions:
+            found = python.distributions[name]
         if isinstance(found, Missing):
             problems.append(f"no usable {name}: {found.reason}")
         elif found not in SpecifierSet(specifier):

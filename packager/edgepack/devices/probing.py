@@ -51,7 +51,7 @@ fi
 
 # Runs in the device's Python; versions come without importing what may be slow or broken.
 _PACKAGES = """
-import json, os, sys
+import importlib.metadata, importlib.util, json, os, sys
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 facts = {"python": "%d.%d.%d" % sys.version_info[:3]}
 try:
@@ -65,6 +65,11 @@ try:
     facts["providers"] = onnxruntime.get_available_providers()
 except ImportError as error:
     facts["onnxruntime_problem"] = str(error)
+facts["distributions"] = {
+    found.metadata["Name"]: found.version
+    for found in importlib.metadata.distributions()
+    if (found.metadata["Name"] or "").startswith("onnxruntime")
+}
 print(json.dumps(facts))
 """
 
@@ -85,6 +90,9 @@ class PythonFacts:
     """Version of ``numpy`` and ``onnxruntime``."""
     providers: tuple[str, ...]
     """Execution providers of that onnxruntime; none if it is missing."""
+    distributions: dict[str, str]
+    """Installed packages whose name begins with ``onnxruntime``, with their versions: several of
+    them bring the same module, and plugins bring providers."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,11 @@ class DeviceFacts:
         for name, version in self.python.packages.items():
             known = f"{name} {version}"
             found += [f"no {name}: {version.reason}" if isinstance(version, Missing) else known]
-        return [*found, f"providers: {', '.join(self.python.providers) or 'none'}"]
+        found += [f"{name} {version}" for name, version in self.python.distributions.items()]
+        return [
+            *dict.fromkeys(found),
+            f"providers: {', '.join(self.python.providers) or 'none'}",
+        ]
 
 
 def probe(device: Device, transport: Transport) -> DeviceFacts:
@@ -169,6 +181,7 @@ def _python_facts(text: str) -> PythonFacts:
             for name in ("numpy", "onnxruntime")
         },
         providers=tuple(said.get("providers", ())),
+        distributions=dict(said.get("distributions", {})),
     )
 
 
@@ -203,6 +216,9 @@ def propose_target(facts: DeviceFacts) -> str:
     kind = (facts.os, facts.arch)
     if kind == ("linux", "aarch64") and "Raspberry Pi" in facts.model:
         return "raspberry-pi"
+    if kind == ("linux", "aarch64") and facts.model.startswith("NVIDIA"):
+        # JetPack 6 is Ubuntu 22.04 with glibc 2.35, JetPack 7 is Ubuntu 24.04 with 2.39.
+        return "jetson" if facts.libc in ("glibc 2.31", "glibc 2.35") else "jetson-jp7"
     targets = {
         ("linux", "aarch64"): "linux-aarch64",
         ("linux", "x86-64"): "linux-x86-64",

@@ -130,6 +130,12 @@ def provision(
             hint="remove that line, or install the packages there yourself",
         )
     profile = load_profile(device.target)
+    if profile.device.python is None:
+        raise UsageError(
+            f"target {profile.id!r} is for apps on {profile.device.os}, where no Python runs",
+            hint="provision devices that run Linux or macOS; the bundle's packages.txt names what"
+            " an app needs",
+        )
     with connect(device) as transport:
         facts = probe(device, transport)
         base = probe_python(device.plain_python, device, transport)
@@ -154,7 +160,7 @@ def _make(
 
 
 def _require_python(version: str, device: Device, profile: Profile) -> None:
-    if version not in SpecifierSet(profile.device.python):
+    if version not in SpecifierSet(profile.device.python or ""):
         raise DeviceError(
             f"{device.plain_python} on the device is Python {version}; the runtime that target"
             f" {profile.id!r} pins has wheels for {profile.device.python}",

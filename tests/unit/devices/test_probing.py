@@ -13,6 +13,7 @@ from edgepack.devices import (
     LocalEntry,
     Missing,
     PythonFacts,
+    absent_providers,
     check,
     connect,
     find_problems,
@@ -26,7 +27,10 @@ from edgepack.machine import architecture, cpu_flags
 from edgepack.profile import host_target, load_profile
 
 PYTHON = PythonFacts(
-    "3.11.2", {"numpy": "2.4.6", "onnxruntime": "1.31.1"}, ("CPUExecutionProvider",)
+    "3.11.2",
+    {"numpy": "2.4.6", "onnxruntime": "1.31.1"},
+    ("CPUExecutionProvider",),
+    {"onnxruntime": "1.31.1"},
 )
 PI = DeviceFacts(
     os="linux",
@@ -86,7 +90,9 @@ def test_python_that_does_not_run_is_named(tmp_path: Path) -> None:
     ("changes", "target"),
     [
         ({}, "raspberry-pi"),
-        ({"model": "NVIDIA Orin"}, "linux-aarch64"),
+        ({"model": "NVIDIA Jetson Orin Nano", "libc": "glibc 2.35"}, "jetson"),
+        ({"model": "NVIDIA Jetson AGX Orin", "libc": "glibc 2.39"}, "jetson-jp7"),
+        ({"model": "Radxa ROCK 5B"}, "linux-aarch64"),
         ({"arch": "x86-64", "model": ""}, "linux-x86-64"),
         ({"os": "macos", "model": "Mac14,2"}, "macos-arm64"),
     ],
@@ -133,3 +139,32 @@ def test_missing_runtime_says_how_to_get_it(device: Device, hint: str) -> None:
     with pytest.raises(DeviceError, match="no usable onnxruntime: why") as caught:
         runtime_python(device, with_packages(onnxruntime=Missing("why")))
     assert hint in caught.value.hint
+
+
+def test_provider_that_is_absent_is_named_with_where_it_comes_from() -> None:
+    ready = replace(PYTHON, packages=PYTHON.packages | {"onnxruntime": "1.23.2"})
+    profile = load_profile("jetson")
+    assert find_problems(DEVICE, replace(PI, python=ready), profile) == []
+    tensorrt, cuda = absent_providers(replace(PI, python=ready), profile)
+    assert tensorrt.provider == "TensorrtExecutionProvider"
+    assert tensorrt.variants == ("tensorrt-fp16", "tensorrt-int8-static")
+    assert "No wheel on PyPI has it for Jetson" in tensorrt.lines()[1]
+    assert any("--use_tensorrt" in line for line in tensorrt.lines())
+    assert cuda.variants == ("cuda-fp16",)
+
+
+def test_provider_of_a_plugin_package_is_not_absent() -> None:
+    intel = load_profile("intel")
+    without = replace(PI, python=PYTHON)
+    [absent] = absent_providers(without, intel)
+    assert absent.provider == "OpenVINOExecutionProvider"
+    plugin = replace(PYTHON, distributions={"onnxruntime-ep-openvino": "1.8.1"})
+    assert absent_providers(replace(PI, python=plugin), intel) == []
+
+
+def test_package_of_another_name_is_looked_for_by_that_name() -> None:
+    found = replace(PI, arch="x86-64", python=replace(PYTHON, distributions={}))
+    [problem] = find_problems(DEVICE, found, load_profile("intel"))
+    assert "no usable onnxruntime-openvino" in problem
+    has = replace(PYTHON, distributions={"onnxruntime-openvino": "1.24.1"})
+    assert find_problems(DEVICE, replace(found, python=has), load_profile("intel")) == []
