@@ -95,6 +95,11 @@ def model_facts(path: Path) -> ModelFacts:
     )
 
 
+def default_opset(model: onnx.ModelProto) -> int:
+    """Return the version of the default operator set, 0 if there is none."""
+    return max((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), default=0)
+
+
 def signature(
     model: onnx.ModelProto,
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

@@ -1,4 +1,4 @@
-"""The opset that a recipe needs: int8 with a scale per channel exists from opset 13 on."""
+"""The opset that a dialect needs, where the model has a lower one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from edgepack.errors import StepError
+from edgepack.model.facts import default_opset
 from edgepack.model.reading import read_model, write_model
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.comparing import worst_sqnr_db
@@ -64,18 +65,13 @@ class AtLeastOpset:
             )
 
 
-def default_opset(model: onnx.ModelProto) -> int:
-    """Return the version of the default operator set, 0 if there is none."""
-    return max((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), default=0)
-
-
 def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     from onnx import version_converter
     from onnx.shape_inference import InferenceError
 
     try:
         return version_converter.convert_version(model, version)
-    except (RuntimeError, ValueError, InferenceError) as error:
+    except (RuntimeError, ValueError, InferenceError, version_converter.ConvertError) as error:
         message = " ".join(str(error).split())[:300]
         raise StepError(
             f"onnx cannot convert the model from opset {default_opset(model)} to {version}:"
