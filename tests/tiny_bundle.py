@@ -28,6 +28,7 @@ from edgepack.profile import Provider, Requires, SessionSettings
 from edgepack.resources import harness_dir
 
 VARIANTS = ("cpu-int8-static", "cpu-fp32")
+LOADER = ("edgepack_loader.py", "edgepack_names.py", "edgepack_providers.py", "edgepack_shapes.py")
 ROLES: dict[str, Literal["model", "golden", "harness"]] = {
     ".onnx": "model",
     ".bin": "golden",
@@ -50,10 +51,8 @@ def write_tiny_bundle(folder: Path, size: int = 8) -> Path:
     """Write a bundle whose two variants are both plain fp32, which is enough for a loader."""
     for name in ("models", "golden", "harness"):
         (folder / name).mkdir(parents=True)
-    shutil.copy(harness_dir() / "edgepack_loader.py", folder)
     for path in harness_dir().glob("*.py"):
-        if path.name != "edgepack_loader.py":
-            shutil.copy(path, folder / "harness")
+        shutil.copy(path, folder if path.name in LOADER else folder / "harness")
     save_model(folder / "models" / "cpu-fp32.onnx", size)
     goldens = [_golden(folder, index, size) for index in range(2)]
     manifest = _manifest(folder, goldens, size)
@@ -154,7 +153,7 @@ def _file(folder: Path, path: Path) -> BundleFile:
         sha256=_sha256(path),
         size_bytes=path.stat().st_size,
         mode="644",
-        role="loader" if path.name == "edgepack_loader.py" else ROLES[path.suffix],
+        role="loader" if path.name in LOADER else ROLES[path.suffix],
     )
 
 

@@ -44,6 +44,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_providers as providers  # type: ignore[import-not-found]  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 
@@ -113,7 +114,7 @@ def measure(arguments: argparse.Namespace) -> Json:
     model = loader.load(arguments.bundle, arguments.variant)
     goldens_db = [model.golden_db(index) for index in range(model.bundle.goldens)]
     feeds = [model.bundle.golden_inputs(index) for index in range(model.bundle.goldens)]
-    infer = Inferences(model.session, [spec.name for spec in model.outputs], feeds)
+    infer = Inferences(model.runner, [spec.name for spec in model.outputs], feeds)
     before = conditions()
     warm_up_iterations, steady = warm_up(infer, arguments)
     latencies_ns = infer.timed(arguments.duration_s, arguments.iterations)
@@ -134,8 +135,13 @@ def measure(arguments: argparse.Namespace) -> Json:
 class Inferences:
     """Repeats inferences over prepared inputs, in turn, and times each."""
 
-    def __init__(self, session: Any, names: List[str], feeds: List[loader.Arrays]) -> None:
-        self._run: Callable[[List[str], loader.Arrays], Any] = session.run
+    def __init__(
+        self,
+        run: Callable[[List[str], loader.Arrays], Any],
+        names: List[str],
+        feeds: List[loader.Arrays],
+    ) -> None:
+        self._run = run
         self._names = names
         self._feeds: Iterator[loader.Arrays] = itertools.cycle(feeds)
 
@@ -143,7 +149,8 @@ class Inferences:
         """Run for a duration, and at least so often; return the ``perf_counter_ns`` latencies.
 
         Nothing but the call stands between the two clock readings, and the garbage collector is
-        off, so this is a bare loop over ``session.run``.
+        off, so this is a bare loop over ``session.run``; of a variant with a model for each of
+        several sizes, over what also chooses one, pads and cuts.
         """
         run, names, feeds, clock = self._run, self._names, self._feeds, time.perf_counter_ns
         latencies_ns: List[int] = []
@@ -265,7 +272,7 @@ def device_facts() -> Json:
         "model": device_model(),
         "cpu": cpu_model(),
         "cpu_count": os.cpu_count() or 1,
-        "emulated": loader.is_emulated(),
+        "emulated": providers.is_emulated(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "onnxruntime": ort.__version__,
@@ -297,7 +304,7 @@ def device_model() -> Any:
 
 def cpu_model() -> Any:
     """Return the processor's name."""
-    for line in loader.cpuinfo_lines():
+    for line in providers.cpuinfo_lines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model"):
             return value.strip()

@@ -9,9 +9,18 @@
     print(model.variant, model.passed_over)
 
 The bundle's manifest lists variants, best first. :func:`load` walks the list. It skips a variant
-whose execution provider or CPU flags this machine lacks, creates the session, makes sure that the
-nodes are where the variant wants them, runs one golden input, compares with the variant's golden
-outputs, and keeps the first variant that passes all of this.
+whose execution provider or CPU flags this machine lacks, or which has a setting that onnxruntime
+does not know; creates the session, makes sure that the nodes are where the variant wants them, runs
+one golden input, compares with the variant's golden outputs, and keeps the first variant that
+passes all of this.
+
+A variant may have one model for each of several sizes, because its provider wants static shapes.
+Then there is a session for each; a call takes the smallest that holds its inputs, fills them up at
+the end, and cuts the outputs back.
+
+``edgepack_providers.py``, ``edgepack_names.py`` and ``edgepack_shapes.py`` belong to this module
+and lie beside it. Engines and compiled models that a provider keeps go to a cache folder outside
+the bundle, see :func:`load`.
 
 Needs Python 3.8 or newer, numpy and onnxruntime; nothing else. A program that uses several bundles
 names each: ``load("path/to/bundle")``; this module is the same in all of them.
@@ -21,35 +30,37 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 # Official builds of onnxruntime 1.29 and newer send telemetry unless this is set before they load.
 # Source: Privacy.md in the onnxruntime 1.31.1 wheel.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import numpy as np
-import onnxruntime as ort
-from onnxruntime.capi import onnxruntime_pybind11_state as _ort_state
 
-CPU = "CPUExecutionProvider"
+if __package__:
+    from . import edgepack_providers as providers
+    from . import edgepack_shapes as shapes
+else:  # a bundle's, whose folder need not be on the path
+    sys.path.append(str(Path(__file__).resolve().parent))
+    import edgepack_providers as providers  # type: ignore[import-not-found,no-redef]
+    import edgepack_shapes as shapes  # type: ignore[import-not-found,no-redef]
+
 SCHEMA_VERSION = 1
 EQUAL_DB = 200.0
 """What :func:`sqnr_db` says of equal tensors."""
 MIN_EQUAL_SHARE = 0.99
 """Of the elements of an integer or bool output, such as a class index, which must be exact."""
 
-# onnxruntime's exceptions have no common base of their own.
-_ORT_KINDS = [kind for kind in vars(_ort_state).values() if isinstance(kind, type)]
-ORT_ERRORS: Tuple[Type[Exception], ...] = (
-    RuntimeError,
-    ValueError,
-    *(kind for kind in _ORT_KINDS if issubclass(kind, Exception)),
-)
+ORT_ERRORS = providers.ORT_ERRORS
+Refused = providers.Refused
+check_requirements = providers.check_requirements
+session_config = providers.session_config
+TensorSpec = shapes.TensorSpec
 
 Arrays = Dict[str, np.ndarray]
 
@@ -58,54 +69,28 @@ class LoadError(RuntimeError):
     """No variant of the bundle works on this machine, or the folder is no bundle."""
 
 
-class Refused(Exception):  # noqa: N818
-    """Why one variant cannot be used here."""
-
-
-class TensorSpec(NamedTuple):
-    """One input or output of the model."""
-
-    name: str
-    dtype: str
-    """A numpy dtype name."""
-    shape: Tuple[Union[int, str], ...]
-    """An int where fixed; any size is taken where it is a name."""
-
-    def check(self, array: np.ndarray) -> None:
-        """Raise ValueError, saying what was expected, unless the array fits."""
-        if array.dtype != np.dtype(self.dtype):
-            raise ValueError(
-                f"input {self.name!r} is {array.dtype}, expected {self.dtype}:"
-                f" convert it with array.astype({self.dtype!r})"
-            )
-        pairs = zip(array.shape, self.shape)  # noqa: B905 (strict is unknown to Python 3.8)
-        fits = array.ndim == len(self.shape) and all(
-            isinstance(want, str) or size == want for size, want in pairs
-        )
-        if not fits:
-            raise ValueError(
-                f"input {self.name!r} has shape {list(array.shape)}, expected {list(self.shape)}"
-            )
-
-
 class Model:
     """One variant of the bundle, proven on this machine. Calling it runs it; threads may share it.
 
     Attributes:
         variant: Id of the variant in use.
         passed_over: Variants that come before it, each with the reason why it is not used.
-        inputs: What the model takes.
+        inputs: What the model takes. A caller may leave out masks that the bundle describes.
         outputs: What it gives.
-        session: The onnxruntime session.
-        golden_sqnr_db: How near the first golden output was, in the worst output.
-        session_create_ns: How long the session took to create.
-        first_inference_ns: How long its first inference took.
+        buckets: The sizes that there is a model for, smallest first; empty if one takes all sizes.
+        sessions: The onnxruntime sessions, one for each bucket.
+        session: The last of them: the only one, or that of the largest size.
+        golden_sqnr_db: How near the first golden output was, in the worst output and session.
+        session_create_ns: How long the sessions took to create, in all.
+        first_inference_ns: How long the first inference took, in the session that it is for.
     """
 
-    def __init__(self, bundle: Bundle, entry: Dict[str, Any], session: Any) -> None:
+    def __init__(self, bundle: Bundle, entry: Dict[str, Any], sessions: List[Any]) -> None:
         self.bundle = bundle
         self.entry = entry
-        self.session = session
+        self.sessions = sessions
+        self.session = sessions[-1]
+        self.buckets: List[Dict[str, int]] = [b["dims"] for b in entry.get("buckets", [])]
         self.variant: str = entry["id"]
         self.passed_over: List[Tuple[str, str]] = []
         self.inputs = bundle.inputs
@@ -118,33 +103,87 @@ class Model:
         """Return the outputs by name.
 
         Args:
-            inputs: One array per input, by name; or the array itself if there is one input.
+            inputs: One array per input, by name, but for masks; or the array itself if that is one.
 
         Raises:
-            ValueError: A name, dtype or shape is not what the model takes.
+            ValueError: A name, dtype or shape is not what the model takes, or larger than any
+                model of this variant.
         """
         return self.run(self.checked(inputs))
 
     def run(self, feed: Arrays) -> Arrays:
-        """Return the outputs by name, without checking the inputs."""
+        """Return the outputs by name, without checking names and dtypes of the inputs.
+
+        Raises:
+            ValueError: The inputs are larger than any model of this variant.
+        """
         names = [spec.name for spec in self.outputs]
-        arrays = self.session.run(names, feed)
+        arrays = self.runner(names, feed)
         return dict(zip(names, arrays))  # noqa: B905 (strict is unknown to Python 3.8)
+
+    @property
+    def runner(self) -> Callable[[List[str], Arrays], Sequence[np.ndarray]]:
+        """What runs an inference: the session's ``run``, or one that also pads and cuts."""
+        return self._run_padded if self.buckets else self.session.run
+
+    def _run_padded(self, names: List[str], feed: Arrays) -> Sequence[np.ndarray]:
+        number = shapes.choose(self.buckets, self._sizes(feed), exact=self._exact)
+        return list(self._run_in(number, names, feed).values())
+
+    def _run_in(self, number: int, names: List[str], feed: Arrays) -> Arrays:
+        padded = self.bundle.shapes.padded(feed, self.buckets[number])
+        arrays = dict(zip(names, self.sessions[number].run(names, padded)))  # noqa: B905
+        return shapes.cut(arrays, self.entry["slices"], self._sizes(feed))
+
+    def _sizes(self, feed: Arrays) -> Dict[str, int]:
+        return self.bundle.shapes.sizes(shapes.shapes_of(feed))
+
+    @property
+    def _exact(self) -> bool:
+        return bool(self.entry.get("exact"))
 
     def checked(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
         """Return what the session is to be fed, or raise ValueError."""
+        needed = [spec.name for spec in self.bundle.shapes.needed]
         if not isinstance(inputs, Mapping):
-            if len(self.inputs) != 1:
-                names = ", ".join(spec.name for spec in self.inputs)
-                raise ValueError(f"the model has several inputs: pass a dict with {names}")
-            inputs = {self.inputs[0].name: inputs}
+            if len(needed) != 1:
+                raise ValueError(
+                    f"the model has several inputs: pass a dict with {', '.join(needed)}"
+                )
+            inputs = {needed[0]: inputs}
         wanted = {spec.name for spec in self.inputs}
-        if set(inputs) != wanted:
+        if not set(needed) <= set(inputs) <= wanted:
             raise ValueError(f"the inputs are {sorted(inputs)}, expected {sorted(wanted)}")
-        feed = {spec.name: np.asarray(inputs[spec.name]) for spec in self.inputs}
+        feed = {s.name: np.asarray(inputs[s.name]) for s in self.inputs if s.name in inputs}
         for spec in self.inputs:
-            spec.check(feed[spec.name])
-        return feed
+            if spec.name in feed:
+                spec.check(feed[spec.name])
+        return self.bundle.shapes.with_masks(feed)
+
+    def prove_buckets(self) -> None:
+        """Run a golden input, padded, in each session that it is not for, and compare.
+
+        A bucket that holds no golden input is run with one that is cut to its size, whose outputs
+        nothing is known about.
+
+        Raises:
+            Refused: An output is not near enough.
+        """
+        names = [spec.name for spec in self.outputs]
+        feeds = [self.bundle.golden_inputs(index) for index in range(self.bundle.goldens)]
+        for number, bucket in enumerate(self.buckets):
+            held = [index for index, feed in enumerate(feeds) if self._takes(bucket, feed)]
+            if not held:
+                self._run_in(number, names, self.bundle.shapes.resized(feeds[0], bucket))
+                continue
+            found_db = self.nearness_db(held[0], self._run_in(number, names, feeds[held[0]]))
+            _check_golden(self.entry, found_db, f" for {shapes.words(bucket)}")
+            if held[0] == 0:
+                self.golden_sqnr_db = min(self.golden_sqnr_db, found_db)
+
+    def _takes(self, bucket: Dict[str, int], feed: Arrays) -> bool:
+        sizes = self._sizes(feed)
+        return bucket == sizes if self._exact else shapes.holds(bucket, sizes)
 
     def golden_db(self, index: int) -> float:
         """Run a golden input and return how near the worst output is, as :func:`closeness_db`."""
@@ -157,13 +196,20 @@ class Model:
 
 
 class Bundle:
-    """A bundle's manifest and golden tensors, read from its folder."""
+    """A bundle's manifest and golden tensors, read from its folder.
 
-    def __init__(self, folder: Path) -> None:
+    Raises:
+        LoadError: The folder is no bundle, or ``cache`` is inside it.
+    """
+
+    def __init__(self, folder: Path, cache: Union[str, Path, None] = None) -> None:
         self.folder = folder
         self.manifest = _read_manifest(folder)
+        self.cache = _cache(folder, self.manifest["name"], cache)
         self.inputs = _specs(self.manifest["inputs"])
         self.outputs = _specs(self.manifest["outputs"])
+        described = self.manifest.get("input_descriptions")
+        self.shapes = shapes.InputShapes(self.inputs, described)
 
     @property
     def goldens(self) -> int:
@@ -200,17 +246,24 @@ class Bundle:
         return array.astype(entry["dtype"], copy=False)
 
 
-def load(bundle: Union[str, Path, None] = None, variant: Optional[str] = None) -> Model:
+def load(
+    bundle: Union[str, Path, None] = None,
+    variant: Optional[str] = None,
+    cache: Union[str, Path, None] = None,
+) -> Model:
     """Return the first variant of the bundle that works on this machine.
 
     Args:
         bundle: The bundle's folder; by default the one that this file lies in.
         variant: Use this variant or none.
+        cache: Where providers keep engines and compiled models, in a folder for each model, runtime
+            and device. By default ``cache`` beside ``releases`` if the bundle was pushed, else
+            under the environment variable EDGEPACK_CACHE or in the user's cache folder.
 
     Raises:
         LoadError: None works, with the reason for each; or the folder is no bundle.
     """
-    opened = Bundle(Path(bundle) if bundle else Path(__file__).resolve().parent)
+    opened = Bundle(Path(bundle) if bundle else Path(__file__).resolve().parent, cache)
     passed_over: List[Tuple[str, str]] = []
     for entry in opened.variants(variant):
         try:
@@ -225,11 +278,11 @@ def load(bundle: Union[str, Path, None] = None, variant: Optional[str] = None) -
 
 
 def _try_variant(bundle: Bundle, entry: Dict[str, Any]) -> Model:
-    check_requirements(entry)
+    check_requirements(entry, bundle.manifest.get("provider_sources"))
     started = time.perf_counter_ns()
-    session = open_session(bundle.folder, entry)
+    sessions = [open_session(bundle, single) for single in single_models(entry)]
     created = time.perf_counter_ns()
-    model = Model(bundle, entry, session)
+    model = Model(bundle, entry, sessions)
     model.session_create_ns = created - started
     feed = bundle.golden_inputs(0)
     try:
@@ -238,111 +291,51 @@ def _try_variant(bundle: Bundle, entry: Dict[str, Any]) -> Model:
         model.first_inference_ns = time.perf_counter_ns() - started
         model.golden_sqnr_db = model.nearness_db(0, outputs)
         _check_golden(entry, model.golden_sqnr_db)
-        _check_share(bundle, entry, session)
+        model.prove_buckets()
+        _check_share(bundle, model)
     except ORT_ERRORS as error:
         raise Refused(f"inference failed: {error}") from error
     return model
 
 
-def _check_golden(entry: Dict[str, Any], found_db: float) -> None:
+def single_models(entry: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Return a variant once for each of its models, with the model's path and digest."""
+    return [{**entry, **bucket} for bucket in entry.get("buckets", [])] or [entry]
+
+
+def _check_golden(entry: Dict[str, Any], found_db: float, which: str = "") -> None:
     limit_db = entry["min_sqnr_db"]
     if found_db < limit_db:
         raise Refused(
-            f"its output is {found_db:.1f} dB near the golden one, {limit_db:.1f} dB are needed"
+            f"its output{which} is {found_db:.1f} dB near the golden one, {limit_db:.1f} dB are"
+            " needed"
         )
 
 
-def check_requirements(entry: Dict[str, Any]) -> None:
-    """Raise Refused if this machine lacks a provider or CPU flag that the variant needs."""
-    available = ort.get_available_providers()
-    for provider in entry["providers"]:
-        if provider["name"] not in available:
-            raise Refused(
-                f"{provider['name']} is not in this onnxruntime (it has {', '.join(available)})"
-            )
-    missing = sorted(set(entry["requires"]["cpu"]) - cpu_flags())
-    if missing:
-        raise Refused(f"this CPU lacks {', '.join(missing)}")
+def open_session(bundle: Bundle, entry: Dict[str, Any], profile_prefix: str = "") -> Any:
+    """Create the session of a variant, of its largest size where it has several models.
 
-
-def open_session(folder: Path, entry: Dict[str, Any], profile_prefix: str = "") -> Any:
-    """Create the session of a variant as its manifest entry says.
-
-    Args:
-        folder: The bundle.
-        entry: The variant's entry in the manifest.
-        profile_prefix: Where onnxruntime's profile goes; none is made if empty.
-
-    Raises:
-        Refused: The session cannot be created, or onnxruntime left the first provider out.
+    See :func:`edgepack_providers.open_session`.
     """
-    providers = session_providers(entry)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = entry["session"]["intra_op_num_threads"]
-    for key, value in session_config(entry).items():
-        options.add_session_config_entry(key, value)
-    if profile_prefix:
-        options.enable_profiling = True
-        options.profile_file_prefix = profile_prefix
-    try:
-        session = ort.InferenceSession(
-            str(folder / entry["model"]),
-            options,
-            providers=[(provider["name"], provider["options"]) for provider in providers],
-            enable_fallback=0,
-        )
-    except ORT_ERRORS as error:
-        raise Refused(f"the session cannot be created: {error}") from error
-    if session.get_providers()[0] != providers[0]["name"]:
-        raise Refused(f"onnxruntime left {providers[0]['name']} out of the session")
-    return session
+    model = bundle.folder / entry["model"]
+    return providers.open_session(model, entry, bundle.cache, profile_prefix)
 
 
-def session_providers(entry: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Return the providers to name: without the CPU where all nodes are to be elsewhere."""
-    providers: List[Dict[str, Any]] = entry["providers"]
-    if wants_no_cpu(entry):
-        return [provider for provider in providers if provider["name"] != CPU]
-    return providers
-
-
-def session_config(entry: Dict[str, Any]) -> Dict[str, str]:
-    """Return the session config entries of a variant on this machine."""
-    config: Dict[str, str] = {}
-    if _is_x86_without_vnni():
-        # The default int8 kernels saturate there; these are exact at half the speed.
-        config["session.x64quantprecision"] = "1"
-    if wants_no_cpu(entry):
-        config["session.disable_cpu_ep_fallback"] = "1"
-    if wants_share(entry):
-        config["session.record_ep_graph_assignment_info"] = "1"
-    config.update(entry["session"]["config"])
-    return config
-
-
-def wants_no_cpu(entry: Dict[str, Any]) -> bool:
-    """Tell whether all nodes have to be on a provider other than the CPU."""
-    return bool(entry["placement"] == "all" and entry["providers"][0]["name"] != CPU)
-
-
-def wants_share(entry: Dict[str, Any]) -> bool:
-    """Tell whether some of the nodes may be on the CPU, but not too many."""
-    return bool(entry["placement"] != "all" and entry["providers"][0]["name"] != CPU)
-
-
-def _check_share(bundle: Bundle, entry: Dict[str, Any], session: Any) -> None:
-    if not wants_share(entry):
+def _check_share(bundle: Bundle, model: Model) -> None:
+    entry = model.entry
+    if not providers.wants_share(entry):
         return
     first = entry["providers"][0]["name"]
-    providers = _assigned_providers(session)
-    if not providers:
-        providers = [node["provider"] for node in profile_nodes(bundle, entry, runs=1)]
-    share = providers.count(first) / len(providers) if providers else 0.0
-    if share < entry["placement"]:
-        raise Refused(
-            f"{first} runs {share:.0%} of the nodes, at least {entry['placement']:.0%} are needed"
-        )
+    by_session = [_assigned_providers(session) for session in model.sessions]
+    if not all(by_session):
+        by_session = [[node["provider"] for node in profile_nodes(bundle, entry, runs=1)]]
+    for found in by_session:
+        share = found.count(first) / len(found) if found else 0.0
+        if share < entry["placement"]:
+            raise Refused(
+                f"{first} runs {share:.0%} of the nodes, at least {entry['placement']:.0%} are"
+                " needed"
+            )
 
 
 def _assigned_providers(session: Any) -> List[str]:
@@ -364,9 +357,14 @@ def profile_nodes(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict
         For each node that ran: name, op, provider, and mean_us over all runs but the first (which
         also allocates), in microseconds. A node that a provider compiled is one node.
     """
+    feed = bundle.golden_inputs(0)
+    if entry.get("buckets"):
+        buckets = [bucket["dims"] for bucket in entry["buckets"]]
+        sizes = bundle.shapes.sizes(shapes.shapes_of(feed))
+        number = shapes.choose(buckets, sizes, exact=bool(entry.get("exact")))
+        entry, feed = single_models(entry)[number], bundle.shapes.padded(feed, buckets[number])
     with tempfile.TemporaryDirectory(prefix="edgepack-profile-") as folder:
-        session = open_session(bundle.folder, entry, os.path.join(folder, "profile"))
-        feed = bundle.golden_inputs(0)
+        session = open_session(bundle, entry, os.path.join(folder, "profile"))
         for _ in range(runs):
             session.run(None, feed)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
@@ -436,58 +434,6 @@ def closeness_db(reference: np.ndarray, output: np.ndarray) -> float:
     return EQUAL_DB if share >= MIN_EQUAL_SHARE else float("-inf")
 
 
-def cpu_flags() -> Set[str]:
-    """Return this CPU's flags as Linux spells them; on macOS, those that have a Linux name."""
-    if platform.system() == "Darwin":
-        return _darwin_flags()
-    flags: Set[str] = set()
-    for line in cpuinfo_lines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            flags.update(value.split())
-    return flags
-
-
-def is_emulated() -> bool:
-    """Tell whether an ARM system runs on an x86 kernel, as under qemu-user: its time is not real.
-
-    An emulator that also emulates /proc/cpuinfo is not noticed.
-    """
-    if platform.machine().lower() not in ("aarch64", "arm64", "armv7l"):
-        return False
-    return any(line.startswith("vendor_id") for line in cpuinfo_lines())
-
-
-def cpuinfo_lines() -> List[str]:
-    """Return the lines of ``/proc/cpuinfo``; none where there is no such file."""
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-# Source: Apple, "Determining instruction set characteristics", and Linux's arm64 elf_hwcaps.
-_DARWIN_NAMES = {
-    "hw.optional.arm.FEAT_DotProd": "asimddp",
-    "hw.optional.arm.FEAT_FP16": "asimdhp",
-    "hw.optional.arm.FEAT_I8MM": "i8mm",
-    "hw.optional.arm.FEAT_BF16": "bf16",
-}
-
-
-def _darwin_flags() -> Set[str]:
-    listed = subprocess.run(
-        ["/usr/sbin/sysctl", "hw.optional"], stdout=subprocess.PIPE, check=False, timeout=10
-    ).stdout.decode("utf-8", "replace")
-    return {name for key, name in _DARWIN_NAMES.items() if f"{key}: 1" in listed}
-
-
-def _is_x86_without_vnni() -> bool:
-    if platform.machine().lower() not in ("x86_64", "amd64", "i686"):
-        return False
-    return not cpu_flags() & {"avx512_vnni", "avx_vnni"}
-
-
 def _specs(entries: Sequence[Dict[str, Any]]) -> List[TensorSpec]:
     return [TensorSpec(entry["name"], entry["dtype"], tuple(entry["shape"])) for entry in entries]
 
@@ -504,3 +450,12 @@ def _read_manifest(folder: Path) -> Dict[str, Any]:
             f" this loader reads {SCHEMA_VERSION}: use the loader that came with the bundle"
         )
     return manifest
+
+
+def _cache(folder: Path, project: str, wanted: Union[str, Path, None]) -> Path:
+    if wanted is None:
+        return providers.cache_root(folder, project)
+    cache, bundle = Path(wanted).expanduser().resolve(), folder.resolve()
+    if bundle == cache or bundle in cache.parents:
+        raise LoadError(f"the cache {cache} is inside the bundle, which nothing may change")
+    return cache

@@ -10,7 +10,8 @@ import pytest
 from edgepack.resources import harness_dir
 
 FILES = sorted(harness_dir().glob("*.py"))
-ALLOWED = {*sys.stdlib_module_names, "numpy", "onnxruntime", "edgepack_loader"}
+OWN = {path.stem for path in FILES}
+ALLOWED = {*sys.stdlib_module_names, "numpy", "onnxruntime", *OWN}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -24,6 +25,8 @@ def test_device_file_imports_only_what_every_device_has(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add(str(node.module).partition(".")[0])
     assert imported <= ALLOWED

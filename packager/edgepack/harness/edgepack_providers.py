@@ -1,0 +1,459 @@
+"""Sessions of this bundle's variants: their execution providers, settings and cache folders.
+
+The loader's other half: here is what makes a session as the manifest says, there what proves that
+it works. onnxruntime takes misspelt settings and absent devices in silence, so names are compared
+first (:mod:`edgepack_names`), and what became of the session is looked at afterwards.
+
+Needs Python 3.8 or newer and onnxruntime; nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Type
+
+# Official builds of onnxruntime 1.29 and newer send telemetry unless this is set before they load.
+# Source: Privacy.md in the onnxruntime 1.31.1 wheel.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as _ort_state
+
+if __package__:
+    from . import edgepack_names as names
+else:
+    import edgepack_names as names  # type: ignore[import-not-found,no-redef]
+
+PRECISE = "session.x64quantprecision"
+CPU = "CPUExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+CACHE = "{cache}"
+"""In a setting's value: the variant's cache folder on this machine."""
+CACHE_VARIABLE = "EDGEPACK_CACHE"
+
+# onnxruntime's exceptions have no common base of their own.
+_ORT_KINDS = [kind for kind in vars(_ort_state).values() if isinstance(kind, type)]
+ORT_ERRORS: Tuple[Type[Exception], ...] = (
+    RuntimeError,
+    ValueError,
+    *(kind for kind in _ORT_KINDS if issubclass(kind, Exception)),
+)
+_PLUGIN_ERRORS: Tuple[Type[Exception], ...] = (
+    *ORT_ERRORS,
+    AttributeError,
+    ImportError,
+    OSError,
+)
+
+Entry = Dict[str, Any]
+"""A variant as the manifest has it."""
+
+
+_STDERR = "what onnxruntime wrote to stderr may say why"
+_LONGEST = 400
+
+
+class Refused(Exception):  # noqa: N818
+    """Why one variant cannot be used here."""
+
+
+def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None) -> None:
+    """Make sure that this machine has the providers and CPU flags that a variant needs.
+
+    A provider that comes as a plugin beside onnxruntime is registered.
+
+    Args:
+        entry: The variant.
+        sources: The manifest's ``provider_sources``: by provider, where a runtime with it is from.
+
+    Raises:
+        Refused: One is missing.
+    """
+    for provider in entry["providers"]:
+        absence = _absence(provider["name"])
+        about = (sources or {}).get(provider["name"], {}).get("about", "")
+        if absence:
+            raise Refused(f"{absence}. {about}" if about else absence)
+    missing = sorted(set(entry["requires"]["cpu"]) - cpu_flags())
+    if missing:
+        raise Refused(f"this CPU lacks {', '.join(missing)}")
+
+
+def _absence(provider: str) -> str:
+    """Return why a provider is not here, or nothing if it is."""
+    available = ort.get_available_providers()
+    package = names.PLUGINS.get(provider)
+    if provider in available or _plugin_devices(provider):
+        return ""
+    if package is None or importlib.util.find_spec(package) is None:
+        return f"{provider} is not in this onnxruntime (it has {', '.join(available)})"
+    _register(provider, package)
+    if not _plugin_devices(provider):
+        return f"{provider} is in the plugin {package}, which lists no device on this machine"
+    return ""
+
+
+def _register(provider: str, package: str) -> None:
+    """Register a plugin's library, once in a process: onnxruntime 1.23 and newer take plugins."""
+    if not hasattr(ort, "register_execution_provider_library"):
+        raise Refused(f"onnxruntime {ort.__version__} does not take the plugin {package}")
+    try:
+        library = importlib.import_module(package).get_library_path()
+        ort.register_execution_provider_library(provider, library)
+    except _PLUGIN_ERRORS as error:
+        if "already registered" not in str(error):
+            raise Refused(f"the plugin {package} does not load: {_line(error)}") from error
+
+
+def _plugin_devices(provider: str) -> List[Any]:
+    """Return the devices that a registered plugin lists; none if the provider is no plugin's."""
+    if provider not in names.PLUGINS or not hasattr(ort, "get_ep_devices"):
+        return []
+    return [device for device in ort.get_ep_devices() if device.ep_name == provider]
+
+
+def open_session(model: Path, entry: Entry, cache: Path, profile_prefix: str = "") -> Any:
+    """Create the session of a variant as its manifest entry says.
+
+    Args:
+        model: The variant's model file.
+        entry: The variant.
+        cache: The folder for caches, as :func:`cache_root` has it.
+        profile_prefix: Where onnxruntime's profile goes; none is made if empty.
+
+    Raises:
+        Refused: A setting is unknown, the session cannot be created, or onnxruntime left the first
+            provider out.
+    """
+    check_settings(entry)
+    entry = with_cache(entry, cache)
+    providers = session_providers(entry)
+    first = providers[0]["name"]
+    try:
+        session = _create(model, _session_options(entry, profile_prefix), providers)
+    except ORT_ERRORS as error:
+        try:
+            # onnxruntime 1.31.1 fails with precise kernels where nodes share an int8 constant. The
+            # golden outputs tell whether the others will do.
+            options = _session_options(entry, profile_prefix, precise=False)
+            session = _create(model, options, providers)
+        except ORT_ERRORS:
+            raise Refused(f"the session cannot be created: {_why(error, first)}") from error
+    if session.get_providers()[0] != first:
+        raise Refused(f"onnxruntime left {first} out of the session; {_STDERR}")
+    return session
+
+
+def _session_options(entry: Entry, profile_prefix: str, *, precise: bool = True) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = entry["session"]["intra_op_num_threads"]
+    config = session_config(entry)
+    if not precise and PRECISE not in entry["session"]["config"]:
+        config.pop(PRECISE, None)
+    for key, value in config.items():
+        options.add_session_config_entry(key, value)
+    if profile_prefix:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile_prefix
+    return options
+
+
+def _why(error: Exception, first: str) -> str:
+    # So ends a session with session.disable_cpu_ep_fallback, whatever kept nodes from the provider.
+    if "fallback to CPU EP has been explicitly disabled" in str(error):
+        return f"{first} does not take every node, or not this machine; {_STDERR}"
+    return _line(error)
+
+
+def _create(model: Path, options: Any, providers: List[Dict[str, Any]]) -> Any:
+    if not any(_plugin_devices(provider["name"]) for provider in providers):
+        pairs = [(provider["name"], provider["options"]) for provider in providers]
+        return ort.InferenceSession(str(model), options, providers=pairs, enable_fallback=0)
+    # A plugin that is listed under 'providers' gives a CPU session in silence (1.31.1, tried).
+    for provider in providers:
+        name = provider["name"]
+        if _plugin_devices(name):
+            device, passed = _plugin_choice(name, provider["options"])
+            options.add_provider_for_devices([device], passed)
+        elif name != CPU:
+            options.add_provider(name, provider["options"])
+    return ort.InferenceSession(str(model), options, enable_fallback=0)
+
+
+def _plugin_choice(provider: str, settings: Dict[str, str]) -> Tuple[Any, Dict[str, str]]:
+    """Return the plugin's device that the options ask for, and the options in its words.
+
+    Source: OpenVINO's devices say "CPU", "GPU", "GPU.0" or "NPU" in ``ov_device``
+    (onnxruntime-ep-openvino 1.8.1, CPU tried); QNN's are known by the kind of hardware, as
+    onnxruntime has it (documentation of onnxruntime-qnn 2, not tried).
+    """
+    if provider == OPENVINO:
+        wanted = settings.get("device_type", "CPU")
+        kinds = {d.ep_metadata.get("ov_device", ""): d for d in _plugin_devices(provider)}
+        settings = openvino_plugin_options(settings)
+    else:
+        wanted = {"cpu": "CPU", "gpu": "GPU"}.get(settings.get("backend_type", ""), "NPU")
+        kinds = {d.device.type.name: d for d in _plugin_devices(provider)}
+    for kind, device in kinds.items():
+        if kind == wanted or kind.startswith(f"{wanted}."):
+            return device, settings
+    raise Refused(f"{provider}'s plugin lists no {wanted} on this machine, only {', '.join(kinds)}")
+
+
+def openvino_plugin_options(settings: Dict[str, str]) -> Dict[str, str]:
+    """Return the classic provider's options as the plugin takes them.
+
+    Raises:
+        Refused: The plugin has no such option.
+    """
+    config = json.loads(settings.get("load_config", "{}"))
+    properties: Dict[str, str] = {}
+    passed: Dict[str, str] = {}
+    for key, value in settings.items():
+        if key in names.OPENVINO_PROPERTIES:
+            properties[names.OPENVINO_PROPERTIES[key]] = value
+        elif key == "precision":
+            properties.update(names.OPENVINO_PRECISIONS[value])
+        elif key == "reshape_input":
+            passed[key] = value
+        elif key not in ("device_type", "load_config"):
+            raise Refused(f"OpenVINO's plugin has no option {key!r}: say it in load_config")
+    device = settings.get("device_type", "CPU").partition(".")[0]
+    if properties:
+        config[device] = {**properties, **config.get(device, {})}
+    if config:
+        passed["load_config"] = json.dumps(config)
+    return passed
+
+
+def session_providers(entry: Entry) -> List[Dict[str, Any]]:
+    """Return the providers to name: without the CPU where all nodes are to be elsewhere."""
+    providers: List[Dict[str, Any]] = entry["providers"]
+    if wants_no_cpu(entry):
+        return [provider for provider in providers if provider["name"] != CPU]
+    return providers
+
+
+def session_config(entry: Entry) -> Dict[str, str]:
+    """Return the session config entries of a variant on this machine."""
+    config: Dict[str, str] = {}
+    if _is_x86_without_vnni():
+        # The default int8 kernels saturate there; these are exact at half the speed.
+        config[PRECISE] = "1"
+    if wants_no_cpu(entry):
+        config["session.disable_cpu_ep_fallback"] = "1"
+    if wants_share(entry):
+        config["session.record_ep_graph_assignment_info"] = "1"
+    config.update(entry["session"]["config"])
+    return config
+
+
+def wants_no_cpu(entry: Entry) -> bool:
+    """Tell whether all nodes have to be on a provider other than the CPU."""
+    return bool(entry["placement"] == "all" and entry["providers"][0]["name"] != CPU)
+
+
+def wants_share(entry: Entry) -> bool:
+    """Tell whether some of the nodes may be on the CPU, but not too many."""
+    return bool(entry["placement"] != "all" and entry["providers"][0]["name"] != CPU)
+
+
+def check_settings(entry: Entry) -> None:
+    """Raise Refused unless onnxruntime knows every setting of a variant."""
+    problems = [
+        names.session_key_problem(key, value) for key, value in entry["session"]["config"].items()
+    ]
+    for provider in entry["providers"]:
+        problems += [
+            names.provider_option_problem(provider["name"], key, value)
+            for key, value in provider["options"].items()
+        ]
+    found = [problem for problem in problems if problem]
+    if found:
+        raise Refused("; ".join(found))
+
+
+def cache_root(bundle: Path, project: str) -> Path:
+    """Return where the caches of a project's models lie; never inside the bundle.
+
+    ``<root>/<project>/cache`` for a bundle that was pushed to ``<root>/<project>/releases/``; else
+    under ``EDGEPACK_CACHE``, or ``edgepack/models`` in the user's cache folder.
+    """
+    releases = bundle.resolve().parent
+    if releases.name == "releases" and releases.parent.name == project:
+        return releases.parent / "cache"
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE]).expanduser().resolve() / project
+    if platform.system() == "Darwin":
+        user = Path.home() / "Library" / "Caches"
+    else:
+        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return user / "edgepack" / "models" / project
+
+
+def with_cache(entry: Entry, cache: Path) -> Entry:
+    """Return a variant with its cache folder in the settings that ask for one; it is made.
+
+    Raises:
+        Refused: The folder cannot be made.
+    """
+    if CACHE not in json.dumps([entry["providers"], entry["session"]["config"]]):
+        return entry
+    folder = cache / entry["model_sha256"] / _runtime_key(entry["providers"][0]["name"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"its cache folder cannot be made: {error}") from error
+    session = {**entry["session"], "config": _filled(entry["session"]["config"], folder)}
+    providers = [
+        {**provider, "options": _filled(provider["options"], folder)}
+        for provider in entry["providers"]
+    ]
+    return {**entry, "session": session, "providers": providers}
+
+
+def _filled(settings: Mapping[str, str], folder: Path) -> Dict[str, str]:
+    return {key: value.replace(CACHE, str(folder)) for key, value in settings.items()}
+
+
+def _runtime_key(provider: str) -> str:
+    """Name what a compiled model depends on: runtime, provider, driver, device."""
+    facts = (
+        f"onnxruntime-{ort.__version__}",
+        provider,
+        provider_version(provider),
+        driver_version(),
+        device_model(),
+    )
+    words = [re.sub(r"[^A-Za-z0-9.+-]+", "-", fact).strip("-.")[:48] for fact in facts]
+    return "_".join(word for word in words if word)
+
+
+def provider_version(provider: str) -> str:
+    """Return the version of what a provider rests on; nothing where only onnxruntime's counts."""
+    for device in _plugin_devices(provider):
+        return str(device.ep_metadata.get("version", ""))
+    if provider == "TensorrtExecutionProvider":
+        return _tensorrt_version()
+    return ""
+
+
+def _tensorrt_version() -> str:
+    """Return TensorRT's version as its library has it, such as 100300 for 10.3.
+
+    Source: ``getInferLibVersion`` of NvInferRuntimeBase.h; the libraries' names end in the major
+    version (not tried with TensorRT).
+    """
+    for name in ("libnvinfer.so.11", "libnvinfer.so.10", "libnvinfer.so.8"):
+        try:
+            return f"TensorRT-{ctypes.CDLL(name).getInferLibVersion()}"
+        except (OSError, AttributeError):
+            continue
+    return ""
+
+
+def driver_version(root: Path = Path("/")) -> str:
+    """Return L4T's version on a Jetson, else that of NVIDIA's driver; nothing without either.
+
+    Source: ``# R36 (release), REVISION: 4.7, ...`` in /etc/nv_tegra_release, and ``NVRM version:
+    NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`` in /proc/driver/nvidia/version.
+    """
+    tegra = _text(root / "etc/nv_tegra_release")
+    found = re.search(r"R(\d+).*REVISION: ([\d.]+)", tegra)
+    if found:
+        return f"L4T-{found[1]}.{found[2]}"
+    nvidia = _text(root / "proc/driver/nvidia/version")
+    found = re.search(r"NVRM version:.*?\s(\d+(?:\.\d+)+)\s", nvidia)
+    return f"NVIDIA-{found[1]}" if found else ""
+
+
+def device_model(root: Path = Path("/")) -> str:
+    """Return what tells this machine's hardware from other hardware that may share its home folder.
+
+    A board's name, else the computer's and processor's, with NVIDIA's GPU where there is one.
+    """
+    board = _text(root / "proc/device-tree/model").strip("\0\n ")
+    if board:
+        return board
+    if platform.system() == "Darwin":
+        return _sysctl("hw.model").partition(":")[2].strip()
+    lines = _text(root / "proc/cpuinfo").splitlines()
+    processors = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    gpus = [
+        _text(Path(path)) for path in glob.glob(f"{root}/proc/driver/nvidia/gpus/*/information")
+    ]
+    models = [found[1] for found in (re.search(r"Model:\s*(.+)", text) for text in gpus) if found]
+    return " ".join([*models[:1], *processors[:1]])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _line(error: Exception) -> str:
+    """Return an error's beginning and end, where the cause is, as one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= _LONGEST else f"{text[:80]} ... {text[80 - _LONGEST :]}"
+
+
+def cpu_flags() -> Set[str]:
+    """Return this CPU's flags as Linux spells them; on macOS, those that have a Linux name."""
+    if platform.system() == "Darwin":
+        listed = _sysctl("hw.optional")
+        return {name for key, name in _DARWIN_NAMES.items() if f"{key}: 1" in listed}
+    flags: Set[str] = set()
+    for line in cpuinfo_lines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            flags.update(value.split())
+    return flags
+
+
+def is_emulated() -> bool:
+    """Tell whether an ARM system runs on an x86 kernel, as under qemu-user: its time is not real.
+
+    An emulator that also emulates /proc/cpuinfo is not noticed.
+    """
+    if platform.machine().lower() not in ("aarch64", "arm64", "armv7l"):
+        return False
+    return any(line.startswith("vendor_id") for line in cpuinfo_lines())
+
+
+def cpuinfo_lines() -> List[str]:
+    """Return the lines of ``/proc/cpuinfo``; none where there is no such file."""
+    return _text(Path("/proc/cpuinfo")).splitlines()
+
+
+# Source: Apple, "Determining instruction set characteristics", and Linux's arm64 elf_hwcaps.
+_DARWIN_NAMES = {
+    "hw.optional.arm.FEAT_DotProd": "asimddp",
+    "hw.optional.arm.FEAT_FP16": "asimdhp",
+    "hw.optional.arm.FEAT_I8MM": "i8mm",
+    "hw.optional.arm.FEAT_BF16": "bf16",
+}
+
+
+def _sysctl(name: str) -> str:
+    argv = ["/usr/sbin/sysctl", name]
+    return subprocess.run(argv, stdout=subprocess.PIPE, check=False, timeout=10).stdout.decode(
+        "utf-8", "replace"
+    )
+
+
+def _is_x86_without_vnni() -> bool:
+    if platform.machine().lower() not in ("x86_64", "amd64", "i686"):
+        return False
+    return not cpu_flags() & {"avx512_vnni", "avx_vnni"}
