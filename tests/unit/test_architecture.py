@@ -12,7 +12,7 @@ PACKAGE = Path(edgepack.__file__).parent
 LAYERS = [
     {"errors", "resources", "machine", "clock", "terminal", "harness", "worker", "__init__"},
     {"yaml_source", "yaml_problems", "processes", "progress"},
-    {"render", "profile", "project", "model", "data", "statistics"},
+    {"render", "profile", "grades", "project", "model", "data", "statistics", "reduced_runtime"},
     {"plan", "bundle", "devices", "backends", "steps", "accuracy"},
     {"build", "bench", "results", "inspection", "verification", "scaffold"},
     {"demo", "demo_server", "api"},

@@ -1,0 +1,98 @@
+"""How to build an onnxruntime that holds just the operators a bundle's ``.ort`` models need."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+System = Literal["android", "ios", "linux", "macos"]
+"""What a device runs, as profiles say it."""
+
+_REPOSITORY = "https://github.com/microsoft/onnxruntime"
+_NO_TELEMETRY_SINCE = (1, 30)
+_WITHOUT_EXCEPTIONS = ("--disable_exceptions", "--disable_rtti")
+
+_FOR_SYSTEM: dict[System, tuple[str, ...]] = {
+    "android": (
+        "--android",
+        '--android_sdk_path "$ANDROID_HOME"',
+        '--android_ndk_path "$ANDROID_NDK_HOME"',
+        "--android_abi arm64-v8a",
+        "--android_api 24",
+        "--build_shared_lib",
+        "--build_java",
+        *_WITHOUT_EXCEPTIONS,
+    ),
+    "ios": (
+        "--ios",
+        "--use_xcode",
+        "--apple_sysroot iphoneos",
+        "--osx_arch arm64",
+        "--apple_deploy_target 15.1",
+        "--build_apple_framework",
+        *_WITHOUT_EXCEPTIONS,
+    ),
+    # The Python package needs exceptions and run-time types.
+    "linux": ("--build_wheel",),
+    "macos": ("--build_wheel",),
+}
+
+
+def build_command(
+    system: System,
+    version: str,
+    *,
+    config: str = "required_operators.config",
+    extended: bool = False,
+    ml_operators: bool = False,
+) -> tuple[str, ...]:
+    """Return the shell lines that build a reduced onnxruntime, in order.
+
+    For Android they give an AAR for arm64-v8a and want ``ANDROID_HOME`` and ``ANDROID_NDK_HOME``
+    set; for iOS, on a Mac with Xcode, a framework for devices; for Linux and macOS a Python wheel
+    for the machine they run on. What they build loads ``.ort`` files alone, and no other operators
+    than those listed. We have built none of them.
+
+    Args:
+        system: What the library is for.
+        version: Of onnxruntime: the one that wrote the ``.ort`` file, or a newer one. A reader
+            takes the format versions before its own, not those after it
+            (https://github.com/microsoft/onnxruntime/issues/20670).
+        config: The list of operators, as a path that the build finds, which runs in onnxruntime's
+            folder; it goes into the line as it is.
+        extended: Needed by ``runtime`` style files, and by providers that compile (CoreML, NNAPI).
+        ml_operators: Keep what the domain ``ai.onnx.ml`` needs: set it if the list has that domain.
+
+    Sources, all read 2026-11-21: ``docs/build/custom.md``, ``docs/build/android.md`` and
+    ``docs/build/ios.md`` of onnxruntime's documentation; ``tools/ci_build/build_args.py`` of 2026
+    and the build settings of the mobile packages (``default_mobile_aar_build_settings.json``,
+    ``default_mobile_ios_framework_build_settings.json``) for the options' names;
+    ``reduced_build_config_parser.py`` 1.31.1, which ignores the types without ``flatbuffers``;
+    ``build_apple_framework.py`` for ``--apple_sysroot``. Android API level 24 and iOS 15.1 are
+    what the official packages of 2026 ask for. ``--no_telemetry`` is from pull request 29911
+    (July 2026) and is seen used with 1.30.0; whether 1.29 has it was not found, so it is left out
+    there, and the loaders' ``ORT_DISABLE_TELEMETRY=1`` stays needed.
+    """
+    minimal = "--minimal_build extended" if extended else "--minimal_build"
+    options = [
+        "--config MinSizeRel",
+        "--parallel",
+        "--skip_tests",
+        minimal,
+        f"--include_ops_by_config {config}",
+        "--enable_reduced_operator_type_support",
+    ]
+    if not ml_operators:
+        options.append("--disable_ml_ops")
+    if _release(version) >= _NO_TELEMETRY_SINCE:
+        options.append("--no_telemetry")
+    return (
+        f"git clone --depth 1 --recurse-submodules --branch v{version} {_REPOSITORY}",
+        "cd onnxruntime",
+        "python3 -m pip install flatbuffers",
+        " ".join(["./build.sh", *options, *_FOR_SYSTEM[system]]),
+    )
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
