@@ -1,12 +1,20 @@
 """Backends: what each execution provider takes. One module each, in one dict.
 
-A backend module has these names: ``NAME``, ``PROVIDERS`` (the execution providers it may list),
-``RECIPES`` (what it can run) and ``check(model: Path) -> list[Finding]``, which loads heavy
-libraries and therefore runs in a worker process.
+:class:`~edgepack.backends.base.Backend` says which names a module has.
 """
 
-from types import ModuleType
+from edgepack.backends import acl, coreml, cpu, cuda, nnapi, openvino, qnn, tensorrt, xnnpack
+from edgepack.backends.base import Backend
 
-from edgepack.backends import cpu
-
-BACKENDS: dict[str, ModuleType] = {cpu.NAME: cpu}
+BACKENDS: dict[str, Backend] = {
+    acl.NAME: acl,
+    coreml.NAME: coreml,
+    cpu.NAME: cpu,
+    cuda.NAME: cuda,
+    nnapi.NAME: nnapi,
+    openvino.NAME: openvino,
+    qnn.NAME: qnn,
+    tensorrt.NAME: tensorrt,
+    xnnpack.NAME: xnnpack,
+}
+"""Every backend by the name that profiles use."""

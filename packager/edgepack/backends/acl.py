@@ -1,0 +1,161 @@
+"""ACL, Arm's Compute Library: a few kernels beside those of the CPU, in builds of one's own.
+
+It takes nodes by kernel, one by one, and asks more of convolutions and matrix products: known
+shapes, constant weights. From the sources, onnxruntime of 2024 (stored copies, looked up
+2026-11-21; nothing was tried): ``core/providers/acl/acl_execution_provider.cc``, ``nn/conv.cc``,
+``math/matmul.cc``. Kernels were registered for the opsets of years ago: from opset 13 on, Relu,
+Gemm, Concat and BatchNormalization stay on the CPU, and from 22 on, Conv does too.
+
+Of int8, this is inferred, not read: ACL is given the float operator of a QDQ group, which
+onnxruntime makes a QLinearConv afterwards, for which ACL has a kernel (per tensor); what becomes
+another quantized operator has none and stays on the CPU. It may even be that a session cannot be
+made then: the device's check says.
+
+The recipe fp16 is left out: Conv and MatMul alone have float16 kernels, and around each of them the
+CPU would convert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.builder_rules import (
+    EXPORT,
+    FIX_DIMENSIONS,
+    MAKE_CONSTANT,
+    ON_THE_CPU,
+    Rule,
+    attribute,
+    constant_inputs,
+    first_refusal,
+    input_name,
+    shape_of,
+    words,
+)
+from edgepack.backends.op_table import kernel_refusal, read_table
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, node_units, spread
+from edgepack.model.graph import Graph
+from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+
+NAME: BackendName = "acl"
+PROVIDER = "ACLExecutionProvider"
+PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
+RECIPES: frozenset[Recipe] = frozenset({"fp32", "int8-static"})
+FORMATS = frozenset({"onnx"})
+STATIC_SHAPES = False
+"""Convolutions and matrix products alone want known shapes."""
+REWRITES: tuple[str, ...] = ()
+LAST_REWRITES: tuple[str, ...] = ()
+FLOAT32_OPS: frozenset[str] = frozenset()
+PER_TENSOR_OPS: tuple[str, ...] = ()
+QUANTIZES_EVERY_OP = False
+
+_PER_TENSOR = "quantize with per_channel: false"
+
+
+def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Refuse dialects that no QLinearConv kernel of ACL serves.
+
+    Source: the registrations in ``acl_execution_provider.cc``, and ``ParseConv`` in
+    ``nn/conv.cc``, which refuses one scale per channel.
+    """
+    del device
+    dialect = variant.dialect
+    if dialect is None:
+        return []
+    found = []
+    if dialect.activations == "uint16":
+        problem = "ACL has kernels for int8 and uint8 activations, not for uint16"
+        found.append(Misfit(("dialect", "activations"), problem, "write activations: uint8"))
+    if dialect.activations == "int8" and dialect.weights == "uint8":
+        problem = "onnxruntime runs int8 activations with uint8 weights as float"
+        found.append(Misfit(("dialect", "weights"), problem, "write weights: int8"))
+    if dialect.per_channel:
+        problem = "ACL does not take weights with one scale per channel"
+        found.append(Misfit(("dialect", "per_channel"), problem, "write per_channel: false"))
+    if dialect.bias == "float32":
+        problem = "onnxruntime runs a quantized convolution with a float bias as float"
+        found.append(Misfit(("dialect", "bias"), problem, "write bias: int32"))
+    return found
+
+
+def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+    """Return the nodes that ACL leaves to the CPU."""
+    del variant
+    return spread(
+        {unit: refusal for unit in node_units(graph) if (refusal := _refusal(graph, unit))}
+    )
+
+
+def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    if unit.target.op in (QUANTIZE, DEQUANTIZE):
+        return Refusal("no int8 operator that ACL takes is beside it", ON_THE_CPU)
+    if unit.is_group and unit.op != "Conv":
+        reason = f"onnxruntime makes a quantized {unit.op} of it, which ACL has no kernel for"
+        return Refusal(reason, ON_THE_CPU)
+    rules = _RULES.get(unit.op, ())
+    return kernel_refusal(read_table(NAME), graph, unit.target) or first_refusal(rules, graph, unit)
+
+
+def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    for place in (0, 1):
+        name = input_name(unit, place)
+        if not graph.is_static(name):
+            reason = f"{name!r} has {words(graph.shape(name))}; all of it must be known"
+            return Refusal(reason, FIX_DIMENSIONS)
+    return None
+
+
+def _convolution(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    shape, weights = shape_of(graph, unit) or (), shape_of(graph, unit, 1) or ()
+    if not 3 <= len(weights) <= 4 or len(shape) != len(weights):
+        return Refusal(f"it is {max(len(weights) - 2, 0)}-D; taken are 1-D and 2-D", EXPORT)
+    if attribute(unit, "group", 1) not in (1, shape[1]):
+        return Refusal("its groups are neither one nor one per channel", EXPORT)
+    return None
+
+
+def _int8_layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    first, weights, *_ = unit.inputs
+    if not weights.is_quantized:
+        return None
+    scales = graph.constants.get(weights.scale)
+    if scales is None:
+        return Refusal("the scale of its weights is computed, but must be constant", MAKE_CONSTANT)
+    if scales.size > 1:
+        return Refusal("its weights have one scale per channel", _PER_TENSOR)
+    found = [graph.dtype(first.tensor), graph.dtype(weights.tensor)]
+    if not set(found) <= {"int8", "uint8"}:
+        return Refusal(f"it has {found[0]} activations with {found[1]} weights", EXPORT)
+    if attribute(unit, "group", 1) != 1 and found[0] != found[1]:
+        reason = f"it is depthwise, with {found[0]} activations and {found[1]} weights"
+        return Refusal(reason, "quantize activations and weights alike")
+    return None
+
+
+def _batches(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    first, second = shape_of(graph, unit) or (), shape_of(graph, unit, 1) or ()
+    if not first or not second:
+        return Refusal("one of its inputs is a single number", EXPORT)
+    batch, other = _product(first[:-2]), _product(second[:-2])
+    if other in (1, batch):
+        return None
+    return Refusal(f"it broadcasts {batch} matrices with {other}", EXPORT)
+
+
+def _product(shape: Sequence[int | str]) -> int:
+    result = 1
+    for size in shape:
+        result *= int(size)
+    return result
+
+
+_CONVOLUTION: tuple[Rule, ...] = (_known, constant_inputs(W=1, B=2), _convolution, _int8_layout)
+_RULES: Mapping[str, Sequence[Rule]] = {
+    "Conv": _CONVOLUTION,
+    "QLinearConv": _CONVOLUTION,
+    "com.microsoft:NhwcConv": (_known, constant_inputs(W=1, B=2)),
+    "MatMul": (_known, _batches),
+    "com.microsoft:FusedMatMul": (_known, _batches),
+}

@@ -1,0 +1,141 @@
+"""Rules that onnxruntime's compiling providers share: what a node must be for a builder to take it.
+
+A rule gets the graph and a node unit, and returns a :class:`~edgepack.backends.base.Refusal` or
+None. The backends say which rules hold for which operator, and from where they know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgepack.backends.base import Refusal
+from edgepack.backends.qdq import NodeUnit
+from edgepack.model.graph import Graph
+
+Rule = Callable[[Graph, NodeUnit], Refusal | None]
+
+ON_THE_CPU = "it runs on the CPU; if that splits the model too much, export it differently"
+EXPORT = "export the model so, or leave the node to the CPU"
+MAKE_CONSTANT = "export the model with that input as a constant (an initializer)"
+FIX_DIMENSIONS = "write the dimensions under 'dims' in edgepack.yaml: edgepack then fixes them"
+
+
+def first_refusal(rules: Iterable[Rule], graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Return what the first rule that is not kept says."""
+    return next((found for rule in rules if (found := rule(graph, unit))), None)
+
+
+def input_name(unit: NodeUnit, place: int) -> str:
+    """Return the name of an input; nothing where it is left out."""
+    return unit.inputs[place].tensor if place < len(unit.inputs) else ""
+
+
+def shape_of(graph: Graph, unit: NodeUnit, place: int = 0) -> tuple[int | str, ...] | None:
+    """Return an input's shape; None where it has no known rank."""
+    return graph.shape(input_name(unit, place))
+
+
+def values_of(graph: Graph, unit: NodeUnit, place: int) -> list[Any] | None:
+    """Return a constant input's values, flat; None where it is left out or not constant."""
+    array = graph.constants.get(input_name(unit, place))
+    return None if array is None else list(np.ravel(array).tolist())
+
+
+def attribute(unit: NodeUnit, name: str, default: Any) -> Any:  # noqa: ANN401
+    """Return an attribute of the operator, or what ONNX says it is without one."""
+    return unit.target.attributes.get(name, default)
+
+
+def words(shape: Sequence[int | str] | None) -> str:
+    """Return a shape as text."""
+    return "no known shape" if shape is None else f"shape [{', '.join(map(str, shape))}]"
+
+
+def rank_in(*ranks: int) -> Rule:
+    """The first input has one of these ranks."""
+    allowed = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
+
+    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+        shape = shape_of(graph, unit)
+        if shape is not None and len(shape) in ranks:
+            return None
+        reason = f"{input_name(unit, 0)!r} has {words(shape)}; its rank must be {allowed}"
+        return Refusal(reason, EXPORT)
+
+    return rule
+
+
+def constant_inputs(**places: int) -> Rule:
+    """Inputs that are there are constants. Keywords: what ONNX calls them, to their place."""
+
+    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+        for name, place in places.items():
+            tensor = input_name(unit, place)
+            if tensor and not graph.is_constant(tensor):
+                return Refusal(
+                    f"the input {name!r} is computed, but must be constant", MAKE_CONSTANT
+                )
+        return None
+
+    return rule
+
+
+def attribute_in(name: str, default: Any, *allowed: Any) -> Rule:  # noqa: ANN401
+    """An attribute has one of these values."""
+
+    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+        del graph
+        found = attribute(unit, name, default)
+        if found in allowed:
+            return None
+        wanted = " or ".join(repr(value) for value in allowed)
+        return Refusal(f"{name} is {found!r}; it must be {wanted}", EXPORT)
+
+    return rule
+
+
+def all_ones(name: str) -> Rule:
+    """An attribute that is a list, such as ``dilations``, has nothing but ones."""
+
+    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+        del graph
+        found = attribute(unit, name, [1])
+        return None if set(found) <= {1} else Refusal(f"{name} are {found}; they must be 1", EXPORT)
+
+    return rule
+
+
+def kernel_2d(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """A pool's window has two dimensions."""
+    del graph
+    found = attribute(unit, "kernel_shape", [1, 1])
+    return (
+        None
+        if len(found) == 2
+        else Refusal(f"its window is {len(found)}-D; it must be 2-D", EXPORT)
+    )
+
+
+def one_output(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Only the first output is used: no indices of a MaxPool, no statistics of a training graph."""
+    del graph
+    made = [name for name in unit.target.outputs if name]
+    return None if len(made) == 1 else Refusal(f"it makes {len(made)} outputs, not 1", EXPORT)
+
+
+def opset_from(least: int) -> Rule:
+    """The model has at least this opset: older ones write the operator in another way."""
+
+    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+        del unit
+        if graph.opset >= least:
+            return None
+        return Refusal(
+            f"opset {graph.opset} writes it in an old way; opset {least} or newer is taken",
+            f"export the model with opset {least} or newer",
+        )
+
+    return rule

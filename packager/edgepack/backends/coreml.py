@@ -1,0 +1,547 @@
+"""Apple's CoreML, on iOS and macOS: float32 and float16, never int8.
+
+Which operators it has is read from the installed onnxruntime
+(:mod:`edgepack.backends.wheel_tables`), for the model format that the provider option
+``ModelFormat`` names: NeuralNetwork unless given, or MLProgram. What the nodes must be is read from
+the op builders, ``core/providers/coreml/builders/impl`` of onnxruntime main, 2023 to 2026 as each
+file was stored (looked up 2026-11-21); 1.31.1's own were not at hand.
+
+Not predicted: weights in external files (refused by onnxruntime), and on which unit (CPU, GPU or
+Neural Engine) CoreML runs an operator that it takes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Literal
+
+from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.builder_rules import (
+    EXPORT,
+    FIX_DIMENSIONS,
+    MAKE_CONSTANT,
+    ON_THE_CPU,
+    Rule,
+    all_ones,
+    attribute,
+    attribute_in,
+    constant_inputs,
+    first_refusal,
+    input_name,
+    kernel_2d,
+    one_output,
+    opset_from,
+    rank_in,
+    shape_of,
+    values_of,
+    words,
+)
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
+from edgepack.backends.wheel_tables import OpTable, op_table
+from edgepack.model.graph import Graph
+from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+
+NAME: BackendName = "coreml"
+PROVIDER = "CoreMLExecutionProvider"
+PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
+RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16"})
+# A fixed .ort file holds fused operators of the CPU, most of which CoreML does not have.
+FORMATS = frozenset({"onnx", "ort-runtime"})
+STATIC_SHAPES = False
+"""Dynamic shapes are taken (slowly), unless the option RequireStaticInputShapes is 1."""
+REWRITES: tuple[str, ...] = ("flatten-to-reshape", "fold-batch-norm")
+LAST_REWRITES: tuple[str, ...] = ("coreml-cache-key",)
+FLOAT32_OPS: frozenset[str] = frozenset()
+PER_TENSOR_OPS: tuple[str, ...] = ()
+QUANTIZES_EVERY_OP = False
+
+Format = Literal["NeuralNetwork", "MLProgram"]
+
+MAX_RANK = 5
+"""Of every input (helper.cc, ``IsInputSupported``; coremltools issue 832)."""
+MAX_CONV_DIMENSION = 16384
+"""Of input and weights of convolutions (helper.cc, ``CheckShapeForConvMemoryLimit``)."""
+
+_REWRITTEN = {
+    "Flatten": "edgepack rewrites Flatten as Reshape (flatten-to-reshape) where the shape is known",
+    "BatchNormalization": "edgepack folds it into the convolution before it (fold-batch-norm)",
+}
+
+
+def model_format(variant: Variant) -> Format:
+    """Return what the variant's provider option ``ModelFormat`` says.
+
+    Source: coreml_options.cc: NeuralNetwork where the option is left out.
+    """
+    return "MLProgram" if _option(variant, "ModelFormat") == "MLProgram" else "NeuralNetwork"
+
+
+def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Refuse float16 models in the NeuralNetwork format, where they stay on the CPU."""
+    del device
+    if variant.recipe != "fp16" or model_format(variant) == "MLProgram":
+        return []
+    problem = "CoreML's NeuralNetwork format takes no float16 models: all would run on the CPU"
+    hint = f"give {PROVIDER} the option ModelFormat: MLProgram"
+    return [Misfit(("providers",), problem, hint)]
+
+
+def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+    """Return the nodes that CoreML does not take, by index, each with the reason.
+
+    Raises:
+        ToolError: The installed onnxruntime has no list of CoreML's operators.
+    """
+    chosen = model_format(variant)
+    static = _option(variant, "RequireStaticInputShapes") == "1"
+    found = {}
+    for node in graph.nodes:
+        if refusal := _refusal(graph, single(node), chosen, static=static):
+            found[node.index] = refusal
+    return found
+
+
+def table_of(chosen: Format) -> OpTable:
+    """Return the list of operators of a model format.
+
+    Raises:
+        ToolError: The installed onnxruntime has no such list.
+    """
+    if chosen == "MLProgram":
+        return op_table("coreml_supported_mlprogram_ops")
+    return op_table("coreml_supported_neuralnetwork_ops")
+
+
+def _option(variant: Variant, key: str) -> str:
+    return next((p.options.get(key, "") for p in variant.providers if p.name == PROVIDER), "")
+
+
+def _refusal(graph: Graph, unit: NodeUnit, chosen: Format, *, static: bool) -> Refusal | None:
+    if unit.op in (QUANTIZE, DEQUANTIZE) or "QLinear" in unit.op:
+        return Refusal("CoreML takes no quantized tensors", "use fp32 or fp16 with CoreML")
+    if unit.op not in table_of(chosen):
+        return Refusal(f"CoreML's {chosen} has no {unit.op}", _REWRITTEN.get(unit.op, ON_THE_CPU))
+    rules = _PROGRAM_RULES if chosen == "MLProgram" else _NETWORK_RULES
+    general = (*((_fixed,) if static else ()), _shapes, _dtype(chosen))
+    return first_refusal((*general, *rules.get(unit.op, ())), graph, unit)
+
+
+# --- shapes and dtypes ------------------------------------------------------------------------
+
+
+def _fixed(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """With RequireStaticInputShapes, all inputs have known dimensions."""
+    for value in unit.inputs:
+        if value.tensor and not graph.is_static(value.tensor):
+            reason = f"{value.tensor!r} has {words(graph.shape(value.tensor))}, and the option"
+            return Refusal(f"{reason} RequireStaticInputShapes is 1", FIX_DIMENSIONS)
+    return None
+
+
+def _shapes(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Every input has a rank of up to 5 and no dimension of 0 (helper.cc, ``IsInputSupported``)."""
+    for value in unit.inputs:
+        if not value.tensor:
+            continue
+        shape = graph.shape(value.tensor)
+        if shape is None:
+            return Refusal(f"the rank of {value.tensor!r} is not known", FIX_DIMENSIONS)
+        if len(shape) > MAX_RANK:
+            reason = (
+                f"{value.tensor!r} has {words(shape)}; CoreML takes up to {MAX_RANK} dimensions"
+            )
+            return Refusal(reason, EXPORT)
+        # Resize may have an empty 'roi' or 'scales'.
+        if 0 in shape and unit.op != "Resize":
+            return Refusal(f"{value.tensor!r} is empty: {words(shape)}", EXPORT)
+    return None
+
+
+_PROGRAM = f"give {PROVIDER} the option ModelFormat: MLProgram"
+_NUMBERS = frozenset({"float32", "float16", "int64"})
+
+
+def _dtypes(op: str, chosen: Format) -> frozenset[str]:
+    """Return what the first input of an operator may be."""
+    if op in ("And", "Where"):
+        return frozenset({"bool"})
+    if chosen == "MLProgram":
+        return _NUMBERS | {"int32"} if op in ("Cast", "Shape") else _NUMBERS
+    if op == "Cast":
+        return frozenset({"int64"})
+    return frozenset({"float32", "int64"} if op in ("Gather", "Slice") else {"float32"})
+
+
+def _dtype(chosen: Format) -> Rule:
+    """The first input is float32, in an MLProgram float16 or int64, of few operators another.
+
+    Source: base_op_builder.cc, ``IsInputDtypeSupport``, and the builders that override it; that
+    MLProgram takes int64 was read in a tree of March 2026 (1.24).
+    """
+
+    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+        name = input_name(unit, 0)
+        allowed = _dtypes(unit.op, chosen)
+        if not name or graph.dtype(name) in allowed:
+            return None
+        reason = f"the input {name!r} is {graph.dtype(name) or 'of no known type'};"
+        takes = " or ".join(sorted(allowed, reverse=True))
+        return Refusal(f"{reason} {chosen} takes {takes} there", _dtype_remedy(graph.dtype(name)))
+
+    return rule
+
+
+def _dtype_remedy(dtype: str) -> str:
+    return _PROGRAM if dtype == "float16" else ON_THE_CPU
+
+
+# --- rules of operators -----------------------------------------------------------------------
+
+
+def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """1-D or 2-D, of up to 16384 in each dimension, the kernel as the weights say it."""
+    weights = shape_of(graph, unit, 1)
+    if weights is None or len(weights) not in (3, 4):
+        return Refusal(f"its weights have {words(weights)}; CoreML has 1-D and 2-D here", EXPORT)
+    for shape in (weights, shape_of(graph, unit) or ()):
+        if any(isinstance(size, int) and size > MAX_CONV_DIMENSION for size in shape):
+            reason = f"{words(shape)} has a dimension over {MAX_CONV_DIMENSION}"
+            return Refusal(reason, "run it on smaller inputs")
+    kernel = attribute(unit, "kernel_shape", list(weights[2:]))
+    if list(kernel) != list(weights[2:]):
+        return Refusal(f"kernel_shape {kernel} is not that of the weights", EXPORT)
+    return None
+
+
+def _conv_transpose(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Pads all equal, no output_shape or output_padding (convtranspose_op_builder.cc)."""
+    del graph
+    pads = attribute(unit, "pads", [0])
+    if attribute(unit, "output_shape", None) or any(attribute(unit, "output_padding", [])):
+        return Refusal("output_shape and output_padding are not taken", EXPORT)
+    if len(set(pads)) > 1:
+        return Refusal(f"pads are {pads}; they must all be the same", EXPORT)
+    return None
+
+
+def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """A x B + C, C one value or a row (gemm_op_builder.cc)."""
+    if not input_name(unit, 2):
+        return None
+    weights, shape = shape_of(graph, unit, 1) or (0, 0), shape_of(graph, unit, 2)
+    columns = weights[0 if attribute(unit, "transB", 0) else 1]
+    if shape in ((), (1,), (columns,), (1, columns)):
+        return None
+    return Refusal(f"C has {words(shape)}; it must be one value or a row of {columns}", EXPORT)
+
+
+def _matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    shapes = [shape_of(graph, unit, place) for place in (0, 1)]
+    if all(shape is not None and len(shape) == 2 for shape in shapes):
+        return None
+    reason = f"A has {words(shapes[0])} and B {words(shapes[1])}; NeuralNetwork takes matrices"
+    return Refusal(reason, _PROGRAM)
+
+
+def _prelu(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Slopes of shape [C, 1, 1], or one (activation_op_builder.cc)."""
+    shape, slope = shape_of(graph, unit) or (), shape_of(graph, unit, 1) or ()
+    count = prod(int(size) for size in slope)
+    if count != 1 and not (len(slope) == 3 and slope[1:] == (1, 1)):
+        return Refusal(f"its slope has {words(slope)}; it must be [C, 1, 1] or one value", EXPORT)
+    if count == 1 and shape[-3] == 1:
+        return Refusal("one slope for one channel makes CoreML crash", EXPORT)
+    return None
+
+
+def _reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """To up to 5 dimensions (reshape_op_builder.cc)."""
+    wanted = values_of(graph, unit, 1) or []
+    if not wanted or len(wanted) > MAX_RANK:
+        return Refusal(
+            f"its new shape is {wanted}; CoreML takes 1 to {MAX_RANK} dimensions", EXPORT
+        )
+    if attribute(unit, "allowzero", 0) and 0 in wanted:
+        return Refusal("its new shape has a 0 that allowzero takes literally", EXPORT)
+    shape = shape_of(graph, unit) or ()
+    kept = [shape[k] for k, size in enumerate(wanted) if size == 0 and k < len(shape)]
+    if any(not isinstance(size, int) for size in kept):
+        return Refusal("its new shape keeps a dimension that is not fixed", FIX_DIMENSIONS)
+    return None
+
+
+def _static_input(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    name = input_name(unit, 0)
+    if graph.is_static(name):
+        return None
+    return Refusal(f"{name!r} has {words(graph.shape(name))}, but must be fixed", FIX_DIMENSIONS)
+
+
+def _pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Only the last two dimensions grow, by a constant that is given (pad_op_builder.cc)."""
+    if not input_name(unit, 2):
+        return Refusal("it has no constant_value; CoreML needs one", EXPORT)
+    rank = len(shape_of(graph, unit) or ())
+    pads = values_of(graph, unit, 1) or []
+    axes = values_of(graph, unit, 3) or list(range(rank))
+    if any(size < 0 for size in pads):
+        return Refusal("it cuts off: negative pads are not taken", EXPORT)
+    starts, ends = pads[: len(axes)], pads[len(axes) :]
+    for axis, *both in zip(axes, starts, ends, strict=True):
+        if axis % rank < rank - 2 and any(both):
+            return Refusal("it pads other dimensions than the last two", EXPORT)
+    return None
+
+
+def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Into two or more parts, of a size that is known (split_op_builder.cc)."""
+    shape = shape_of(graph, unit) or ()
+    parts = values_of(graph, unit, 1)
+    count = len(parts) if parts is not None else len(unit.target.outputs)
+    if count < 2:
+        return Refusal("it makes fewer than 2 parts", EXPORT)
+    if isinstance(shape[attribute(unit, "axis", 0)], int):
+        return None
+    return Refusal(f"it splits a dimension that is not fixed: {words(shape)}", FIX_DIMENSIONS)
+
+
+def _concat(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """NeuralNetwork joins 4-D tensors along their channels alone (concat_op_builder.cc)."""
+    rank = len(shape_of(graph, unit) or ())
+    if rank == 4 and attribute(unit, "axis", 1) in (1, -3):
+        return None
+    reason = f"it joins along axis {attribute(unit, 'axis', 1)} of rank {rank}"
+    return Refusal(f"{reason}; NeuralNetwork joins channels of rank 4", _PROGRAM)
+
+
+def _two_or_more(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    del graph
+    return None if len(unit.inputs) > 1 else Refusal("it joins one tensor alone", EXPORT)
+
+
+def _unsqueeze(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    axes = values_of(graph, unit, 1) or attribute(unit, "axes", [])
+    rank = len(shape_of(graph, unit) or ()) + len(axes)
+    if rank <= MAX_RANK:
+        return None
+    return Refusal(f"its output has rank {rank}; CoreML takes up to {MAX_RANK}", EXPORT)
+
+
+def _cast_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """NeuralNetwork casts only the result of an ArgMax, to int32 (cast_op_builder.cc)."""
+    maker = graph.producers.get(input_name(unit, 0))
+    if maker is not None and maker.op == "ArgMax" and attribute(unit, "to", 0) == 6:
+        return None
+    return Refusal("NeuralNetwork casts nothing but an ArgMax to int32", ON_THE_CPU)
+
+
+def _cast_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """MLProgram casts to float32, float16, int32 or int64 (cast_op_builder.cc)."""
+    del graph
+    if attribute(unit, "to", 0) in (1, 6, 7, 10):
+        return None
+    return Refusal("it casts to a type that CoreML does not have", ON_THE_CPU)
+
+
+def _nearest_floor(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Nearest rounds down (resize_op_builder.cc, as all about Resize)."""
+    del graph
+    rounding = attribute(unit, "nearest_mode", "round_prefer_floor")
+    if attribute(unit, "mode", "nearest") != "nearest" or rounding == "floor":
+        return None
+    return Refusal(f"nearest_mode is {rounding!r}; CoreML has 'floor' alone", EXPORT)
+
+
+def _resize_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Height and width grow by whole factors, with 'asymmetric' coordinates."""
+    how = attribute(unit, "coordinate_transformation_mode", "half_pixel")
+    if how != "asymmetric":
+        return Refusal(f"coordinates are {how!r}; NeuralNetwork has 'asymmetric' alone", EXPORT)
+    factors = _resize_factors(graph, unit)
+    if isinstance(factors, Refusal):
+        return factors
+    if all(factor >= 1 and factor == round(factor) for factor in factors):
+        return None
+    return Refusal(f"it resizes by {factors}; NeuralNetwork takes whole factors", EXPORT)
+
+
+def _resize_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Height and width change together; nearest with 'asymmetric', linear with most."""
+    how = attribute(unit, "coordinate_transformation_mode", "half_pixel")
+    by_sizes = values_of(graph, unit, 3) is not None
+    if attribute(unit, "mode", "nearest") == "nearest":
+        allowed = ["asymmetric"]
+    else:
+        allowed = ["half_pixel", "pytorch_half_pixel", "align_corners"] + by_sizes * ["asymmetric"]
+    if how not in allowed:
+        return Refusal(f"coordinates are {how!r}; CoreML has {' or '.join(allowed)} here", EXPORT)
+    factors = _resize_factors(graph, unit)
+    if isinstance(factors, Refusal):
+        return factors
+    return None if by_sizes else _even_factors(graph, unit, factors)
+
+
+def _even_factors(graph: Graph, unit: NodeUnit, factors: list[float]) -> Refusal | None:
+    """Both grow by whole factors, or both shrink without a remainder."""
+    shape = (shape_of(graph, unit) or ())[-2:]
+    grow = all(f >= 1 and f == round(f) for f in factors)
+    shrink = all(
+        f <= 1 and isinstance(size, int) and size * f == round(size * f)
+        for f, size in zip(factors, shape, strict=True)
+    )
+    return None if grow or shrink else Refusal(f"it resizes by {factors}", EXPORT)
+
+
+def _resize_factors(graph: Graph, unit: NodeUnit) -> list[float] | Refusal:
+    """Return by how much height and width change, if nothing else does and it is constant."""
+    shape = shape_of(graph, unit) or ()
+    scales, sizes = values_of(graph, unit, 2), values_of(graph, unit, 3)
+    if not scales and not sizes:
+        return Refusal("neither scales nor sizes are constant", MAKE_CONSTANT)
+    axes = [axis % len(shape) for axis in attribute(unit, "axes", range(len(shape)))]
+    found = dict.fromkeys(range(len(shape)), 1.0)
+    for place, axis in enumerate(axes):
+        old = shape[axis]
+        if not sizes:
+            found[axis] = (scales or ())[place]
+        elif isinstance(old, int):
+            found[axis] = sizes[place] / old
+        else:
+            return Refusal(f"its input has {words(shape)}, but sizes are given", FIX_DIMENSIONS)
+    factors = [found[axis] for axis in sorted(found)]
+    if any(factor != 1 for factor in factors[:-2]):
+        return Refusal("it resizes batch or channels", EXPORT)
+    return factors[-2:]
+
+
+def _gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Not with one index, which takes a dimension away (gather_op_builder.cc; the list's note)."""
+    indices = shape_of(graph, unit, 1)
+    if indices == ():
+        return Refusal("its index is a scalar", "export it with a list of indices and a Squeeze")
+    rank = len(shape_of(graph, unit) or ()) + len(indices or ()) - 1
+    if rank > MAX_RANK:
+        return Refusal(f"its output has rank {rank}; CoreML takes up to {MAX_RANK}", EXPORT)
+    return None
+
+
+def _pow(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Both inputs have one type (binary_op_builder.cc)."""
+    first, second = (graph.dtype(input_name(unit, place)) for place in (0, 1))
+    return None if first == second else Refusal(f"its inputs are {first} and {second}", EXPORT)
+
+
+def _grid_sample(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """As the list's note says it."""
+    del graph
+    mode = attribute(unit, "mode", "linear")
+    padding, aligned = attribute(unit, "padding_mode", "zeros"), attribute(unit, "align_corners", 0)
+    if mode not in ("linear", "bilinear", "nearest") or (padding == "reflection" and not aligned):
+        return Refusal(f"mode {mode!r} with padding {padding!r} is not taken", EXPORT)
+    return None
+
+
+def _where(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    dtype = graph.dtype(input_name(unit, 1))
+    fits = dtype in ("float32", "float16")
+    return None if fits else Refusal(f"it chooses between {dtype}, not floats", ON_THE_CPU)
+
+
+_4D = rank_in(4)
+_POOL: tuple[Rule, ...] = (
+    _4D,
+    attribute_in("storage_order", 0, 0),
+    kernel_2d,
+    all_ones("dilations"),
+    one_output,
+)
+_BINARY: tuple[Rule, ...] = (opset_from(7),)
+_NORM: tuple[Rule, ...] = (
+    one_output,
+    attribute_in("stash_type", 1, 1),
+    constant_inputs(scale=1, B=2),
+)
+_GEMM: tuple[Rule, ...] = (
+    attribute_in("transA", 0, 0),
+    attribute_in("alpha", 1.0, 1.0),
+    attribute_in("beta", 1.0, 1.0),
+    constant_inputs(B=1, C=2),
+    _gemm,
+)
+_SLICE = (_static_input, opset_from(10), constant_inputs(starts=1, ends=2, axes=3, steps=4))
+_RESHAPE: tuple[Rule, ...] = (opset_from(5), constant_inputs(shape=1), _reshape)
+
+_RESIZE: tuple[Rule, ...] = (
+    opset_from(11),
+    attribute_in("mode", "nearest", "nearest", "linear"),
+    attribute_in("exclude_outside", 0, 0),
+    attribute_in("antialias", 0, 0),
+    attribute_in("keep_aspect_ratio_policy", "stretch", "stretch"),
+    _nearest_floor,
+)
+
+_SHARED: dict[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _BINARY),
+    "ArgMax": (attribute_in("select_last_index", 0, 0),),
+    "Clip": (constant_inputs(min=1, max=2),),
+    "Gemm": _GEMM,
+    "GlobalAveragePool": (_4D,),
+    "GlobalMaxPool": (_4D,),
+    "PRelu": (rank_in(3, 4), constant_inputs(slope=1), _prelu),
+    "Pow": (*_BINARY, _pow),
+    "ReduceMean": (constant_inputs(axes=1),),
+    "ReduceSum": (constant_inputs(axes=1),),
+    "Slice": _SLICE,
+    "Softmax": (_static_input,),
+    "Split": (constant_inputs(split=1), _split),
+    "Squeeze": (constant_inputs(axes=1),),
+}
+
+_NETWORK_RULES: dict[str, tuple[Rule, ...]] = {
+    **_SHARED,
+    "AveragePool": (*_POOL, attribute_in("ceil_mode", 0, 0)),
+    "BatchNormalization": (one_output, _4D, constant_inputs(scale=1, B=2, mean=3, var=4)),
+    "Cast": (_cast_network,),
+    "Concat": (_two_or_more, _concat),
+    "Conv": (constant_inputs(W=1, B=2), _conv),
+    "DepthToSpace": (attribute_in("mode", "DCR", "DCR"),),
+    "Gather": (_gather,),
+    "MatMul": (constant_inputs(B=1), _matrices),
+    "MaxPool": (*_POOL, attribute_in("ceil_mode", 0, 0)),
+    "Pad": (
+        opset_from(11),
+        attribute_in("mode", "constant", "constant"),
+        constant_inputs(pads=1, constant_value=2, axes=3),
+        _pad,
+    ),
+    "Reshape": (*_RESHAPE, _static_input),
+    "Resize": (_4D, *_RESIZE, _resize_network),
+    "Shape": (attribute_in("start", 0, 0), attribute_in("end", None, None)),
+}
+
+_PROGRAM_RULES: dict[str, tuple[Rule, ...]] = {
+    **_SHARED,
+    "AveragePool": _POOL,
+    "Cast": (_cast_program,),
+    "Concat": (_two_or_more,),
+    "Conv": (constant_inputs(B=2), _conv),
+    "ConvTranspose": (
+        constant_inputs(W=1, B=2),
+        attribute_in("auto_pad", "NOTSET", "NOTSET", "VALID"),
+        _conv,
+        _conv_transpose,
+    ),
+    "GatherND": (attribute_in("batch_dims", 0, 0),),
+    "GridSample": (_4D, _grid_sample),
+    "GroupNormalization": _NORM,
+    "InstanceNormalization": _NORM,
+    "LayerNormalization": _NORM,
+    "Max": (*_BINARY,),
+    "MaxPool": _POOL,
+    "ReduceMax": (constant_inputs(axes=1),),
+    "Reshape": _RESHAPE,
+    "Resize": (rank_in(3, 4, 5), *_RESIZE, _resize_program),
+    "Unsqueeze": (constant_inputs(axes=1), _unsqueeze),
+    "Where": (_where,),
+    "com.microsoft:FusedConv": (constant_inputs(B=2), _conv),
+}

@@ -1,0 +1,538 @@
+"""Android's NNAPI, which Google deprecated in Android 15: whole graphs of known shape, uint8.
+
+Which operators it has is read from the installed onnxruntime
+(:mod:`edgepack.backends.wheel_tables`). What the nodes must be is read from the op builders,
+``core/providers/nnapi/nnapi_builtin/builders`` of onnxruntime main, 2023 to 2026 as each file was
+stored (looked up 2026-11-21); 1.31.1's own were not at hand. They are asked as on Android 11 (API
+level 30): below, NNAPI has fewer operators, and at 27, its first, none of Abs, Cast, Gather or Pow.
+
+The builders' limit of opset 28 is above what onnxruntime 1.31.1 loads, so there is no rule for it.
+Not predicted: transposes that onnxruntime adds for NHWC, weights in external files (refused), and
+what the phone's driver does with an operator that onnxruntime hands to NNAPI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edgepack.backends.base import Misfit, Refusal, partitions
+from edgepack.backends.builder_rules import (
+    EXPORT,
+    FIX_DIMENSIONS,
+    MAKE_CONSTANT,
+    ON_THE_CPU,
+    Rule,
+    all_ones,
+    attribute,
+    attribute_in,
+    constant_inputs,
+    first_refusal,
+    input_name,
+    kernel_2d,
+    one_output,
+    opset_from,
+    rank_in,
+    shape_of,
+    values_of,
+    words,
+)
+from edgepack.backends.qdq import NodeUnit, Value, node_units, spread
+from edgepack.backends.wheel_tables import op_table
+from edgepack.model.graph import Graph
+from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+
+NAME: BackendName = "nnapi"
+PROVIDER = "NnapiExecutionProvider"
+PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
+# Half precision is the flag USE_FP16 on a float32 model, not another model.
+RECIPES: frozenset[Recipe] = frozenset({"fp32", "int8-static"})
+# A fixed .ort file holds fused operators of the CPU, which NNAPI does not have.
+FORMATS = frozenset({"onnx", "ort-runtime"})
+STATIC_SHAPES = True
+REWRITES: tuple[str, ...] = ()
+LAST_REWRITES: tuple[str, ...] = ()
+FLOAT32_OPS: frozenset[str] = frozenset()
+PER_TENSOR_OPS: tuple[str, ...] = ("Gemm", "MatMul")
+QUANTIZES_EVERY_OP = False
+
+MIN_API_LEVEL = 27
+"""Source: nnapi_lib, ``GetMinSupportedNNAPIFeatureLevel``: there is no NNAPI below."""
+STOP_OPS_KEY = "ep.nnapi.partitioning_stop_ops"
+"""Session config key; NonMaxSuppression where it is not set (session_options_config_keys.h)."""
+
+INT8_GROUPS = frozenset({
+    "Add", "AveragePool", "Concat", "Conv", "Gemm", "MatMul", "Mul", "Reshape", "Resize", "Softmax",
+    "Transpose",
+})  # fmt: skip
+"""Operators that it takes with their Q/DQ nodes (helper.cc, ``GetQuantizedOpType``)."""
+
+_WEIGHTED = frozenset({"Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul"})
+_UINT8_TOO = frozenset({"Concat", "MaxPool", "Resize", "Transpose"})
+_COPIES = frozenset({"Flatten", "Identity", "Reshape"})
+
+
+def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Refuse int8 activations, scales per channel with uint8 weights, and Android before 8.1."""
+    found = []
+    if device.os == "android" and int(device.min_version or 0) < MIN_API_LEVEL:
+        problem = f"NNAPI begins with Android API level {MIN_API_LEVEL}, not {device.min_version}"
+        found.append(Misfit(("backend",), problem, f"write min_version: '{MIN_API_LEVEL}'"))
+    dialect = variant.dialect
+    if dialect and dialect.activations != "uint8":
+        problem = f"NNAPI takes no {dialect.activations} activations: all would run on the CPU"
+        found.append(Misfit(("dialect", "activations"), problem, "write activations: uint8"))
+    if dialect and dialect.per_channel and dialect.weights != "int8":
+        problem = "NNAPI takes one scale per channel only with int8 weights"
+        hint = "write weights: int8, or per_channel: false"
+        found.append(Misfit(("dialect", "per_channel"), problem, hint))
+    return found
+
+
+def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+    """Return the nodes that NNAPI does not take, by index, each with the reason.
+
+    Raises:
+        ToolError: The installed onnxruntime has no list of NNAPI's operators.
+    """
+    units = node_units(graph)
+    refused: dict[NodeUnit, Refusal] = {}
+    for unit in units:
+        if refusal := _refusal(graph, unit):
+            refused[unit] = refusal
+    refused |= _behind_stop_ops(units, refused, variant)
+    refused |= _uint8_from_outside(graph, units, refused)
+    return spread(refused) | _lone_copies(graph, spread(refused))
+
+
+def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    if unit.op not in op_table("nnapi_supported_ops"):
+        return Refusal(f"NNAPI has no {unit.op}", ON_THE_CPU)
+    if unit.is_group and unit.op not in INT8_GROUPS:
+        return Refusal(f"NNAPI has no int8 {unit.op}, only {', '.join(sorted(INT8_GROUPS))}", _OUT)
+    rules = (_static, _dtype, *_RULES.get(unit.op, ()))
+    return first_refusal(rules, graph, unit)
+
+
+_OUT = "leave the operator out of the quantization, or to the CPU"
+
+
+# --- rules of more than one node --------------------------------------------------------------
+
+
+def _behind_stop_ops(
+    units: Sequence[NodeUnit], refused: dict[NodeUnit, Refusal], variant: Variant
+) -> dict[NodeUnit, Refusal]:
+    """Refuse what depends on a stop operator (nnapi_execution_provider.cc, ``GetCapability``)."""
+    listed = variant.session.config.get(STOP_OPS_KEY, "NonMaxSuppression")
+    stops = {op.strip() for op in listed.split(",")}
+    reached: dict[str, str] = {}
+    found = {}
+    for unit in units:
+        stop = unit.op if unit.op in stops else None
+        reads = (*(v.tensor for v in unit.inputs), *unit.target.outer_inputs)
+        stop = stop or next((reached[name] for name in reads if name in reached), None)
+        if stop is None:
+            continue
+        reached.update(dict.fromkeys((name for n in unit.nodes for name in n.outputs), stop))
+        if unit not in refused:
+            reason = f"it depends on {stop}, behind which onnxruntime gives NNAPI nothing"
+            found[unit] = Refusal(reason, f"set the session config {STOP_OPS_KEY} to change that")
+    return found
+
+
+def _uint8_from_outside(
+    graph: Graph, units: Sequence[NodeUnit], refused: dict[NodeUnit, Refusal]
+) -> dict[NodeUnit, Refusal]:
+    """Refuse uint8 tensors from outside: nothing tells NNAPI their scale.
+
+    Source: helper.cc, ``IsInternalQuantizationSupported``.
+    """
+    taken = {node.index for unit in units if unit not in refused for node in unit.nodes}
+    found = {}
+    for unit in units:
+        if unit in refused or unit.is_group or unit.op not in _UINT8_TOO:
+            continue
+        names = [v.tensor for v in (unit.inputs if unit.op == "Concat" else unit.inputs[:1])]
+        makers = [graph.producers.get(name) for name in names]
+        inside = all(maker is not None and maker.index in taken for maker in makers)
+        if graph.dtype(names[0]) == "uint8" and not inside:
+            reason = f"its uint8 input {names[0]!r} comes without a scale from outside NNAPI"
+            found[unit] = Refusal(reason, ON_THE_CPU)
+            taken.discard(unit.target.index)
+    return found
+
+
+def _lone_copies(graph: Graph, refused: dict[int, Refusal]) -> dict[int, Refusal]:
+    """Refuse pieces of one node that only copies (helper.cc, ``IsValidSupportedNodeGroup``)."""
+    taken = [node for node in graph.nodes if node.index not in refused]
+    lone = [piece[0] for piece in partitions(graph, taken) if len(piece) == 1]
+    refusal = Refusal("alone it only copies, and onnxruntime hands it back to the CPU", ON_THE_CPU)
+    return {node.index: refusal for node in lone if node.qualified_op in _COPIES}
+
+
+# --- shapes and dtypes ------------------------------------------------------------------------
+
+
+def _static(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """All inputs have known dimensions (base_op_builder.cc, ``HasSupportedInputOutputs``)."""
+    names = [name for v in unit.inputs for name in (v.tensor, v.scale, v.zero_point) if name]
+    for name in names:
+        if not graph.is_static(name):
+            reason = f"the input {name!r} has {words(graph.shape(name))}; NNAPI takes fixed shapes"
+            return Refusal(reason, FIX_DIMENSIONS)
+    return None
+
+
+def _dtype(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    if any(value.is_quantized for value in (*unit.inputs, *unit.outputs)):
+        return _quantized(graph, unit)
+    return _floats(graph, unit)
+
+
+def _floats(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """The first input is float32, of some operators uint8; both inputs of Pow are float32."""
+    places = (0, 1) if unit.op == "Pow" else (0,)
+    allowed = ("float32", "uint8") if unit.op in _UINT8_TOO else ("float32",)
+    for place in places:
+        name = input_name(unit, place)
+        if (found := graph.dtype(name)) not in allowed:
+            reason = f"the input {name!r} is {found or 'of no known type'}, not {allowed[0]}"
+            return Refusal(reason, ON_THE_CPU)
+    return None
+
+
+def _quantized(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Tensors are uint8 (weights int8 too), scales and zero points constant.
+
+    The bias of a Conv or Gemm is not looked at here. Source: op_builder_helpers.cc,
+    ``IsQuantizedIOSupported``.
+    """
+    limit = 2 if unit.op in _WEIGHTED else len(unit.inputs)
+    for place, value in enumerate((*unit.inputs[:limit], *unit.outputs)):
+        is_weight = place == 1 and unit.op in _WEIGHTED
+        if value.is_quantized and (refusal := _tensor(graph, unit, value, is_weight=is_weight)):
+            return refusal
+    return None
+
+
+def _tensor(graph: Graph, unit: NodeUnit, value: Value, *, is_weight: bool) -> Refusal | None:
+    dtype = graph.dtype(value.tensor)
+    signed = is_weight and dtype == "int8"
+    if dtype != "uint8" and not signed:
+        wanted = "uint8 or int8" if is_weight else "uint8"
+        reason = f"{value.tensor!r} is {dtype}; NNAPI takes {wanted} there"
+        return Refusal(reason, f"quantize with {'weights' if is_weight else 'activations'}: uint8")
+    for name in filter(None, (value.scale, value.zero_point)):
+        if not graph.is_constant(name):
+            return Refusal(f"the scale or zero point {name!r} is computed", MAKE_CONSTANT)
+    if signed:
+        return _signed_weights(graph, unit, value)
+    if any(graph.constants[n].size != 1 for n in (value.scale, value.zero_point) if n):
+        return Refusal(
+            f"{value.tensor!r} has a scale per channel, which only int8 weights may", _PER
+        )
+    return None
+
+
+_PER = "quantize with per_channel: false, or weights: int8"
+
+
+def _signed_weights(graph: Graph, unit: NodeUnit, value: Value) -> Refusal | None:
+    """Weights of int8 have zero point 0, and a scale or one per output channel; not in MatMul."""
+    scales = graph.constants[value.scale].size
+    shape = graph.shape(value.tensor) or (0,)
+    if value.zero_point and np.any(graph.constants[value.zero_point]):
+        return Refusal("its int8 weights have a zero point that is not 0", "quantize them anew")
+    if scales == 1:
+        return None
+    if unit.op in ("MatMul", "QLinearMatMul"):
+        return Refusal("its weights have a scale per channel, which NNAPI has in Conv alone", _PER)
+    if scales != shape[0]:
+        reason = (
+            f"its weights have {scales} scales for {words(shape)}: not one for each first index"
+        )
+        return Refusal(reason, _PER)
+    return None
+
+
+# --- rules of operators -----------------------------------------------------------------------
+
+
+def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """2-D alone, and dilated only where not grouped (conv_op_builder.cc)."""
+    shape = shape_of(graph, unit, 1)
+    if shape is None or len(shape) != 4:
+        return Refusal(f"its weights have {words(shape)}; NNAPI has 2-D convolutions alone", EXPORT)
+    dilated = set(attribute(unit, "dilations", [1])) != {1}
+    if dilated and attribute(unit, "group", 1) != 1 and shape[1] != 1:
+        return Refusal("it is grouped and dilated, which NNAPI does not have together", EXPORT)
+    if unit.is_group or unit.op == "QLinearConv":
+        return constant_inputs(bias=2)(graph, unit)
+    return None
+
+
+def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """A x B + C of matrices, C a row (gemm_op_builder.cc)."""
+    transposed = attribute(unit, "transB", 0)
+    bias = constant_inputs(C=2)(graph, unit) if unit.is_group else None
+    if not transposed and not graph.is_constant(input_name(unit, 1)):
+        return Refusal("B is computed; it must be constant unless transB is 1", MAKE_CONSTANT)
+    if bias or not input_name(unit, 2):
+        return bias
+    weights, row = shape_of(graph, unit, 1), shape_of(graph, unit, 2)
+    columns = (weights or (0, 0))[0 if transposed else 1]
+    if not row or set(row[:-1]) - {1} or row[-1] != columns:
+        return Refusal(f"C has {words(row)}; it must be a row of {columns}", EXPORT)
+    return None
+
+
+def _matmul(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Matrices with B constant, or float batches of equal size (gemm_op_builder.cc)."""
+    first, second = shape_of(graph, unit, 0), shape_of(graph, unit, 1)
+    if _is_batch(first, second) and not unit.is_group and unit.op == "MatMul":
+        return None
+    if [len(shape or ()) for shape in (first, second)] != [2, 2]:
+        reason = (
+            f"A has {words(first)} and B {words(second)}; they must be matrices or equal batches"
+        )
+        return Refusal(reason, EXPORT)
+    return constant_inputs(B=1)(graph, unit)
+
+
+def _is_batch(first: Sequence[int | str] | None, second: Sequence[int | str] | None) -> bool:
+    if first is None or second is None or len(first) < 3 or len(first) != len(second):
+        return False
+    return tuple(first[:-2]) == tuple(second[:-2])
+
+
+def _both_up_to_4d(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    for place in (0, 1):
+        shape = shape_of(graph, unit, place)
+        if shape is None or len(shape) > 4:
+            reason = (
+                f"{input_name(unit, place)!r} has {words(shape)}; NNAPI takes up to 4 dimensions"
+            )
+            return Refusal(reason, EXPORT)
+    return None
+
+
+def _two_inputs(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    del graph
+    found = len(unit.inputs)
+    return None if found == 2 else Refusal(f"it has {found} inputs; NNAPI takes 2", EXPORT)
+
+
+def _average_keeps_scale(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """An int8 AveragePool has one scale and zero point before and behind (pool_op_builder.cc)."""
+    before, behind = unit.inputs[0], unit.outputs[0]
+    if not before.is_quantized:
+        return None
+    pairs = ((before.scale, behind.scale), (before.zero_point, behind.zero_point))
+    if all(_scalar(graph, one) == _scalar(graph, other) for one, other in pairs):
+        return None
+    return Refusal("its input and output have different scales or zero points", _OUT)
+
+
+def _softmax_scale(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """An int8 Softmax or Sigmoid has the output scale 1/256 (softmax_op_builder.cc)."""
+    result = unit.outputs[0]
+    if not result.is_quantized:
+        return None
+    scale, zero_point = _scalar(graph, result.scale), _scalar(graph, result.zero_point)
+    if scale == float(np.float32(1 / 256)) and zero_point == 0:
+        return None
+    reason = f"its output has scale {scale:.6g} and zero point {zero_point:g}; only 1/256 and 0 go"
+    return Refusal(reason, _OUT)
+
+
+def _scalar(graph: Graph, name: str) -> float:
+    return float(graph.constants[name].item()) if name else 0.0
+
+
+def _softmax_rank(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    # Before opset 13 Softmax is of a matrix, whatever the rank.
+    return rank_in(0, 1, 2, 3, 4)(graph, unit) if graph.opset >= 13 else None
+
+
+def _cast(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """To float32 or int32 (cast_op_builder.cc)."""
+    del graph
+    if attribute(unit, "to", 0) in (1, 6):
+        return None
+    return Refusal("it casts to another type than float32 or int32", ON_THE_CPU)
+
+
+def _clip(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """To [0, 6] or [-1, 1] (clip_op_builder.cc)."""
+    if refusal := constant_inputs(min=1, max=2)(graph, unit):
+        return refusal
+    bounds = tuple(_bound(graph, unit, place, name) for place, name in ((1, "min"), (2, "max")))
+    if bounds in ((0, 6), (-1, 1)):
+        return None
+    return Refusal(f"it clips to {bounds}; NNAPI has (0, 6) and (-1, 1) alone", EXPORT)
+
+
+def _bound(graph: Graph, unit: NodeUnit, place: int, name: str) -> Any:  # noqa: ANN401
+    found = values_of(graph, unit, place)
+    return found[0] if found else attribute(unit, name, None)
+
+
+def _reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    if attribute(unit, "allowzero", 0) == 1 and 0 in (values_of(graph, unit, 1) or ()):
+        return Refusal("its new shape has a 0 that allowzero takes literally", EXPORT)
+    return None
+
+
+def _gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Indices are constant unless int32 (gather_op_builder.cc)."""
+    if graph.dtype(input_name(unit, 1)) == "int32":
+        return None
+    return constant_inputs(indices=1)(graph, unit)
+
+
+def _not_empty(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    shape = shape_of(graph, unit)
+    return Refusal(f"its input has {words(shape)}", EXPORT) if shape and 0 in shape else None
+
+
+def _pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    if any(size < 0 for size in values_of(graph, unit, 1) or ()):
+        return Refusal("it cuts off: negative pads are not taken", EXPORT)
+    return None
+
+
+def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Into equal parts (split_op_builder.cc)."""
+    shape = shape_of(graph, unit) or ()
+    size = int(shape[attribute(unit, "axis", 0)])
+    parts = values_of(graph, unit, 1) or attribute(unit, "split", None)
+    equal = len(set(parts)) == 1 if parts else size % len(unit.outputs) == 0
+    return None if equal else Refusal(f"it splits {size} into unequal parts", EXPORT)
+
+
+def _resize_mode(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Linear, or nearest of a few kinds (resize_op_builder.cc)."""
+    del graph
+    how = attribute(unit, "coordinate_transformation_mode", "half_pixel")
+    if attribute(unit, "mode", "nearest") == "linear":
+        fits = how in ("half_pixel", "align_corners", "asymmetric")
+    else:
+        fits = (how, attribute(unit, "nearest_mode", "round_prefer_floor")) == (
+            "asymmetric",
+            "floor",
+        )
+    if fits:
+        return None
+    return Refusal(
+        f"coordinates {how!r}: NNAPI resizes nearest only 'asymmetric' with 'floor'", EXPORT
+    )
+
+
+def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Height and width alone change, and shrink without a remainder."""
+    shape = shape_of(graph, unit) or ()
+    scales, sizes = values_of(graph, unit, 2), values_of(graph, unit, 3)
+    if not scales and not sizes:
+        return Refusal("neither scales nor sizes are constant", MAKE_CONSTANT)
+    factors = scales or [new / int(old) for new, old in zip(sizes or (), shape, strict=True)]
+    channel = 1 if factors[1] == 1 else 3
+    if factors[0] != 1 or factors[channel] != 1:
+        return Refusal(f"it resizes batch or channels: {factors}", EXPORT)
+    if scales and any(f < 1 and int(s) * f % 1 for f, s in zip(scales, shape, strict=True)):
+        return Refusal(f"it shrinks {words(shape)} by {factors} with a remainder", EXPORT)
+    return None
+
+
+def _reduce(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    del graph
+    if attribute(unit, "noop_with_empty_axes", 0):
+        return Refusal("noop_with_empty_axes is set", EXPORT)
+    return None
+
+
+_UP_TO_4D = rank_in(1, 2, 3, 4)
+_4D = rank_in(4)
+_POOL: tuple[Rule, ...] = (
+    _4D,
+    attribute_in("count_include_pad", 0, 0),
+    attribute_in("storage_order", 0, 0),
+    attribute_in("ceil_mode", 0, 0),
+    kernel_2d,
+    all_ones("dilations"),
+    one_output,
+)
+_BINARY: tuple[Rule, ...] = (opset_from(7), _both_up_to_4d)
+_UNARY: tuple[Rule, ...] = (opset_from(6),)
+_STATISTICS = constant_inputs(scale=1, B=2, mean=3, var=4)
+_SCORE: tuple[Rule, ...] = (_softmax_scale,)
+
+_RULES: dict[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(("Add", "Div", "Mul", "PRelu", "Pow", "Sub"), _BINARY),
+    **dict.fromkeys(("Abs", "Exp", "Floor", "Log", "Neg", "Sin", "Sqrt", "Tanh"), _UNARY),
+    "AveragePool": (*_POOL, _average_keeps_scale),
+    "BatchNormalization": (one_output, rank_in(1, 2, 3, 4), _STATISTICS),
+    "Cast": (opset_from(6), _cast),
+    "Clip": (_clip,),
+    "Concat": (_UP_TO_4D,),
+    "Conv": (constant_inputs(W=1), _conv),
+    "DepthToSpace": (_4D, attribute_in("mode", "DCR", "DCR")),
+    "Flatten": (_UP_TO_4D,),
+    "Gather": (_UP_TO_4D, _not_empty, _gather),
+    "Gemm": (
+        opset_from(7),
+        rank_in(2),
+        attribute_in("transA", 0, 0),
+        attribute_in("alpha", 1.0, 1.0),
+        attribute_in("beta", 1.0, 1.0),
+        _gemm,
+    ),
+    "GlobalAveragePool": (_4D,),
+    "GlobalMaxPool": (_4D,),
+    "LRN": (_4D,),
+    "LeakyRelu": (opset_from(6),),
+    "MatMul": (_matmul,),
+    "Max": (opset_from(6), _two_inputs),
+    "MaxPool": _POOL,
+    "Min": (opset_from(6), _two_inputs),
+    "Pad": (
+        opset_from(11),
+        _UP_TO_4D,
+        _not_empty,
+        attribute_in("mode", "constant", "constant"),
+        constant_inputs(pads=1, constant_value=2),
+        _pad,
+    ),
+    "QLinearConv": (constant_inputs(w=1), _conv),
+    "QLinearMatMul": (_matmul,),
+    "ReduceMean": (_UP_TO_4D, constant_inputs(axes=1), _reduce),
+    "Reshape": (opset_from(5), constant_inputs(shape=1), _UP_TO_4D, _reshape),
+    "Resize": (
+        opset_from(11),
+        _4D,
+        attribute_in("mode", "nearest", "nearest", "linear"),
+        attribute_in("exclude_outside", 0, 0),
+        attribute_in("antialias", 0, 0),
+        attribute_in("axes", [], []),
+        attribute_in("keep_aspect_ratio_policy", "stretch", "stretch"),
+        _resize_mode,
+        _resize_size,
+    ),
+    "Sigmoid": (opset_from(6), _UP_TO_4D),
+    "Slice": (
+        opset_from(10),
+        rank_in(0, 1, 2, 3, 4),
+        _not_empty,
+        constant_inputs(starts=1, ends=2, axes=3, steps=4),
+    ),
+    "Softmax": (_softmax_rank, *_SCORE),
+    "Split": (constant_inputs(split=1), _split),
+    "Squeeze": (_UP_TO_4D, constant_inputs(axes=1)),
+    "Transpose": (_UP_TO_4D,),
+    "Unsqueeze": (_UP_TO_4D, constant_inputs(axes=1)),
+    "com.microsoft:QLinearAdd": (_both_up_to_4d,),
+    "com.microsoft:QLinearAveragePool": (*_POOL, _average_keeps_scale),
+    "com.microsoft:QLinearSigmoid": _SCORE,
+}

@@ -1,0 +1,381 @@
+"""OpenVINO's execution provider: Intel processors, graphics and NPUs.
+
+It asks of every node alone whether its table has it, then gives pieces back by rules about the
+graph around them. Source: onnxruntime core/providers/openvino/ov_versions/data_ops.cc,
+capability.cc and utils.cc (trees for OpenVINO 2025.0 to 2025.2, read 2026-11-21), held against
+onnxruntime-openvino 1.24.1 (OpenVINO 2025.4.1) on its CPU by ``tests/placement``. The same for
+GPU and NPU was read, not tried.
+
+The plugin onnxruntime-ep-openvino is another program, which asks OpenVINO itself. It took all that
+is taken here and more (scalars, graphs of one node, Hardmax, IsInf): for it this is the least
+(1.8.1 on an emulated Intel CPU, about 190 small models, 2026-11-21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
+
+from edgepack.backends.base import Misfit, Refusal
+from edgepack.model.graph import Graph, Node
+from edgepack.profile import BackendName, DeviceKind, Recipe, StrictModel, Variant
+from edgepack.yaml_source import read_yaml
+
+NAME: BackendName = "openvino"
+PROVIDER = "OpenVINOExecutionProvider"
+PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
+RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16", "int8-static"})
+FORMATS = frozenset({"onnx", "ort-runtime"})
+STATIC_SHAPES = False
+REWRITES: tuple[str, ...] = ()
+LAST_REWRITES: tuple[str, ...] = ()
+FLOAT32_OPS: frozenset[str] = frozenset()
+PER_TENSOR_OPS: tuple[str, ...] = ()
+QUANTIZES_EVERY_OP = False
+
+_META_DEVICES = frozenset({"AUTO", "HETERO", "MULTI"})
+_ON_CPU = "let them run on the CPU (placement: the share you accept), or change the model there"
+
+
+class _Source(StrictModel):
+    of: str
+    file: str
+    version: str
+
+
+class _ByDevice(StrictModel):
+    both: list[str]
+    cpu_only: list[str]
+
+    def on(self, device: str) -> frozenset[str]:
+        """Return what a device has; the NPU is asked with the CPU's table (capability.cc)."""
+        return frozenset(self.both) | frozenset(self.cpu_only if device != "GPU" else ())
+
+
+class _Types(StrictModel):
+    CPU: list[str]
+    GPU: list[str]
+
+
+class _Tables(StrictModel):
+    sources: list[_Source]
+    ops: _ByDevice
+    scalar_ops: _ByDevice
+    empty_ops: list[str]
+    only_in_models: list[str]
+    dtypes: _Types
+
+
+@cache
+def _tables() -> _Tables:
+    return read_yaml(Path(__file__).with_name("data") / "openvino.yaml").parse(_Tables)
+
+
+def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Refuse dialects that the CPU runs as float, and device names that leave all nodes out.
+
+    Source: onnxruntime-openvino 1.24.1, measured 2026-11-21 on an x86-64 CPU with AVX2. Time of one
+    thread, SqueezeNet 1.1: fp32 78 ms; int8 weights with uint8 activations 40 ms, with int8 ones 45
+    to 50; uint8 weights 89; uint16 activations 94 (ResNet-20 alike). A bare ``AUTO`` put all 12
+    nodes of a network on the CPU provider, ``AUTO:CPU`` none. GPU and NPU were not tried.
+    """
+    del device
+    found: list[Misfit] = []
+    name = device_type(variant)
+    if variant.dialect is not None and name == "CPU":
+        for key, dtype in (("activations", "uint16"), ("weights", "uint8")):
+            if getattr(variant.dialect, key) == dtype:
+                problem = f"OpenVINO runs {dtype} {key} on the CPU as float, slower than fp32"
+                fitting = "uint8" if key == "activations" else "int8"
+                found.append(Misfit(("dialect", key), problem, f"write {key}: {fitting}"))
+    if name in _META_DEVICES:
+        problem = f"OpenVINO takes no node for device_type {name} that names no device"
+        found.append(Misfit(("providers",), problem, f"write device_type: {name}:CPU"))
+    return found
+
+
+def device_type(variant: Variant) -> str:
+    """Return the device that a variant's OpenVINO provider is for, such as ``GPU``."""
+    for provider in variant.providers:
+        if provider.name == PROVIDER:
+            return provider.options.get("device_type", "CPU")
+    return "CPU"
+
+
+def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+    """Return the nodes that OpenVINO's provider leaves, by index, each with the reason.
+
+    Where it takes nodes that OpenVINO then cannot compile there is no session at all: in the cases
+    that are known all nodes are refused, with that reason. Not known here: an If with a body that
+    the provider takes in part, and operands that OpenVINO's own importer refuses.
+    """
+    name = device_type(variant)
+    if name in _META_DEVICES:
+        reason = f"device_type {name} names no device, and then no operator is taken"
+        return _all(graph.nodes, reason, f"write device_type: {name}:CPU")
+    device = "GPU" if name.startswith("GPU") else "CPU"
+    refused = {
+        node.index: refusal
+        for node in graph.nodes
+        if (refusal := _refuse_alone(graph, node, device)) is not None
+    }
+    if refused:
+        refused |= _only_in_whole(graph, refused)
+        given_back, pieces = _given_back(graph, refused)
+        refused |= given_back
+    else:
+        refused = _refuse_whole(graph)
+        pieces = [] if refused else [list(graph.nodes)]
+    broken = next(filter(None, (_breaks(graph, piece) for piece in pieces)), None)
+    return refused if broken is None else _all(graph.nodes, *broken)
+
+
+def _only_in_whole(graph: Graph, refused: Collection[int]) -> dict[int, Refusal]:
+    nodes = [n for n in graph.nodes if n.op in ("TopK", "NonZero") and n.index not in refused]
+    reason = "TopK and NonZero are taken only where the whole graph is"
+    return _all(nodes, reason, "see the other nodes that are left")
+
+
+def _all(nodes: Collection[Node], reason: str, remedy: str) -> dict[int, Refusal]:
+    return {node.index: Refusal(reason, remedy) for node in nodes}
+
+
+def _refuse_alone(graph: Graph, node: Node, device: str) -> Refusal | None:
+    """Return why a node is not taken whatever is around it (DataOps::node_is_supported)."""
+    if node.op not in _tables().ops.on(device):
+        reason = f"the operator {node.qualified_op} is not among those that OpenVINO's provider has"
+        return Refusal(reason, f"replace {node.op}, or {_ON_CPU}")
+    return (
+        _refuse_types(graph, node, device)
+        or _refuse_dimensions(graph, node, device)
+        or (_refuse_mode(graph, node) if not node.domain else None)
+    )
+
+
+def _tensors(node: Node) -> list[str]:
+    """Return what a node reads, in its bodies too, and what it makes."""
+    return [name for name in (*node.inputs, *node.outer_inputs, *node.outputs) if name]
+
+
+def _refuse_types(graph: Graph, node: Node, device: str) -> Refusal | None:
+    types = _tables().dtypes.GPU if device == "GPU" else _tables().dtypes.CPU
+    for tensor in _tensors(node):
+        dtype = graph.dtype(tensor)
+        if dtype and dtype not in types:
+            return Refusal(
+                f"{tensor!r} is {dtype}; OpenVINO's provider takes {', '.join(types)}",
+                "cast to float32 or int64 before it, or " + _ON_CPU,
+            )
+    return None
+
+
+def _refuse_dimensions(graph: Graph, node: Node, device: str) -> Refusal | None:
+    """Return why the rank or a dimension of a tensor that is not constant is refused."""
+    tables = _tables()
+    constants = [tensor for tensor in _tensors(node) if graph.is_constant(tensor)]
+    for tensor in _tensors(node):
+        shape = None if tensor in constants else graph.shape(tensor)
+        if shape == () and not _may_be_scalar(graph, node, device):
+            return Refusal(
+                f"{tensor!r} has no dimensions (rank 0), which {node.op} may not have there",
+                "give the tensor a dimension of 1, or " + _ON_CPU,
+            )
+        if shape and 0 in shape and node.op not in tables.empty_ops:
+            return Refusal(
+                f"{tensor!r} has a dimension of 0", "leave out the empty tensor, or " + _ON_CPU
+            )
+    return None
+
+
+def _may_be_scalar(graph: Graph, node: Node, device: str) -> bool:
+    if node.op in _tables().scalar_ops.on(device):
+        return True
+    makers = [graph.producers[name].op for name in node.inputs if name in graph.producers]
+    return node.op == "Pad" and "DequantizeLinear" in makers
+
+
+def _refuse_mode(graph: Graph, node: Node) -> Refusal | None:
+    """Return why attributes or operands of an ai.onnx operator are refused."""
+    if node.op == "ReduceMax":
+        for tensor in filter(None, node.inputs):
+            if graph.dtype(tensor) in ("int8", "uint8"):
+                return Refusal(f"ReduceMax of {graph.dtype(tensor)}", f"cast first, or {_ON_CPU}")
+    if node.op == "Reshape" and len(node.inputs) > 1 and 0 in (graph.shape(node.inputs[1]) or ()):
+        return Refusal("Reshape to no dimensions", f"use Squeeze, or {_ON_CPU}")
+    if node.op == "Unsqueeze" and "axes" in node.inputs:
+        return Refusal("Unsqueeze with an input called 'axes'", "give that tensor another name")
+    if node.op == "Upsample" and (problem := _upsample_problem(graph, node)):
+        return Refusal(f"Upsample {problem}", "convert the model to opset 13: Resize is taken")
+    return None
+
+
+def _upsample_problem(graph: Graph, node: Node) -> str | None:
+    scales = list(node.attributes.get("scales", ()))
+    if len(scales) > 2 and scales[:2] != [1.0, 1.0]:
+        return f"with scales {scales}"
+    dtype = graph.dtype(node.inputs[0])
+    return None if dtype in ("float32", "float16", "int8") else f"of {dtype}"
+
+
+def _refuse_whole(graph: Graph) -> dict[int, Refusal]:
+    """Return what is given back of a graph whose nodes would all be taken alone."""
+    if not graph.nodes:
+        return {}
+    if not graph.inputs:
+        return _all(graph.nodes, "the graph has no inputs", "nothing: it is a constant")
+    for value in graph.inputs:
+        if value.shape is None:
+            reason = f"the input {value.name!r} is no tensor with a known number of dimensions"
+            return _all(graph.nodes, reason, "export the model with the input's shape")
+    first = _in_session_order(graph)[0]
+    if len(graph.nodes) <= 3 and first.op in _tables().only_in_models:
+        reason = f"a graph of {len(graph.nodes)} nodes that begins with {first.op} is left alone"
+        return _all(graph.nodes, reason, "nothing: so small a graph gains nothing")
+    if len(graph.nodes) == 1 and _alone_in_vain(graph, first):
+        reason = f"a graph of nothing but {first.op} is left alone"
+        return _all(graph.nodes, reason, "nothing: so small a graph gains nothing")
+    return {}
+
+
+def _alone_in_vain(graph: Graph, node: Node) -> bool:
+    """Return whether a graph of this one node is given back (SpecialConditionForClusterSizeOne)."""
+    if node.op == "Reshape":
+        return not graph.is_constant(node.inputs[1])
+    half = graph.dtype(node.outputs[0]) == "float16"
+    return node.op == "RoiAlign" or (node.op == "Expand" and not half)
+
+
+def _given_back(
+    graph: Graph, refused: Collection[int]
+) -> tuple[dict[int, Refusal], list[list[Node]]]:
+    """Return the nodes that go back because of their piece, and the pieces that stay.
+
+    A piece of one node goes back unless it is the last; if the next piece reads it, it joins that.
+    Source: GetCapability::Execute.
+    """
+    pieces = list(_pieces(graph, refused))
+    found: dict[int, Refusal] = {}
+    kept: list[list[Node]] = []
+    for number, piece in enumerate(pieces):
+        if len(piece) == 1 and number < len(pieces) - 1:
+            if any(piece[0] in _sources(graph, other) for other in pieces[number + 1]):
+                pieces[number + 1].append(piece[0])
+                continue
+            reason = "it stands alone between nodes that OpenVINO's provider does not take"
+            found |= _all(piece, reason, "see the nodes around it: where they go it goes")
+        elif (culprit := _leaves_early(graph, piece)) is not None:
+            reason = f"its piece goes back, for the output of {culprit} has readers outside of it"
+            remedy = "make those readers nodes that OpenVINO takes, and no outputs of the model"
+            found |= _all(piece, reason, remedy)
+        else:
+            kept.append(piece)
+    return found, kept
+
+
+def _pieces(graph: Graph, refused: Collection[int]) -> Iterator[list[Node]]:
+    """Yield the connected pieces between two refused nodes, in onnxruntime's order."""
+    run: list[Node] = []
+    for node in _in_session_order(graph):
+        if node.index in refused:
+            yield from _connected(graph, run)
+            run = []
+        else:
+            run.append(node)
+    yield from _connected(graph, run)
+
+
+def _in_session_order(graph: Graph) -> list[Node]:
+    """Return the nodes as a session lists them: depth first from the last node that none reads.
+
+    Source: Graph::ReverseDFSFrom and GraphViewer, onnxruntime core/graph (1.24 tree).
+    """
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack = [(node, False) for node in graph.nodes if not list(_readers(graph, node))]
+    while stack:
+        node, left = stack.pop()
+        if left:
+            order.append(node)
+        elif node.index not in seen:
+            seen.add(node.index)
+            stack.append((node, True))
+            sources = {source.index: source for source in _sources(graph, node)}
+            stack += [(sources[key], False) for key in sorted(sources) if key not in seen]
+    return order
+
+
+def _connected(graph: Graph, nodes: list[Node]) -> Iterator[list[Node]]:
+    left = {node.index: node for node in nodes}
+    while left:
+        start = left.pop(next(iter(left)))
+        piece, front = [start], [start]
+        while front:
+            node = front.pop()
+            for near in (*_sources(graph, node), *_readers(graph, node)):
+                if near.index in left:
+                    piece.append(left.pop(near.index))
+                    front.append(near)
+        yield piece
+
+
+def _sources(graph: Graph, node: Node) -> Iterator[Node]:
+    for name in (*node.inputs, *node.outer_inputs):
+        if name in graph.producers:
+            yield graph.producers[name]
+
+
+def _readers(graph: Graph, node: Node) -> Iterator[Node]:
+    for name in filter(None, node.outputs):
+        yield from graph.consumers.get(name, ())
+
+
+def _leaves_early(graph: Graph, piece: list[Node]) -> Node | None:
+    """Return the Conv or Identity that makes a whole piece go back.
+
+    Its output leaves the piece, and some node reads it: it is not just an output of the model.
+    """
+    inside = {node.index for node in piece}
+    for node in piece:
+        if node.op not in ("Conv", "Identity"):
+            continue
+        readers = graph.consumers.get(node.outputs[0], ())
+        outside = any(reader.index not in inside for reader in readers)
+        if readers and (outside or node.outputs[0] in graph.outputs):
+            return node
+    return None
+
+
+def _breaks(graph: Graph, piece: list[Node]) -> tuple[str, str] | None:
+    """Return reason and remedy if OpenVINO cannot compile a piece; measured, as tests/placement."""
+    inside = {node.index for node in piece}
+    for node in piece:
+        if node.op == "Loop":
+            reason = f"no session is made: the provider takes the body of {node} and {node} itself"
+            return reason, "unroll the loop in the export, or leave OpenVINO out"
+        for name in (*node.inputs, *node.outer_inputs):
+            outside = name in graph.producers and graph.producers[name].index not in inside
+            if outside and graph.shape(name) is None:
+                reason = f"no session is made: {name!r} has an unknown rank, and {node} reads it"
+                return reason, f"make the node that gives {name!r} one that OpenVINO takes"
+    if _is_circular(graph, piece):
+        reason = (
+            f"no session is made: {piece[-1]} joins a piece that also reads it by way of a node"
+            " that OpenVINO's provider does not take"
+        )
+        return reason, "make the node between them one that OpenVINO takes"
+    return None
+
+
+def _is_circular(graph: Graph, piece: list[Node]) -> bool:
+    inside = {node.index for node in piece}
+    front = [near for node in piece for near in _readers(graph, node) if near.index not in inside]
+    seen: set[int] = set()
+    while front:
+        node = front.pop()
+        if node.index in inside:
+            return True
+        if node.index not in seen:
+            seen.add(node.index)
+            front.extend(_readers(graph, node))
+    return False

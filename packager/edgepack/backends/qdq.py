@@ -1,0 +1,481 @@
+"""Quantized operators as onnxruntime's providers see them: an operator with its Q/DQ nodes.
+
+In a QDQ model an int8 operator is spelt DequantizeLinear(s) -> operator -> QuantizeLinear(s).
+Providers that compile (NNAPI, QNN) or match kernels (XNNPACK) take or refuse such a group as one
+*node unit*; a Q or DQ that belongs to no group is a unit of its own.
+
+::
+
+    units = node_units(graph)               # in topological order of their targets
+    for unit in units:
+        unit.op, unit.is_group              # "Conv", True
+        unit.nodes                          # DQ nodes, the operator, (redundant clip,) Q nodes
+        unit.inputs[0].tensor               # what the DQ reads: the uint8 or int8 tensor
+        unit.inputs[0].scale                # tensor name; graph.constants may have its value
+    refusals = spread(refused)              # {unit: Refusal} to {node index: Refusal}
+
+:func:`node_units` says what may form a group; whether a provider takes it (dtypes above all) is the
+backend's to say. Give it the graph of :func:`~edgepack.model.graph.partitioned_graph`: the groups
+form only after onnxruntime gave every operator DQ nodes of its own.
+
+Source: onnxruntime main of 2026 (read in a stored copy, 2026-11-21; nearest to 1.31.1 that was at
+hand), ``core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc`` (what forms a group),
+``.../shared/utils.cc`` (which operators), ``core/framework/node_unit.cc`` (inputs and outputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepack.backends.base import Refusal
+from edgepack.model.graph import Graph, Node
+
+QUANTIZE = "QuantizeLinear"
+DEQUANTIZE = "DequantizeLinear"
+
+
+@dataclass(frozen=True)
+class Value:
+    """An input or output of a node unit."""
+
+    tensor: str
+    """Name of the tensor outside the unit; empty where an optional one is left out."""
+    scale: str = ""
+    """Name of the scale; empty where the tensor is not quantized."""
+    zero_point: str = ""
+    """Name of the zero point; empty where there is none, which means 0."""
+    axis: int | None = None
+    """The ``axis`` attribute of the Q or DQ node, if it has one."""
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it has a scale."""
+        return bool(self.scale)
+
+
+@dataclass(frozen=True)
+class NodeUnit:
+    """What a provider takes or refuses at once: a node, or one with its Q and DQ nodes."""
+
+    target: Node
+    """The operator itself."""
+    dequantizers: tuple[Node, ...]
+    """DQ nodes before it, in the order of its inputs; none where it is no group."""
+    quantizers: tuple[Node, ...]
+    """Q nodes behind it."""
+    clip: Node | None
+    """A Relu or Clip between target and Q that the Q makes redundant."""
+    inputs: tuple[Value, ...]
+    """In the order of the target's inputs; of QLinear operators, the data inputs alone."""
+    outputs: tuple[Value, ...]
+
+    @property
+    def is_group(self) -> bool:
+        """Whether Q or DQ nodes belong to it."""
+        return bool(self.dequantizers or self.quantizers)
+
+    @property
+    def op(self) -> str:
+        """The target's operator, with its domain unless that is ai.onnx."""
+        return self.target.qualified_op
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All its nodes."""
+        clip = (self.clip,) if self.clip else ()
+        return (*self.dequantizers, self.target, *clip, *self.quantizers)
+
+    def __hash__(self) -> int:
+        return hash(self.target.index)
+
+
+def node_units(graph: Graph) -> tuple[NodeUnit, ...]:
+    """Return the units of a graph, in topological order of their targets.
+
+    Every node is in exactly one.
+    """
+    groups = [group for node in graph.nodes if (group := _group(graph, node))]
+    grouped = {node.index for group in groups for node in group.nodes}
+    alone = [single(node) for node in graph.nodes if node.index not in grouped]
+    return tuple(sorted([*groups, *alone], key=lambda unit: unit.target.index))
+
+
+def spread(refused: Mapping[NodeUnit, Refusal]) -> dict[int, Refusal]:
+    """Return the refusals of units for every node in them, by index."""
+    return {node.index: refusal for unit, refusal in refused.items() for node in unit.nodes}
+
+
+def same_quantization(graph: Graph, first: Node, second: Node) -> bool:
+    """Return whether a Q and a DQ have equal, constant, scalar scales and zero points.
+
+    Source: ``QDQ::IsQDQPairSupported`` in core/optimizer/qdq_transformer/qdq_util.cc.
+    """
+    return all(_is_scalar_pair(graph, node) for node in (first, second)) and all(
+        _equal(graph, first.inputs[place], second.inputs[place]) for place in (1, 2)
+    )
+
+
+# --- how a group forms ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A node with the Q and DQ nodes around it, before the rules of its operator are asked."""
+
+    graph: Graph
+    node: Node
+    dequantizers: tuple[Node, ...]
+    quantizers: tuple[Node, ...]
+    clip: Node | None
+
+    @property
+    def sources(self) -> list[str]:
+        """Dtypes before the DQ nodes."""
+        return [self.graph.dtype(node.inputs[0]) for node in self.dequantizers]
+
+    @property
+    def results(self) -> list[str]:
+        """Dtypes behind the Q nodes."""
+        return [self.graph.dtype(node.outputs[0]) for node in self.quantizers]
+
+
+_Rule = Callable[[_Candidate], bool]
+
+
+def _group(graph: Graph, node: Node) -> NodeUnit | None:
+    rule = _RULES.get(node.op) if node.domain in ("", "com.microsoft") else None
+    if rule is None or (node.op == "MaxPool" and not _is_max_pool_12(graph)):
+        return None
+    dequantizers = _makers(graph, node, DEQUANTIZE)
+    clip = _clip_behind(graph, node)
+    quantizers = _readers(graph, clip or node, QUANTIZE)
+    if clip and not (len(quantizers) == 1 and _is_redundant(graph, clip, quantizers[0])):
+        return None
+    candidate = _Candidate(graph, node, dequantizers, quantizers, clip)
+    if not dequantizers or not _is_closed(candidate) or not rule(candidate):
+        return None
+    return NodeUnit(
+        node, dequantizers, quantizers, clip, _values_before(candidate), _values_behind(candidate)
+    )
+
+
+def _is_max_pool_12(graph: Graph) -> bool:
+    """The selector is registered for the MaxPool of opset 12, which ended with 22."""
+    return 12 <= graph.opset < 22
+
+
+def _makers(graph: Graph, node: Node, op: str) -> tuple[Node, ...]:
+    """Return the nodes of one kind before a node, once per input that they feed."""
+    found = [graph.producers[name] for name in node.inputs if name in graph.producers]
+    return tuple(source for source in found if source.op == op)
+
+
+def _readers(graph: Graph, node: Node, op: str) -> tuple[Node, ...]:
+    return tuple(
+        reader
+        for name in node.outputs
+        for reader in graph.consumers.get(name, ())
+        if reader.op == op
+    )
+
+
+def _edges(graph: Graph, node: Node) -> int:
+    """Return how many inputs of other nodes a node feeds, those of their bodies included."""
+    return sum(
+        (*reader.inputs, *reader.outer_inputs).count(name)
+        for name in node.outputs
+        for reader in graph.consumers.get(name, ())
+    )
+
+
+def _makes_output(graph: Graph, node: Node) -> bool:
+    return any(name in graph.outputs for name in node.outputs)
+
+
+def _clip_behind(graph: Graph, node: Node) -> Node | None:
+    if _edges(graph, node) != 1 or _makes_output(graph, node):
+        return None
+    reader = next(r for name in node.outputs for r in graph.consumers.get(name, ()))
+    takes = reader.op in ("Relu", "Clip") and _edges(graph, reader) == 1
+    return reader if takes and not _makes_output(graph, reader) else None
+
+
+def _is_redundant(graph: Graph, clip: Node, quantizer: Node) -> bool:
+    """Return whether quantization cuts off at least what a Relu or Clip does.
+
+    Source: ``IsClipMadeRedundantByQ``, core/optimizer/qdq_transformer/qdq_util.cc.
+    """
+    dtype = graph.dtype(quantizer.outputs[0])
+    scale, zero = (_scalar(graph, name) for name in (*quantizer.inputs[1:3], "")[:2])
+    if scale is None or dtype not in ("int8", "uint8", "int16", "uint16"):
+        return False
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    offset = 0 if zero is None else zero
+    if clip.op == "Relu":
+        return offset == least
+    low, high = (*(_scalar(graph, name) for name in clip.inputs[1:3]), None, None)[:2]
+    starts = low is None or np.rint(low / scale) + offset <= least
+    return bool(starts and (high is None or np.rint(high / scale) + offset >= most))
+
+
+def _is_closed(candidate: _Candidate) -> bool:
+    """Return whether nothing but the operator reads its DQ nodes, and nothing but Q its results.
+
+    Source: ``NodeGroup::CanCreateNodeGroup`` in core/framework/node_unit.cc.
+    """
+    graph, node = candidate.graph, candidate.node
+    if any(_edges(graph, dq) != 1 or _makes_output(graph, dq) for dq in candidate.dequantizers):
+        return False
+    if candidate.clip:
+        return True
+    for name in node.outputs:
+        kinds = {reader.op == QUANTIZE for reader in graph.consumers.get(name, ())}
+        if len(kinds) > 1 or (True in kinds and name in graph.outputs):
+            return False
+    return True
+
+
+def _count(node: Node) -> int:
+    return sum(bool(name) for name in node.inputs)
+
+
+def _is_complete(
+    candidate: _Candidate, wanted: int | None = None, *, open_end: bool = False
+) -> bool:
+    """Return whether inputs come from DQ nodes and outputs go to Q nodes, one each.
+
+    Args:
+        candidate: The node and what is around it.
+        wanted: How many inputs must; all that the node has unless given.
+        open_end: Whether it may do without Q nodes.
+
+    Source: ``NodeGroupSelector::CheckQDQNodes``.
+    """
+    node, quantizers = candidate.node, candidate.quantizers
+    if len(candidate.dequantizers) != (_count(node) if wanted is None else wanted):
+        return False
+    if not quantizers:
+        return open_end
+    outputs = sum(bool(name) for name in node.outputs)
+    return outputs == len(quantizers) == _edges(candidate.graph, node) and not _makes_output(
+        candidate.graph, node
+    )
+
+
+def _one_dtype(candidate: _Candidate) -> bool:
+    return len({*candidate.sources, *candidate.results}) == 1
+
+
+def _ends_as_begun(candidate: _Candidate) -> bool:
+    return all(dtype == candidate.sources[0] for dtype in candidate.results)
+
+
+def _unary(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, 1) and _one_dtype(candidate)
+
+
+def _all_inputs(candidate: _Candidate) -> bool:
+    return _is_complete(candidate) and _one_dtype(candidate)
+
+
+def _two_inputs(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, 2) and _one_dtype(candidate)
+
+
+def _some_inputs(most: int) -> _Rule:
+    def rule(candidate: _Candidate) -> bool:
+        found = len(candidate.dequantizers)
+        return found <= most and _is_complete(candidate, found) and _one_dtype(candidate)
+
+    return rule
+
+
+def _moves_data(candidate: _Candidate) -> bool:
+    """The values stay, so scale and zero point must too."""
+    return (
+        candidate.clip is None
+        and _unary(candidate)
+        and same_quantization(candidate.graph, candidate.quantizers[0], candidate.dequantizers[0])
+    )
+
+
+def _makes_indices(candidate: _Candidate) -> bool:
+    return (
+        candidate.clip is None
+        and len(candidate.dequantizers) == 1
+        and _is_scalar_pair(candidate.graph, candidate.dequantizers[0])
+    )
+
+
+def _top_k(candidate: _Candidate) -> bool:
+    """The values are quantized, the indices are not."""
+    return (
+        _makes_indices(candidate)
+        and len(candidate.quantizers) == 1
+        and _one_dtype(candidate)
+        and same_quantization(candidate.graph, candidate.quantizers[0], candidate.dequantizers[0])
+    )
+
+
+def _split(candidate: _Candidate) -> bool:
+    return candidate.clip is None and _unary(candidate)
+
+
+def _weighs(candidate: _Candidate) -> bool:
+    """Whether weights and bias have dtypes that go with the input's."""
+    first, weights, *bias = candidate.sources
+    fits = first != "int8" or weights == "int8"
+    return fits and bias in ([], ["int32"]) and _ends_as_begun(candidate)
+
+
+def _conv(candidate: _Candidate) -> bool:
+    return _is_complete(candidate) and _weighs(candidate)
+
+
+def _matmul(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, 2) and _weighs(candidate)
+
+
+def _gemm(candidate: _Candidate) -> bool:
+    if not _is_complete(candidate, open_end=True) or not _weighs(candidate):
+        return False
+    return len(candidate.sources) == 2 or candidate.node.attributes.get("beta", 1.0) == 1.0
+
+
+def _normalization(candidate: _Candidate) -> bool:
+    bias = candidate.sources[2:]
+    return _is_complete(candidate) and _ends_as_begun(candidate) and bias in ([], ["int32"])
+
+
+def _batch_normalization(candidate: _Candidate) -> bool:
+    found = len(candidate.dequantizers)
+    if found < 3 or not _is_complete(candidate, found):
+        return False
+    first, scale = candidate.sources[:2]
+    return (first != "int8" or scale == "int8") and _ends_as_begun(candidate)
+
+
+def _comparison(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, open_end=True) and len(set(candidate.sources)) == 1
+
+
+def _open_ended(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, open_end=True) and _ends_as_begun(candidate)
+
+
+def _ends_quantized(candidate: _Candidate) -> bool:
+    return _is_complete(candidate) and _ends_as_begun(candidate)
+
+
+def _each(rule: _Rule, ops: str) -> dict[str, _Rule]:
+    return dict.fromkeys(ops.split(), rule)
+
+
+_RULES: dict[str, _Rule] = {
+    **_each(_unary, "Abs Asin Atan AveragePool Ceil Cos CumSum DepthToSpace Elu Exp Floor Gelu"),
+    **_each(_unary, "GlobalAveragePool GlobalMaxPool HardSwish LRN LeakyRelu Log LogSoftmax"),
+    **_each(_unary, "LpNormalization Neg ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"),
+    **_each(_unary, "Relu Round Sigmoid Sign Sin Slice Softmax SpaceToDepth Sqrt Tanh"),
+    **_each(_moves_data, "Expand Flatten Gather MaxPool Reshape Resize Squeeze Tile Transpose"),
+    **_each(_moves_data, "Unsqueeze"),
+    **_each(_all_inputs, "Add Concat Div GridSample Max Min Mul PRelu Pow Sub"),
+    **_each(_comparison, "Equal Greater GreaterOrEqual Less LessOrEqual"),
+    **_each(_makes_indices, "ArgMax ArgMin"),
+    **_each(_conv, "Conv ConvTranspose"),
+    **_each(_open_ended, "Einsum Reciprocal"),
+    **_each(_normalization, "InstanceNormalization LayerNormalization"),
+    **_each(_two_inputs, "ScatterElements Where"),
+    **_each(_batch_normalization, "BatchNormalization"),
+    **_each(_some_inputs(3), "Clip"),
+    **_each(_some_inputs(2), "Pad"),
+    **_each(_gemm, "Gemm"),
+    **_each(_matmul, "MatMul"),
+    **_each(_ends_quantized, "RMSNormalization"),
+    **_each(_split, "Split"),
+    **_each(_top_k, "TopK"),
+}
+
+
+# --- scales and zero points -------------------------------------------------------------------
+
+
+def _scalar(graph: Graph, name: str) -> float | None:
+    """Return a constant of one value."""
+    array = graph.constants.get(name)
+    return float(array.item()) if array is not None and array.size == 1 else None
+
+
+def _is_scalar_pair(graph: Graph, node: Node) -> bool:
+    pair = node.inputs[1:]
+    return len(pair) == 2 and all(_scalar(graph, name) is not None for name in pair)
+
+
+def _equal(graph: Graph, first: str, second: str) -> bool:
+    one, other = graph.constants[first], graph.constants[second]
+    return one.dtype == other.dtype and bool(one.item() == other.item())
+
+
+# --- what the unit reads and makes ------------------------------------------------------------
+
+
+def _quantized(tensor: str, node: Node) -> Value:
+    scale, zero_point = (*node.inputs[1:3], "")[:2]
+    return Value(tensor, scale, zero_point, node.attributes.get("axis"))
+
+
+def _values_before(candidate: _Candidate) -> tuple[Value, ...]:
+    by_output = {node.outputs[0]: node for node in candidate.dequantizers}
+    return tuple(
+        _quantized(by_output[name].inputs[0], by_output[name]) if name in by_output else Value(name)
+        for name in candidate.node.inputs
+    )
+
+
+def _values_behind(candidate: _Candidate) -> tuple[Value, ...]:
+    by_input = {node.inputs[0]: node for node in candidate.quantizers}
+    if candidate.clip:
+        by_input = {candidate.node.outputs[0]: candidate.quantizers[0]}
+    return tuple(
+        _quantized(by_input[name].outputs[0], by_input[name]) if name in by_input else Value(name)
+        for name in candidate.node.outputs
+    )
+
+
+_QLINEAR_UNARY = (
+    "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+    "QLinearLeakyRelu",
+    "QLinearReduceMean",
+    "QLinearSigmoid",
+)
+_QLINEAR_BINARY = ("QLinearAdd", "QLinearConv", "QLinearMatMul", "QLinearMul")
+
+
+def single(node: Node) -> NodeUnit:
+    """Return a node as a unit of its own."""
+    before, behind = _own_values(node)
+    return NodeUnit(node, (), (), None, before, behind)
+
+
+def _own_values(node: Node) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Return inputs and outputs of a node that is no group, with the scales it names itself.
+
+    QLinear operators take x, scale, zero point (twice for two inputs), then the output's scale and
+    zero point, then a bias.
+    """
+    plain = tuple(Value(name) for name in node.outputs)
+    if node.op == QUANTIZE:
+        return (Value(node.inputs[0]),), (_quantized(node.outputs[0], node),)
+    if node.op == DEQUANTIZE:
+        return (_quantized(node.inputs[0], node),), plain
+    triples = 1 if node.op in _QLINEAR_UNARY else 2 if node.op in _QLINEAR_BINARY else 0
+    if not triples:
+        return tuple(Value(name) for name in node.inputs), plain
+    names = (*node.inputs, "")
+    inputs = [Value(names[k], names[k + 1], names[k + 2]) for k in range(0, 3 * triples, 3)]
+    end = 3 * triples
+    bias = [Value(name) for name in names[end + 2 :] if name]
+    return (*inputs, *bias), (Value(node.outputs[0], names[end], names[end + 1]),)

@@ -1,0 +1,170 @@
+"""Qualcomm's QNN: phones and boards with a Hexagon processor (HTP), quantized models above all.
+
+The provider takes node units (QDQ groups) by operator, compiles them, and wants every dimension
+known. The operators are in ``data/qnn.yaml``; what the chip says of each, only trying on the device
+shows. int8 there means uint8 or uint16 activations; float
+models run in float16 (option ``enable_htp_fp16_precision``, on unless 0).
+
+Sources: onnxruntime/onnxruntime-qnn, the documentation of provider 2.3.0 and
+``builder/opbuilder/gemm_op_builder.cc`` (stored copies of 2026, looked up 2026-11-21; nothing was
+tried). That tensors have 5 dimensions at most is inferred: the provider fuses patterns just to
+avoid 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.builder_rules import (
+    EXPORT,
+    FIX_DIMENSIONS,
+    MAKE_CONSTANT,
+    ON_THE_CPU,
+    Rule,
+    attribute_in,
+    first_refusal,
+    values_of,
+    words,
+)
+from edgepack.backends.op_table import kernel_refusal, read_table
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, Value, node_units, spread
+from edgepack.model.graph import Graph
+from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+
+NAME: BackendName = "qnn"
+PROVIDER = "QNNExecutionProvider"
+PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
+RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16", "int8-static"})
+FORMATS = frozenset({"onnx"})
+STATIC_SHAPES = True
+REWRITES: tuple[str, ...] = ()
+LAST_REWRITES: tuple[str, ...] = ()
+FLOAT32_OPS: frozenset[str] = frozenset()
+PER_TENSOR_OPS: tuple[str, ...] = ()
+QUANTIZES_EVERY_OP = True
+
+_MAX_RANK = 5
+_ACTIVATIONS = ("uint8", "uint16")
+_REQUANTIZE = "quantize with activations: uint8 or uint16, and weights: uint8"
+
+
+def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Refuse dialects that the HTP does not run as integers.
+
+    Source: the provider's documentation ("QNN operators typically support the uint8 and uint16
+    data types"); for weights per channel, ``get_qnn_qdq_config`` of onnxruntime 1.31.1.
+    """
+    del device
+    dialect = variant.dialect
+    if dialect is None:
+        return []
+    found = []
+    if dialect.activations not in _ACTIVATIONS:
+        problem = f"QNN takes activations as uint8 or uint16, not as {dialect.activations}"
+        hint = "write activations: uint8, or uint16 for accuracy"
+        found.append(Misfit(("dialect", "activations"), problem, hint))
+    if dialect.per_channel and dialect.weights != "int8":
+        problem = f"QNN takes {dialect.weights} weights with one scale per tensor alone"
+        hint = "write weights: int8, or per_channel: false"
+        found.append(Misfit(("dialect", "per_channel"), problem, hint))
+    if dialect.bias == "float32":
+        problem = "QNN takes quantized operators with an int32 bias, not with a float one"
+        found.append(Misfit(("dialect", "bias"), problem, "write bias: int32"))
+    return found
+
+
+def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+    """Return the nodes that QNN leaves to the CPU.
+
+    Unless the provider option ``offload_graph_io_quantization`` is 0, the Q nodes behind the
+    model's inputs and the DQ nodes before its outputs are among them.
+    """
+    options = next((p.options for p in variant.providers if p.name == PROVIDER), {})
+    offload = options.get("offload_graph_io_quantization", "1") != "0"
+    refused = {
+        unit: refusal
+        for unit in node_units(graph)
+        if (refusal := (offload and _at_the_border(graph, unit)) or _refusal(graph, unit))
+    }
+    return spread(refused)
+
+
+_BORDER = Refusal(
+    "it converts an input or output of the model, which the provider leaves to the CPU",
+    "set the provider option offload_graph_io_quantization to 0 to have it on the device",
+)
+
+
+def _at_the_border(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    inputs = {spec.name for spec in graph.inputs}
+    first = unit.target.op == QUANTIZE and unit.target.inputs[0] in inputs
+    last = unit.target.op == DEQUANTIZE and unit.target.outputs[0] in graph.outputs
+    return _BORDER if first or last else None
+
+
+def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    return kernel_refusal(read_table(NAME), graph, unit.target) or first_refusal(
+        (_known, _layout, *_RULES.get(unit.op, ())), graph, unit
+    )
+
+
+def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    for value in (*unit.inputs, *unit.outputs):
+        if not value.tensor:
+            continue
+        shape = graph.shape(value.tensor)
+        if not graph.is_static(value.tensor):
+            reason = f"{value.tensor!r} has {words(shape)}; all of it must be known"
+            return Refusal(reason, FIX_DIMENSIONS)
+        if shape is not None and len(shape) > _MAX_RANK:
+            reason = f"{value.tensor!r} has rank {len(shape)}; {_MAX_RANK} is the most"
+            return Refusal(reason, EXPORT)
+    return None
+
+
+def _layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    if not unit.is_group:
+        return None
+    first, *others = unit.inputs
+    for value in (first, *unit.outputs):
+        dtype = graph.dtype(value.tensor)
+        if value.is_quantized and dtype not in _ACTIVATIONS:
+            return Refusal(f"{value.tensor!r} is {dtype}; taken are uint8 and uint16", _REQUANTIZE)
+    for value in others:
+        if refusal := value.is_quantized and _second_layout(graph, value):
+            return refusal
+    return None
+
+
+def _second_layout(graph: Graph, value: Value) -> Refusal | None:
+    """What weights, biases and second activations must be."""
+    dtype, scales = graph.dtype(value.tensor), graph.constants.get(value.scale)
+    if scales is None:
+        return Refusal(f"the scale of {value.tensor!r} must be constant", MAKE_CONSTANT)
+    if not graph.is_constant(value.tensor) and dtype not in _ACTIVATIONS:
+        return Refusal(f"{value.tensor!r} is {dtype}; taken are uint8 and uint16", _REQUANTIZE)
+    if scales.size > 1 and dtype not in ("int8", "int4", "int32"):
+        reason = f"{value.tensor!r} is {dtype} with one scale per channel; that is taken as int8"
+        return Refusal(reason, "quantize with weights: int8, or per_channel: false")
+    zeros = graph.constants.get(value.zero_point)
+    if scales.size > 1 and zeros is not None and np.any(zeros):
+        reason = f"{value.tensor!r} has one scale per channel and zero points other than 0"
+        return Refusal(reason, "quantize weights symmetrically")
+    return None
+
+
+def _positive_indices(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    indices = values_of(graph, unit, 1)
+    if not indices or min(indices) >= 0:
+        return None
+    return Refusal("it has negative indices", "count the indices from the front, or " + ON_THE_CPU)
+
+
+_RULES: Mapping[str, Sequence[Rule]] = {
+    "Gather": (_positive_indices,),
+    "Gemm": (attribute_in("alpha", 1.0, 1.0), attribute_in("beta", 1.0, 0.0, 1.0)),
+    "LpNormalization": (attribute_in("p", 2, 2),),
+}

@@ -1,0 +1,173 @@
+"""NVIDIA's TensorRT: the subgraphs that its ONNX parser takes, compiled on the device.
+
+What the parser does not take goes to CUDA, and to the CPU what CUDA does not take either. The
+operators and what is asked of them are those of TensorRT 10.15's own list (``data/tensorrt.yaml``);
+JetPack 6 has 10.3, so a newer operator may fall back there. Of int8, TensorRT takes int8 with zero
+point 0 (the same list: DequantizeLinear, QuantizeLinear). An int32 bias that a DequantizeLinear
+reads is folded by onnxruntime's provider before TensorRT sees it (the class ConstantFoldingDQ,
+named in the library of onnxruntime-gpu 1.31.1).
+
+Not predicted: whether the bodies of If, Loop and Scan are taken, without which they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from edgepack.backends.base import Misfit, Refusal, partitions
+from edgepack.backends.builder_rules import (
+    EXPORT,
+    MAKE_CONSTANT,
+    Rule,
+    all_ones,
+    attribute_in,
+    constant_inputs,
+    first_refusal,
+    one_output,
+    rank_in,
+    values_of,
+)
+from edgepack.backends.op_table import kernel_refusal, read_table
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
+from edgepack.model.graph import Graph, Node
+from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+
+NAME: BackendName = "tensorrt"
+PROVIDER = "TensorrtExecutionProvider"
+PROVIDERS = frozenset({PROVIDER, "CUDAExecutionProvider", "CPUExecutionProvider"})
+RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16", "int8-static"})
+FORMATS = frozenset({"onnx"})
+STATIC_SHAPES = False
+"""Dynamic ones work with a range given (options ``trt_profile_*_shapes``), known ones best."""
+REWRITES: tuple[str, ...] = ()
+LAST_REWRITES: tuple[str, ...] = ()
+FLOAT32_OPS: frozenset[str] = frozenset({"STFT"})
+PER_TENSOR_OPS: tuple[str, ...] = ()
+QUANTIZES_EVERY_OP = False
+"""Is taken in float32 alone (data/tensorrt.yaml)."""
+
+_FALLS_BACK = "it runs on CUDA or the CPU; if that splits the model too much, export it differently"
+_DIALECT = "quantize with int8 for both, symmetric: true and bias: float32"
+
+
+def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Refuse dialects that TensorRT does not take as int8.
+
+    Source: data/tensorrt.yaml's; NVIDIA's guide leaves biases in float.
+    """
+    del device
+    dialect = variant.dialect
+    if dialect is None:
+        return []
+    found = []
+    for key, dtype in (("activations", dialect.activations), ("weights", dialect.weights)):
+        if dtype != "int8":
+            problem = f"TensorRT takes {key} as int8, not as {dtype}"
+            found.append(Misfit(("dialect", key), problem, f"write {key}: int8"))
+    if not dialect.symmetric:
+        problem = "TensorRT takes activations with zero point 0 alone"
+        found.append(Misfit(("dialect", "symmetric"), problem, "write symmetric: true"))
+    if dialect.bias != "float32":
+        problem = "TensorRT takes biases in float, not as int32"
+        found.append(Misfit(("dialect", "bias"), problem, "write bias: float32"))
+    return found
+
+
+def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+    """Return the nodes that TensorRT does not get.
+
+    The provider options ``trt_op_types_to_exclude`` and ``trt_min_subgraph_size`` of the variant
+    are followed. In onnxruntime 1.31.1 nothing is excluded unless the first one says so (releases
+    around 1.21 left out NonMaxSuppression, NonZero and RoiAlign by themselves).
+    """
+    options = _options(variant)
+    excluded = set(options.get("trt_op_types_to_exclude", "").split(","))
+    found = {
+        node.index: refusal for node in graph.nodes if (refusal := _refusal(graph, node, excluded))
+    }
+    least = options.get("trt_min_subgraph_size", "1")
+    taken = [node for node in graph.nodes if node.index not in found]
+    for piece in partitions(graph, taken):
+        if least.isdecimal() and len(piece) < int(least):
+            found |= dict.fromkeys([node.index for node in piece], _too_few(len(piece), least))
+    return found
+
+
+def _options(variant: Variant) -> Mapping[str, str]:
+    return next((p.options for p in variant.providers if p.name == PROVIDER), {})
+
+
+def _too_few(nodes: int, least: str) -> Refusal:
+    reason = f"its piece of the graph has {nodes} nodes; trt_min_subgraph_size is {least}"
+    return Refusal(reason, "lower the provider option trt_min_subgraph_size")
+
+
+def _refusal(graph: Graph, node: Node, excluded: set[str]) -> Refusal | None:
+    if node.op in excluded:
+        reason = f"the provider option trt_op_types_to_exclude names {node.op}"
+        return Refusal(reason, "take it out of the option")
+    unit = single(node)
+    refusal = kernel_refusal(read_table(NAME), graph, node)
+    return refusal or first_refusal(_RULES.get(node.qualified_op, ()), graph, unit)
+
+
+def _quantization(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    node = unit.target
+    stored = node.inputs[0] if node.op == DEQUANTIZE else node.outputs[0]
+    dtype = graph.dtype(stored)
+    if node.op == DEQUANTIZE and dtype == "int32" and graph.is_constant(stored):
+        return None
+    if dtype and dtype.replace("_", "") not in _STORED:
+        return Refusal(f"it is quantized as {dtype}; TensorRT takes int8", _DIALECT)
+    if not graph.is_constant(node.inputs[1]):
+        return Refusal("its scale is computed, but must be constant", MAKE_CONSTANT)
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else ""
+    zeros = graph.constants.get(zero_point)
+    if zero_point and (zeros is None or np.any(zeros.astype(np.float32))):
+        return Refusal("its zero point is not 0", _DIALECT)
+    return None
+
+
+_STORED = ("int8", "int4", "float8e4m3fn", "float4e2m1")
+
+
+def _few_enough(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """K is less than 3840, where it is known."""
+    count = values_of(graph, unit, 1)
+    if not count or count[0] < 3840:
+        return None
+    return Refusal(f"K is {count[0]}; less than 3840 is taken", EXPORT)
+
+
+_POOL: tuple[Rule, ...] = (rank_in(4, 5), all_ones("dilations"))
+_AXES: tuple[Rule, ...] = (constant_inputs(axes=1),)
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_RULES: Mapping[str, Sequence[Rule]] = {
+    **dict.fromkeys((f"Reduce{name}" for name in _REDUCTIONS), _AXES),
+    **dict.fromkeys(("Squeeze", "Unsqueeze"), _AXES),
+    **dict.fromkeys((QUANTIZE, DEQUANTIZE), (_quantization,)),
+    **dict.fromkeys(("AveragePool", "LpPool"), _POOL),
+    "MaxPool": (*_POOL, one_output),
+    "Attention": (rank_in(4), one_output),
+    "CumSum": (constant_inputs(axis=1),),
+    "GridSample": (rank_in(4),),
+    "LayerNormalization": (one_output,),
+    "LSTM": (attribute_in("input_forget", 0, 0), attribute_in("layout", 0, 0)),
+    "OneHot": (constant_inputs(depth=1),),
+    "Resize": (
+        attribute_in("mode", "nearest", "nearest", "linear"),
+        attribute_in(
+            "coordinate_transformation_mode",
+            "half_pixel",
+            *("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn"),
+            *("asymmetric", "align_corners"),
+        ),
+        attribute_in("keep_aspect_ratio_policy", "stretch", "stretch"),
+        attribute_in("antialias", 0, 0),
+    ),
+    "ScatterND": (attribute_in("reduction", "none", "none"),),
+    "STFT": (constant_inputs(frame_step=1, window=2),),
+    "TopK": (attribute_in("sorted", 1, 1), _few_enough),
+}

@@ -1,0 +1,148 @@
+"""Profiles that a backend would not run as they say are refused, with the place and the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny_models
+from edgepack.backends import BACKENDS
+from edgepack.backends.checking import check_profile, load_target, project_targets
+from edgepack.build import dry_run
+from edgepack.cli.main import run
+from edgepack.errors import ProfileError
+from edgepack.profile import target_files
+from edgepack.project import read_project
+from edgepack.resources import targets_dir
+
+SYMMETRIC = "{activations: int8, weights: int8, symmetric: true, per_channel: true}"
+SHIPPED = sorted(path.stem for path in targets_dir().glob("*.yaml"))
+
+
+@pytest.mark.parametrize("target", SHIPPED)
+def test_shipped_profile_when_checked_is_one_that_its_backends_take(target):
+    assert load_target(target).variants
+
+
+def own(tmp_path: Path, target: str, *changes: tuple[str, str]) -> Path:
+    text = (targets_dir() / f"{target}.yaml").read_text()
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    path = tmp_path / f"{target}.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("target", "old", "new", "problem"),
+    [
+        ("jetson", "trt_fp16_enable", "trt_fp16_enabled", "trt_fp16_enable'?"),
+        ("android", "activations: uint8", "activations: int8", "uint8"),
+        ("android-xnnpack", "activations: int8", "activations: uint8", "activations"),
+        ("jetson", "symmetric: true", "symmetric: false", "symmetric"),
+        ("linux-x86-64", "activations: uint8", "activations: int8", "slower than fp32"),
+        ("ios", "MLComputeUnits: ALL", "MLComputeUnits: All", "ALL"),
+        ("android-xnnpack", "session.intra_op.allow_spinning", "session.intra_op.spin", "session."),
+        ("raspberry-pi", "recipe: fp32", "recipe: fp16", "cannot take the recipe 'fp16'"),
+        ("intel", "name: OpenVINOExecutionProvider", "name: CUDAExecutionProvider", "does not go"),
+    ],
+)
+def test_profile_when_its_backend_would_not_run_it_says_where_and_why(
+    tmp_path, target, old, new, problem
+):
+    changes = [(old, new)]
+    if target == "raspberry-pi":
+        changes.append(("id: cpu-fp32", "id: cpu-fp16"))
+    path = own(tmp_path, target, *changes)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if new in text)
+    with pytest.raises(ProfileError) as caught:
+        check_profile(path)
+    said = f"{caught.value}"
+    assert problem in f"{said} {caught.value.hint}"
+    assert f"{path}:{line}:" in said
+
+
+def test_profile_when_it_has_many_faults_names_all_in_order(tmp_path):
+    path = own(
+        tmp_path,
+        "jetson",
+        ("trt_fp16_enable", "trt_fp16"),
+        ("symmetric: true", "symmetric: false"),
+    )
+    with pytest.raises(ProfileError) as caught:
+        check_profile(path)
+    assert "trt_fp16" in str(caught.value)
+    assert "symmetric" in caught.value.hint
+
+
+def test_command_when_a_profile_is_wrong_exits_with_3(tmp_path, capsys):
+    path = own(tmp_path, "ios", ("MLComputeUnits: ALL", "MLComputeUnits: All"))
+    assert run(["targets", "check", str(path)]) == 3
+    assert "MLComputeUnits" in capsys.readouterr().err
+    assert run(["targets", "check", *map(str, target_files().values())]) == 0
+
+
+def test_build_when_a_profile_is_wrong_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "targets").mkdir()
+    own(tmp_path / "targets", "ios", ("MLComputeUnits: ALL", "MLComputeUnits: All"))
+    model = tiny_models.relu(tmp_path / "net.onnx")
+    with pytest.raises(ProfileError, match="MLComputeUnits"):
+        dry_run(model, targets=["ios"])
+
+
+def profiles(tmp_path: Path, targets: str):
+    return list(project_targets(read_project(tiny_models.write_project(tmp_path, targets))))
+
+
+def test_project_when_it_changes_a_targets_variants_gets_just_those(tmp_path):
+    [intel] = profiles(
+        tmp_path,
+        "targets: [{id: intel, variants: [{backend: cpu, recipe: int8-dynamic},"
+        " {backend: openvino, recipe: int8-static}]}]",
+    )
+    dynamic, static = intel.variants
+    assert (dynamic.id, dynamic.dialect.weights) == ("cpu-int8-dynamic", "int8")
+    assert dynamic.providers[0].name == "CPUExecutionProvider"
+    assert static == load_target("intel").variant("openvino-cpu-int8-static")
+
+
+def test_project_when_it_gives_all_of_a_variant_needs_nothing_of_the_profile(tmp_path):
+    [pi] = profiles(
+        tmp_path,
+        "targets: [{id: raspberry-pi, variants: [{backend: xnnpack, recipe: fp32,"
+        " providers: [{name: XnnpackExecutionProvider}, {name: CPUExecutionProvider}],"
+        " placement: 0.5}]}]",
+    )
+    [variant] = pi.variants
+    assert (variant.id, variant.placement) == ("xnnpack-fp32", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "problem", "column"),
+    [
+        ("{backend: tensorrt, recipe: fp16}", "no variant with backend 'tensorrt'", 0),
+        ("{backend: cpu, recipe: fp16}", "cannot take the recipe", "recipe"),
+        (
+            f"{{backend: cpu, recipe: int8-static, dialect: {SYMMETRIC}}}",
+            "slower than fp32",
+            "activations",
+        ),
+    ],
+)
+def test_project_when_a_change_does_not_fit_says_where(tmp_path, variant, problem, column):
+    text = f"targets: [{{id: linux-x86-64, variants: [{variant}]}}]"
+    with pytest.raises(ProfileError, match=problem) as caught:
+        profiles(tmp_path, text)
+    expected = text.index(variant if column == 0 else column) + 1
+    assert caught.value.where.endswith(f":{expected}")
+    assert caught.value.hint
+
+
+def test_backends_when_listed_are_those_that_profiles_may_name():
+    from typing import get_args
+
+    from edgepack.profile import BackendName
+
+    assert sorted(BACKENDS) == sorted(get_args(BackendName))
