@@ -44,7 +44,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
         out=out,
         progress=progress,
     )
-    built.require_limits()
+    built.require_all()
     bundle = built.bundles[0].bundle
     with (
         tempfile.TemporaryDirectory(prefix="edgepack-demo-") as root,

@@ -1,17 +1,52 @@
-"""``edgepack inspect``: facts of a model, and per variant what stands in its way."""
+"""``edgepack inspect``: facts of a model, and per variant the nodes that stand in its way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.backends import BACKENDS
+from edgepack.backends.checking import load_target, project_targets
+from edgepack.errors import EdgepackError, ModelError
 from edgepack.model.checking import checker_findings
-from edgepack.model.facts import ModelFacts, model_facts
+from edgepack.model.facts import ModelFacts, model_facts, require_plain_signature, signature
 from edgepack.model.finding import Finding
+from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.running import make_session
 from edgepack.processes import Workers
-from edgepack.profile import load_profile
+from edgepack.profile import Profile, Variant, target_ids
+from edgepack.project import find_project
+from edgepack.steps.base import MODEL, Step
+from edgepack.steps.bucketed import bucket_dims, fixed, static_problem, wants_static
+from edgepack.steps.int8_static import Int8Static
+from edgepack.steps.opset import AtLeastOpset
+from edgepack.steps.placed import predict_placement
+from edgepack.steps.prepared import Prepared
+from edgepack.steps.ranges import RANGES
+from edgepack.steps.recipes import least_opset, recipe_step
+from edgepack.steps.rewritten import Rewritten
+from edgepack.steps.simplified import Simplified
+
+
+@dataclass(frozen=True)
+class VariantInspection:
+    """What one variant of a target would make of the model."""
+
+    target: str
+    variant: str
+    provider: str
+    nodes: int
+    """Nodes of the model as the variant would have it, quantized and rewritten; 0 where it cannot
+    be made."""
+    taken: int
+    """Those that the provider takes, as predicted."""
+    partitions: int
+    enough: bool
+    """Whether the variant would be shipped: its placement asks for no more."""
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -20,26 +55,188 @@ class Inspection:
 
     facts: ModelFacts
     findings: tuple[Finding, ...]
+    """What holds everywhere."""
+    variants: tuple[VariantInspection, ...]
 
 
-def inspect(model: Path, targets: Sequence[str] = ()) -> Inspection:
-    """Return facts of a model, and findings for the backends of the targets (``host`` if none).
+def inspect(
+    model: Path | None = None,
+    targets: Sequence[str] = (),
+    *,
+    project: Path | None = None,
+) -> Inspection:
+    """Return facts of a model, and what each variant of the targets would make of it.
 
-    The model is loaded by onnx and onnxruntime in a process of its own, so that one that crashes
-    them is a finding too.
+    The variants are those of the targets given, of the project's, or of ``host``. A variant's
+    model is made as a build makes it, but unproven: symbolic dimensions get the project's values,
+    and int8 gets scales that mean nothing, because only the graph's form matters here. All
+    libraries run in processes of their own, so that a model that crashes them is a finding too.
 
     Raises:
         ModelError: The file cannot be read as a model.
         UsageError: There is no such target.
+        ProfileError: The project file or a profile is wrong.
     """
-    facts = model_facts(model)
-    names = {
-        variant.backend
-        for target in targets or ["host"]
-        for variant in load_profile(target).variants
-    }
+    loaded = find_project(model, project)
+    facts = model_facts(loaded.model_path)
+    profiles = [load_target(name) for name in target_ids(targets)] or [*project_targets(loaded)]
     with Workers(1) as workers:
-        findings = [*workers.call(checker_findings, model)]
-        for name in sorted(names):
-            findings += workers.call(BACKENDS[name].check, model)
-    return Inspection(facts, tuple(findings))
+        findings = [*workers.call(checker_findings, loaded.model_path)]
+        blocked = workers.call(session_findings, loaded.model_path) or carrying_findings(facts)
+        variants: list[VariantInspection] = []
+        for profile in profiles or [load_target("host")]:
+            if not blocked:
+                dims = loaded.project.fixed_dims, loaded.project.buckets
+                variants += workers.call(inspect_target, loaded.model_path, *dims, profile)
+    return Inspection(facts, (*findings, *blocked), tuple(variants))
+
+
+def carrying_findings(facts: ModelFacts) -> list[Finding]:
+    """Return a blocking finding if no bundle can carry the model's inputs or outputs."""
+    try:
+        require_plain_signature(facts)
+    except ModelError as error:
+        return [Finding("edgepack", "blocks", "", error.problem, error.hint)]
+    return []
+
+
+def session_findings(model: Path) -> list[Finding]:
+    """Return a blocking finding if onnxruntime makes no session of a model, else nothing."""
+    try:
+        make_session(model)
+    except ModelError as error:
+        return [Finding("onnxruntime", "blocks", "", error.problem, error.hint)]
+    return []
+
+
+def inspect_target(
+    model: Path, dims: Mapping[str, int], sizes: Mapping[str, Sequence[int]], profile: Profile
+) -> list[VariantInspection]:
+    """Return what every variant of a target would make of a model; called in a worker.
+
+    Where models are to have static shapes, the one for the largest of the ``sizes`` is judged.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgepack-inspect-") as folder:
+        making = _Making(Path(folder), profile, sizes)
+        try:
+            _require_opset(model, profile)
+            prepared = making.run(Prepared(tuple(sorted(dims.items()))), source=model)
+            simplified = making.run(Simplified(), model=prepared)
+        except EdgepackError as error:
+            return [_impossible(profile, variant, error) for variant in profile.variants]
+        return [_inspect_variant(making, simplified, variant) for variant in profile.variants]
+
+
+def _require_opset(model: Path, profile: Profile) -> None:
+    found, highest = model_facts(model).opset, profile.runtime.max_opset
+    if found > highest:
+        raise ModelError(
+            f"the model has opset {found}, the target's runtime loads up to {highest}",
+            hint=f"export it with opset {min(highest, 17)} to {highest}",
+        )
+
+
+@dataclass
+class _Making:
+    """Runs steps one after the other in numbered folders, without their proofs."""
+
+    folder: Path
+    profile: Profile
+    sizes: Mapping[str, Sequence[int]]
+    """Symbolic dimensions with several sizes, in ascending order."""
+    count: int = 0
+
+    def run(self, step: Step, **inputs: Path) -> Path:
+        self.count += 1
+        out = self.folder / str(self.count)
+        out.mkdir()
+        step.run(inputs, out)
+        return out
+
+    def variant(self, simplified: Path, variant: Variant) -> Path:
+        """Return the folder of a variant's model, with static shapes if it wants them.
+
+        Raises:
+            ModelError: Its shapes cannot be static.
+        """
+        if not wants_static(variant, self.sizes):
+            return self._recipe(simplified, variant)
+        inputs, _ = signature(read_structure(simplified / MODEL))
+        if problem := static_problem(variant, inputs, self.sizes):
+            raise ModelError(problem, hint="see 'dims' in edgepack.yaml")
+        model = self._recipe(simplified, variant)
+        largest = {name: sizes[-1] for name, sizes in bucket_dims(inputs, self.sizes)}
+        if not largest:
+            return model
+        out = self.folder / f"{model.name}-static"
+        out.mkdir()
+        write_model(fixed(read_model(model / MODEL), largest), out / MODEL)
+        return out
+
+    def _recipe(self, simplified: Path, variant: Variant) -> Path:
+        model = simplified
+        if rewrites := BACKENDS[variant.backend].REWRITES:
+            model = self.run(Rewritten(rewrites), model=model)
+        step = recipe_step(self.profile, variant)
+        if variant.dialect is not None:
+            model = self.run(AtLeastOpset(least_opset(variant)), model=model)
+        if isinstance(step, Int8Static):
+            return self.run(step, model=model, ranges=self._any_ranges(model))
+        return self.run(step, model=model)
+
+    def _any_ranges(self, model: Path) -> Path:
+        from edgepack.model.graph import read_graph
+        from edgepack.model.reading import read_model
+
+        graph = read_graph(read_model(model / MODEL))
+        names = {spec.name for spec in graph.inputs} | set(graph.producers)
+        floats = sorted(name for name in names if graph.dtype(name) in ("float32", ""))
+        out = self.folder / f"ranges-{self.count}"
+        out.mkdir()
+        ranges = {name: [-1.0, 1.0] for name in floats}
+        (out / RANGES).write_text(json.dumps(ranges), encoding="utf-8")
+        return out
+
+
+def _inspect_variant(making: _Making, simplified: Path, variant: Variant) -> VariantInspection:
+    try:
+        model = making.variant(simplified, variant)
+        placement = predict_placement(model / MODEL, variant)
+    except EdgepackError as error:
+        return _impossible(making.profile, variant, error)
+    wanted = 1.0 if variant.placement == "all" else variant.placement
+    enough = placement.share >= wanted
+    left = [placed for placed in placement.nodes if placed.refusal is not None]
+    return VariantInspection(
+        target=making.profile.id,
+        variant=variant.id,
+        provider=BACKENDS[variant.backend].PROVIDER,
+        nodes=len(placement.nodes),
+        taken=len(placement.nodes) - len(left),
+        partitions=placement.partitions,
+        enough=enough,
+        findings=tuple(
+            Finding(
+                variant.backend,
+                "falls-back" if enough else "blocks",
+                str(placed.node),
+                placed.refusal.reason,
+                placed.refusal.remedy,
+            )
+            for placed in left
+            if placed.refusal is not None
+        ),
+    )
+
+
+def _impossible(profile: Profile, variant: Variant, error: EdgepackError) -> VariantInspection:
+    return VariantInspection(
+        target=profile.id,
+        variant=variant.id,
+        provider=BACKENDS[variant.backend].PROVIDER,
+        nodes=0,
+        taken=0,
+        partitions=0,
+        enough=False,
+        findings=(Finding(variant.backend, "blocks", "", error.problem, error.hint),),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -36,3 +37,25 @@ def processor() -> str:
     """Return the kind of processor that decides the bits of int8 kernels: with VNNI or without."""
     kind = architecture()
     return f"{kind}-vnni" if kind == "x86-64" and has_vnni() else kind
+
+
+def available_memory_bytes() -> int:
+    """Return how much memory can be taken without pushing others out, container limits included.
+
+    Source: ``MemAvailable`` of /proc/meminfo, and memory.max and memory.current of cgroup v2
+    (Linux kernel documentation). Elsewhere half of the machine's memory.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (
+            (group / name).read_text(encoding="utf-8").strip()
+            for name in ("memory.max", "memory.current")
+        )
+    except OSError:
+        return free
+    return free if limit == "max" else min(free, max(0, int(limit) - int(used)))

@@ -38,11 +38,26 @@ class PlannedVariant:
 
     variant: Variant
     model: str
+    """The step whose model is judged: the .onnx that the shipped file is made from."""
+    shipped: str
+    """The step whose model is shipped."""
     goldens: str
     evaluation: str | None
     """None when the project has no evaluation samples."""
+    placed: str | None
+    """The step that predicts where nodes run; None for the CPU, which takes all."""
+    fusion: str | None
+    """The step that counts fused integer kernels; None unless the CPU runs int8."""
     history: tuple[str, ...]
     """The steps that the model went through, in order."""
+    bucketed: str | None = None
+    """The step that made one model per size, whose models are shipped; None for a single model."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Every step that the variant needs directly."""
+        others = (self.goldens, self.evaluation, self.placed, self.fusion)
+        return (*self.history, *(step_id for step_id in others if step_id is not None))
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,11 @@ class Plan:
 
     def only(self, wanted: Collection[str]) -> Plan:
         """Return the plan of just these steps and all that they need; it makes no bundle."""
+        needed = self.needed_for(wanted)
+        return Plan(self.sources, tuple(s for s in self.steps if s.id in needed), ())
+
+    def needed_for(self, wanted: Collection[str]) -> set[str]:
+        """Return the ids of these steps and of all that they need."""
         by_id = {step.id: step for step in self.steps}
         needed: set[str] = set()
         waiting = list(wanted)
@@ -88,7 +108,13 @@ class Plan:
             if step_id in by_id and step_id not in needed:
                 needed.add(step_id)
                 waiting += by_id[step_id].inputs.values()
-        return Plan(self.sources, tuple(s for s in self.steps if s.id in needed), ())
+        return needed
+
+    @property
+    def needed_by_all(self) -> set[str]:
+        """The steps without which no bundle would have any variant."""
+        needs = [self.needed_for(v.steps) for bundle in self.bundles for v in bundle.variants]
+        return set.intersection(*needs) if needs else {step.id for step in self.steps}
 
     def describe(self) -> Iterator[str]:
         """Yield the plan as lines of text."""
@@ -99,7 +125,7 @@ class Plan:
             yield f"step    {step.id:24} from {needs}"
         for bundle in self.bundles:
             for variant in bundle.variants:
-                yield f"bundle  {bundle.profile.id:24} {variant.variant.id} from {variant.model}"
+                yield f"bundle  {bundle.profile.id:24} {variant.variant.id} from {variant.shipped}"
             for variant_id, reason in bundle.left_out:
                 yield f"bundle  {bundle.profile.id:24} without {variant_id}: {reason}"
 
@@ -109,7 +135,7 @@ def bundle_digest(bundle: PlannedBundle) -> str:
     return _digest(
         {
             "profile": bundle.profile.model_dump(mode="json"),
-            "variants": [(v.variant.id, v.model, v.goldens, v.evaluation) for v in bundle.variants],
+            "variants": [(v.variant.id, v.shipped, *v.steps) for v in bundle.variants],
         }
     )
 

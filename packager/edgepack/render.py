@@ -61,6 +61,15 @@ class ExampleInput:
 
 
 @dataclass(frozen=True)
+class ProviderHelp:
+    """Where a runtime with an execution provider comes from."""
+
+    name: str
+    about: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class BundleContext:
     """Everything that templates may use."""
 
@@ -74,6 +83,10 @@ class BundleContext:
     left_out: tuple[str, ...]
     requirements: tuple[str, ...]
     example_inputs: tuple[ExampleInput, ...]
+    providers: tuple[ProviderHelp, ...]
+    """For execution providers that the packages do not hold."""
+    reduced_build: tuple[str, ...]
+    """Shell lines that build a runtime with just the operators of the .ort files; none without."""
 
 
 def render_family(family: str, context: BundleContext) -> list[RenderedFile]:

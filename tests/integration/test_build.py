@@ -116,7 +116,7 @@ def test_limit_when_missed_ships_the_rest_and_says_by_how_much(tmp_path):
     result = build(project=project, targets=["host"], out=tmp_path / "dist")
     assert [v.id for v in result.bundles[0].bundle.manifest.variants] == ["cpu-fp32"]
     with pytest.raises(LimitError, match="the limit is 150 dB") as caught:
-        result.require_limits()
+        result.require_all()
     assert caught.value.exit_code == 10
 
 
@@ -266,9 +266,12 @@ def test_int8_when_nothing_can_be_quantized_says_how_to_build_without(tmp_path):
     value = (1, ["batch", 3, 8, 8])
     nodes = [onnx.helper.make_node("Sin", ["image"], ["y"], "sin")]
     tiny_models.save(tmp_path / "net.onnx", nodes, [("image", *value)], [("y", *value)])
+    result = build(project=tmp_path / "edgepack.yaml", targets=["host"], out=tmp_path / "dist")
     with pytest.raises(StepError, match="nothing in the model could be quantized") as caught:
-        build(project=tmp_path / "edgepack.yaml", targets=["host"], out=tmp_path / "dist")
+        result.require_all()
     assert "--variant cpu-fp32" in caught.value.hint
+    [left] = result.bundles[0].bundle.manifest.left_out
+    assert left.variant == "cpu-int8-static"
 
 
 def test_out_when_it_is_a_file_or_a_foreign_folder_is_an_error(tmp_path):

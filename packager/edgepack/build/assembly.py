@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import edgepack
 from edgepack.build.cache import StepCache
@@ -14,13 +15,17 @@ from edgepack.build.judging import Verdict
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.manifest import (
     Accuracy,
+    Bucket,
     BuildHost,
     BundleFile,
+    Fused,
     Golden,
     GoldenTensor,
     LeftOut,
     Manifest,
     ManifestVariant,
+    Predicted,
+    Slice,
     SourceModel,
     Tensor,
 )
@@ -29,12 +34,23 @@ from edgepack.bundle.writing import BundleWriter, replacing
 from edgepack.errors import BundleError
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, TensorSpec, signature
-from edgepack.model.reading import read_structure
+from edgepack.model.reading import external_files, external_tensors, model_digest, read_structure
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant, bundle_digest
+from edgepack.profile import Profile
 from edgepack.project import Limits, LoadedProject
-from edgepack.render import BundleContext, ExampleInput, VariantLine, render_family
+from edgepack.reduced_runtime import build_command
+from edgepack.render import (
+    BundleContext,
+    ExampleInput,
+    ProviderHelp,
+    VariantLine,
+    render_family,
+)
 from edgepack.steps.base import MODEL, read_notes
+from edgepack.steps.bucketed import BucketIndex, read_buckets
 from edgepack.steps.goldens import read_goldens
+from edgepack.steps.ort_format import OPERATORS, ORT_MODEL
+from edgepack.steps.placed import read_placement
 
 # Their versions decide the bytes of a bundle.
 _TOOLS = ("numpy", "onnx", "onnxruntime", "onnxsim", "pillow")
@@ -108,6 +124,9 @@ class _Assembly:
 
     def write(self) -> Manifest:
         variants = [self._variant(planned, accuracy) for planned, accuracy in self.verdict.shipped]
+        if operators := self._operators():
+            text = "".join(f"{line}\n" for line in operators)
+            self.writer.add(f"models/{OPERATORS}", text.encode(), role="document")
         goldens, real = self._goldens()
         for name in self.job.loaded.project.files:
             self._user_file(name)
@@ -118,25 +137,76 @@ class _Assembly:
 
     def _variant(self, planned: PlannedVariant, accuracy: Accuracy | None) -> ManifestVariant:
         variant = planned.variant
-        folder = self.execution.artifacts[planned.model].path
-        data = (folder / MODEL).read_bytes()
-        path = self.writer.add(f"models/{variant.id}.onnx", data, role="model")
-        for extra in sorted(folder.glob(f"{MODEL}.*")):
-            self.writer.add(f"models/{extra.name}", extra.read_bytes(), role="model")
-        goldens = read_goldens(self.execution.artifacts[planned.goldens].path)
+        path, buckets = self._model_files(planned)
+        index = self._index(planned)
+        goldens = read_goldens(self._folder(planned.goldens))
         return ManifestVariant(
             id=variant.id,
             backend=variant.backend,
             recipe=variant.recipe,
+            dialect=variant.dialect,
             model=path,
-            model_sha256=self.writer.files[path].sha256,
+            model_sha256=self._digest(path),
+            buckets=buckets,
+            slices=[Slice(**entry) for entry in index.slices] if index else [],
+            exact=index.exact if index else False,
             providers=variant.providers,
             placement=variant.placement,
             session=variant.session,
             requires=variant.requires,
             min_sqnr_db=goldens["min_sqnr_db"],
             accuracy=accuracy,
+            predicted=self._predicted(planned),
+            fused=self._fused(planned),
         )
+
+    def _folder(self, step_id: str) -> Path:
+        return self.execution.artifacts[step_id].path
+
+    def _index(self, planned: PlannedVariant) -> BucketIndex | None:
+        return read_buckets(self._folder(planned.bucketed)) if planned.bucketed else None
+
+    def _model_files(self, planned: PlannedVariant) -> tuple[str, list[Bucket]]:
+        """Write the models and what belongs to them; return the largest's path, and all if many."""
+        folder, variant = self._folder(planned.shipped), planned.variant
+        if index := self._index(planned):
+            buckets = [
+                self._bucket(folder / bucket.file, variant.id, bucket.dims)
+                for bucket in index.buckets
+            ]
+            return buckets[-1].model, buckets
+        if variant.model_format == "onnx":
+            return add_onnx(self.writer, folder / MODEL, variant.id, f"{variant.id}.onnx"), []
+        data = (folder / ORT_MODEL).read_bytes()
+        return self.writer.add(f"models/{variant.id}.ort", data, role="model"), []
+
+    def _bucket(self, model: Path, variant_id: str, dims: dict[str, int]) -> Bucket:
+        name = f"{variant_id}.{'x'.join(map(str, dims.values()))}.onnx"
+        path = add_onnx(self.writer, model, variant_id, name)
+        return Bucket(dims=dims, model=path, model_sha256=self._digest(path))
+
+    def _digest(self, path: str) -> str:
+        """Return the sha256 of a model with its weights: caches of compiled models go by it."""
+        if path.endswith(".ort"):
+            return self.writer.files[path].sha256
+        return model_digest(self.writer.folder / path)
+
+    def _predicted(self, planned: PlannedVariant) -> Predicted | None:
+        if planned.placed is None:
+            return None
+        placement = read_placement(self._folder(planned.placed))
+        return Predicted(
+            provider=planned.variant.providers[0].name,
+            share=placement["share"],
+            nodes=len(placement["nodes"]),
+            partitions=placement["partitions"],
+        )
+
+    def _fused(self, planned: PlannedVariant) -> Fused | None:
+        if planned.fusion is None:
+            return None
+        facts = read_notes(self._folder(planned.fusion)).facts
+        return Fused(**{name: facts[name] for name in Fused.model_fields})
 
     def _goldens(self) -> tuple[list[Golden], bool]:
         """Write inputs once and outputs per variant; return the index and whether they are real."""
@@ -212,12 +282,58 @@ class _Assembly:
             outputs=tuple(map(str, outputs)),
             variants=tuple(self._line(variant) for variant in variants),
             left_out=tuple(f"{e.variant}, because {e.reason}" for e in self._left_out()),
-            requirements=tuple(f"{n}{v}" for n, v in sorted(profile.runtime.packages.items())),
-            example_inputs=tuple(map(_example_input, inputs)),
+            requirements=tuple(_pin(n, v) for n, v in sorted(profile.runtime.packages.items())),
+            example_inputs=tuple(self._examples(inputs)),
+            providers=tuple(
+                ProviderHelp(name, source.about, tuple(source.commands))
+                for name, source in profile.runtime.providers.items()
+            ),
+            reduced_build=self._reduced_build(),
+        )
+
+    def _examples(self, inputs: tuple[TensorSpec, ...]) -> Iterator[ExampleInput]:
+        """Yield the inputs that a caller gives, of the smallest sizes that the project lists."""
+        project = self.job.loaded.project
+        smallest = {name: sizes[0] for name, sizes in project.buckets.items()}
+        for spec in inputs:
+            described = project.inputs.get(spec.name)
+            if described is None or described.mask is None:
+                shape = [s if isinstance(s, int) else smallest.get(s, 1) for s in spec.shape or ()]
+                yield ExampleInput(spec.name, str(shape), spec.dtype)
+
+    def _operators(self) -> list[str]:
+        """Return what a runtime for all the .ort files needs, as lines of a build's config.
+
+        Each line is an operator set with operators and types; a build takes the union of lines.
+        """
+        configs = [
+            self._folder(planned.shipped) / OPERATORS
+            for planned, _ in self.verdict.shipped
+            if planned.variant.model_format != "onnx"
+        ]
+        lines = [line for path in configs for line in path.read_text("utf-8").splitlines()]
+        return sorted(set(lines))
+
+    def _reduced_build(self) -> tuple[str, ...]:
+        profile, operators = self.planned.profile, self._operators()
+        if not operators:
+            return ()
+        formats = [variant.variant.model_format for variant, _ in self.verdict.shipped]
+        # Providers that compile parts of a model, and optimizations left to the session, need an
+        # extended minimal build.
+        extended = any(v.backend in ("coreml", "nnapi") for v in profile.variants)
+        extended = extended or any(f != "onnx" and f.ort == "runtime" for f in formats)
+        return build_command(
+            profile.device.os,
+            _onnxruntime_version(profile),
+            config=f'"$BUNDLE/models/{OPERATORS}"',
+            extended=extended,
+            ml_operators=any(line.startswith("ai.onnx.ml;") for line in operators),
         )
 
     def _line(self, variant: ManifestVariant) -> VariantLine:
-        size = self.writer.files[variant.model].size_bytes
+        models = [bucket.model for bucket in variant.buckets] or [variant.model]
+        size = sum(self.writer.files[path].size_bytes for path in self._with_weights(models))
         found = variant.accuracy
         accuracy = (
             f"{found.metric} {found.value:.4f}, fp32 {found.fp32:.4f} ({found.samples} samples)"
@@ -226,9 +342,16 @@ class _Assembly:
         )
         return VariantLine(variant.id, f"{size / 1e6:.2f} MB", accuracy)
 
+    def _with_weights(self, models: list[str]) -> set[str]:
+        """Return models with the files that hold their weights, as paths in the bundle."""
+        onnx = [path for path in models if path.endswith(".onnx")]
+        found = [external_files(read_structure(self.writer.folder / path)) for path in onnx]
+        return {*models, *(f"models/{name}" for names in found for name in names)}
+
     def _left_out(self) -> list[LeftOut]:
         return [
-            *(LeftOut(variant=v, reason=reason) for v, reason in self.planned.left_out),
+            *(LeftOut(variant=r.variant, reason=r.reason) for r in self.verdict.refused),
+            *(LeftOut(variant=f.variant, reason=f.reason) for f in self.verdict.failed),
             *(LeftOut(variant=m.variant, reason=m.reason) for m in self.verdict.missed),
         ]
 
@@ -272,6 +395,7 @@ class _Assembly:
             goldens=goldens,
             goldens_from="samples" if real_samples else "seeded random",
             runtime=dict(sorted(profile.runtime.packages.items())),
+            provider_sources=profile.runtime.providers,
             built_on=BuildHost(
                 os=platform.system(),
                 processor=processor(),
@@ -287,9 +411,39 @@ class _Assembly:
         )
 
 
-def _example_input(spec: TensorSpec) -> ExampleInput:
-    shape = [size if isinstance(size, int) else 1 for size in spec.shape or ()]
-    return ExampleInput(spec.name, str(shape), spec.dtype)
+def add_onnx(writer: BundleWriter, model: Path, variant: str, name: str) -> str:
+    """Write a model into ``models``, with its external data under the variant's name.
+
+    The model is written anew to say where its data lies, so that two variants with data of their
+    own do not want the same name; those with the same data share the file.
+
+    Returns:
+        The model's path in the bundle.
+    """
+    structure = read_structure(model)
+    places = {}
+    for file in external_files(structure):
+        path = f"models/{variant}.{file.removeprefix(f'{MODEL}.').removeprefix('model.')}"
+        data = (model.parent / file).read_bytes()
+        places[file] = PurePosixPath(writer.add(path, data, role="model")).name
+    if not places:
+        return writer.add(f"models/{name}", model.read_bytes(), role="model")
+    for tensor in external_tensors(structure):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = places[entry.value]
+    return writer.add(f"models/{name}", structure.SerializeToString(), role="model")
+
+
+def _onnxruntime_version(profile: Profile) -> str:
+    """Return the version of onnxruntime that a target pins."""
+    pins = profile.runtime.packages.items()
+    return next(pin.strip("=<>~! ") for name, pin in pins if "onnxruntime" in name)
+
+
+def _pin(name: str, version: str) -> str:
+    """Return a package as ``requirements.txt`` or, for a bare version, Gradle spells it."""
+    return f"{name}{version}" if version[:1] in "=<>~!" else f"{name}:{version}"
 
 
 def _tensor(spec: TensorSpec) -> Tensor:

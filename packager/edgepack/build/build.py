@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.backends.checking import load_target, project_targets
 from edgepack.build.assembly import BuiltBundle, Job, assemble
 from edgepack.build.cache import own_cache, temporary_cache
 from edgepack.build.execution import execute
-from edgepack.build.judging import MissedLimit, judge
+from edgepack.build.judging import FailedVariant, MissedLimit, RefusedVariant, judge
 from edgepack.build.planning import make_plan
-from edgepack.errors import LimitError, ProfileError, UsageError
+from edgepack.build.timing import SlowerVariant, slower_variants
+from edgepack.errors import LimitError, ModelError, UsageError
 from edgepack.model.facts import model_facts, require_plain_signature
 from edgepack.plan import Plan
-from edgepack.profile import Profile, load_profile, own_profile_file
+from edgepack.profile import own_profile_file, target_ids
 from edgepack.progress import Progress, Silent
-from edgepack.project import LoadedProject, find_project
+from edgepack.project import find_project
 
 
 @dataclass(frozen=True)
@@ -28,25 +30,46 @@ class BuildResult:
     bundles: tuple[BuiltBundle, ...]
     missed: tuple[MissedLimit, ...]
     """Variants that are not shipped because they miss a limit."""
+    failed: tuple[FailedVariant, ...]
+    """Variants that are not shipped because they could not be made."""
+    refused: tuple[RefusedVariant, ...]
+    """Variants of targets without a bundle, because no provider takes the model as it should."""
+    slower: tuple[SlowerVariant, ...]
+    """int8 variants that this host ran slower than fp32."""
     steps: int
     from_cache: int
     """How many of the steps were there already."""
 
-    def require_limits(self) -> None:
-        """Raise if a variant missed its limit.
+    def require_all(self) -> None:
+        """Return if every variant that was asked for is shipped, or is left out for a good reason.
 
         Raises:
-            LimitError: Names every such variant and what it lost.
+            EdgepackError: Of the class that the first variant failed with.
+            ModelError: A target has no bundle, because no variant's provider takes the model.
+            LimitError: A variant missed its limit; names each and what it lost.
         """
-        if not self.missed:
-            return
-        lines = "".join(f"\n  {m.target} {m.variant}: {m.reason}" for m in self.missed)
         shipped = ", ".join(str(built.bundle.path) for built in self.bundles) or "nothing"
-        raise LimitError(
-            f"{len(self.missed)} variants miss a limit and are not shipped:{lines}",
-            hint="give more or better calibration samples, or raise 'limits' in edgepack.yaml;"
-            f" written was {shipped}",
-        )
+        if self.failed:
+            first = self.failed[0].error
+            lines = "".join(f"\n  {f.target} {f.variant}: {f.reason}" for f in self.failed)
+            raise type(first)(
+                f"{len(self.failed)} variants could not be made:{lines}",
+                hint=f"{first.hint}; written was {shipped}",
+            )
+        if self.refused:
+            lines = "".join(f"\n  {r.target} {r.variant}: {r.reason}" for r in self.refused)
+            raise ModelError(
+                f"no bundle was written where no provider takes the model:{lines}",
+                hint="mend what is named there, or build for a target with a CPU variant"
+                f" (edgepack targets list); written was {shipped}",
+            )
+        if self.missed:
+            lines = "".join(f"\n  {m.target} {m.variant}: {m.reason}" for m in self.missed)
+            raise LimitError(
+                f"{len(self.missed)} variants miss a limit and are not shipped:{lines}",
+                hint="give more or better calibration samples, or raise 'limits' in edgepack.yaml;"
+                f" written was {shipped}",
+            )
 
 
 def build(  # noqa: PLR0913  (each is one option of the command)
@@ -73,8 +96,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         progress: Where to report; default: nowhere.
 
     Raises:
-        EdgepackError: As the error tree says. A missed limit is not raised but returned: see
-            :meth:`BuildResult.require_limits`.
+        EdgepackError: As the error tree says. What befalls single variants is not raised but
+            returned, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
     job = _planned(model, project, targets, variants)
     progress = progress or Silent()
@@ -95,8 +118,16 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             for planned, verdict in zip(job.plan.bundles, judged, strict=True)
             if verdict.shipped
         ]
-    missed = tuple(lost for verdict in judged for lost in verdict.missed)
-    return BuildResult(tuple(bundles), missed, len(job.plan.steps), len(execution.from_cache))
+        slower = tuple(slower_variants(job.plan, judged, execution))
+    return BuildResult(
+        bundles=tuple(bundles),
+        missed=tuple(lost for verdict in judged for lost in verdict.missed),
+        failed=tuple(lost for verdict in judged for lost in verdict.failed),
+        refused=tuple(lost for v in judged if not v.shipped for lost in v.refused),
+        slower=slower,
+        steps=len(job.plan.steps),
+        from_cache=len(execution.from_cache),
+    )
 
 
 def dry_run(
@@ -118,7 +149,7 @@ def _planned(
     model: Path | None, project: Path | None, targets: Sequence[str], variants: Sequence[str]
 ) -> Job:
     loaded = find_project(model, project)
-    found = map(load_profile, targets) if targets else _project_profiles(loaded)
+    found = map(load_target, target_ids(targets)) if targets else project_targets(loaded)
     profiles = {profile.id: profile for profile in found}
     if not profiles:
         raise UsageError(
@@ -127,13 +158,3 @@ def _planned(
     facts = model_facts(loaded.model_path)
     require_plain_signature(facts)
     return Job(loaded, facts, make_plan(loaded, facts, list(profiles.values()), variants))
-
-
-def _project_profiles(loaded: LoadedProject) -> Iterator[Profile]:
-    for index, name in enumerate(loaded.project.targets):
-        try:
-            yield load_profile(name)
-        except UsageError as error:
-            raise ProfileError(
-                error.problem, hint=error.hint, where=loaded.where("targets", index)
-            ) from error

@@ -1,15 +1,22 @@
-"""Which variants are shipped: those that lose no more than the project allows."""
+"""Which variants are shipped: those whose provider takes the model, and that lose little enough."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from edgepack.build.execution import Execution
 from edgepack.bundle.manifest import Accuracy
+from edgepack.errors import EdgepackError
 from edgepack.plan import PlannedBundle, PlannedVariant
 from edgepack.project import Limits
 from edgepack.steps.base import read_notes
 from edgepack.steps.evaluation import as_accuracy
+from edgepack.steps.placed import read_placement
+
+_REASONS_SHOWN = 12
+_NODES_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -22,31 +29,103 @@ class MissedLimit:
 
 
 @dataclass(frozen=True)
+class FailedVariant:
+    """A variant that could not be made."""
+
+    target: str
+    variant: str
+    error: EdgepackError
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, and in which step."""
+        return (
+            f"{self.error.where}: {self.error.problem}" if self.error.where else self.error.problem
+        )
+
+
+@dataclass(frozen=True)
+class RefusedVariant:
+    """A variant whose provider would leave too much of the model to another one."""
+
+    target: str
+    variant: str
+    reason: str
+    """With the nodes that the provider does not take, and why."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The variants of one target that are shipped, and those that are not."""
 
+    target: str
     shipped: tuple[tuple[PlannedVariant, Accuracy | None], ...]
     missed: tuple[MissedLimit, ...]
+    failed: tuple[FailedVariant, ...]
+    refused: tuple[RefusedVariant, ...]
 
 
 def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdict:
-    """Hold every variant of a bundle against the limits.
+    """Decide about every variant of a bundle.
 
     Raises:
         ToolError: What a step found is not what the cache kept.
     """
-    shipped, missed = [], []
+    target = planned.profile.id
+    shipped, missed, failed = [], [], []
+    refused = [RefusedVariant(target, name, reason) for name, reason in planned.left_out]
     for variant in planned.variants:
-        for step_id in (*variant.history, variant.goldens, variant.evaluation):
-            if step_id is not None:
-                execution.artifacts[step_id].require_whole()
+        if error := next(
+            (execution.failed[s] for s in variant.steps if s in execution.failed), None
+        ):
+            failed.append(FailedVariant(target, variant.variant.id, error))
+            continue
+        for step_id in variant.steps:
+            execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
-        reason = missed_limit(accuracy, limits) if accuracy else ""
-        if reason:
-            missed.append(MissedLimit(planned.profile.id, variant.variant.id, reason))
+        if reason := unplaced(variant, execution):
+            refused.append(RefusedVariant(target, variant.variant.id, reason))
+        elif reason := missed_limit(accuracy, limits) if accuracy else "":
+            missed.append(MissedLimit(target, variant.variant.id, reason))
         else:
             shipped.append((variant, accuracy))
-    return Verdict(tuple(shipped), tuple(missed))
+    return Verdict(target, tuple(shipped), tuple(missed), tuple(failed), tuple(refused))
+
+
+def unplaced(planned: PlannedVariant, execution: Execution) -> str:
+    """Return why a variant would run elsewhere than it says, or nothing."""
+    if planned.placed is None:
+        return ""
+    placement = read_placement(execution.artifacts[planned.placed].path)
+    wanted = 1.0 if planned.variant.placement == "all" else planned.variant.placement
+    if placement["share"] >= wanted:
+        return ""
+    provider = planned.variant.providers[0].name
+    return (
+        f"{provider} would take {placement['share']:.0%} of {len(placement['nodes'])} nodes,"
+        f" {wanted:.0%} are needed; it does not take{_listed(placement['nodes'])}"
+    )
+
+
+def _listed(nodes: Sequence[dict[str, Any]]) -> str:
+    """Return the nodes that are not taken, a line for each reason."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        if node["reason"]:
+            key = (node["reason"], node["remedy"])
+            by_reason.setdefault(key, []).append(f"{node['name']!r} ({node['op']})")
+    lines = [
+        f"\n    {_few(names)}: {reason}; {remedy}"
+        for (reason, remedy), names in [*by_reason.items()][:_REASONS_SHOWN]
+    ]
+    if len(by_reason) > _REASONS_SHOWN:
+        lines.append(f"\n    and {len(by_reason) - _REASONS_SHOWN} more reasons (edgepack inspect)")
+    return "".join(lines)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NODES_SHOWN} more" if len(names) > _NODES_SHOWN else ""
+    return f"{', '.join(names[:_NODES_SHOWN])}{more}"
 
 
 def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | None:

@@ -8,27 +8,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from edgepack.backends import BACKENDS
+from edgepack.build.shapes import with_shape_profiles
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
-from edgepack.errors import ProfileError, SamplesError, UsageError, nearest
+from edgepack.errors import ModelError, ProfileError, SamplesError, UsageError, nearest
 from edgepack.machine import processor
-from edgepack.model.facts import ModelFacts
+from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.plan import Plan, PlanBuilder, PlannedBundle, PlannedVariant
-from edgepack.profile import Profile, Variant
+from edgepack.profile import OrtFormat, Profile, Variant
 from edgepack.project import ImageInput, LoadedProject, SampleSource
+from edgepack.steps.bucketed import (
+    INLINE_WEIGHTS,
+    Bucketed,
+    bucket_dims,
+    static_problem,
+    wants_static,
+)
 from edgepack.steps.evaluation import Evaluation
+from edgepack.steps.fp16 import Fp16
 from edgepack.steps.fp32 import Fp32
+from edgepack.steps.fusion import Fusion
 from edgepack.steps.goldens import Goldens
-from edgepack.steps.int8_static import Int8Static
+from edgepack.steps.int8_dynamic import Int8Dynamic
 from edgepack.steps.opset import AtLeastOpset
+from edgepack.steps.ort_format import REPLAY, AsOrt
+from edgepack.steps.placed import Placed
 from edgepack.steps.prepared import Prepared, fixed_signature
+from edgepack.steps.ranges import Ranges
+from edgepack.steps.recipes import INT8_OPSET, least_opset, recipe_step
+from edgepack.steps.rewritten import Rewritten
 from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part, PythonSamples
 from edgepack.steps.simplified import Simplified
 
 GOLDEN_COUNT = 4
-# Starting caps for goldens met on the same execution provider.
-GOLDEN_CAP_DB = {"fp32": 60.0, "int8-static": 20.0}
-INT8_OPSET = 13
+# How near goldens, which the CPU computes, are met at best: on the CPU of a device, and on other
+# providers, which may compute float32 in float16 and round int8 elsewhere.
+CPU_CAP_DB = {"fp32": 60.0, "fp16": 30.0, "int8-static": 20.0, "int8-dynamic": 20.0}
+OTHER_CAP_DB = {"fp32": 30.0, "fp16": 30.0, "int8-static": 8.0, "int8-dynamic": 8.0}
 
 NO_CALIBRATION = (
     "int8-static needs calibration samples; add to edgepack.yaml:"
@@ -45,13 +64,25 @@ def make_plan(
     """Return the plan of a build for the given targets, or for only some of their variants.
 
     Raises:
+        ModelError: No target's runtime loads the model's opset.
         UsageError: A variant that was asked for is not there, or cannot be built.
         ProfileError: The project names an input that the model does not have, or a glob that is
             none.
         SamplesError: A source of samples is missing or empty.
     """
     planner = _Planner(loaded, facts, PlanBuilder())
+    if all(facts.opset > profile.runtime.max_opset for profile in profiles):
+        highest = max(profile.runtime.max_opset for profile in profiles)
+        raise ModelError(
+            _too_new(facts, highest),
+            hint=f"export it with opset {min(highest, 17)} to {highest}",
+            where=facts.name,
+        )
     return planner.builder.plan([planner.bundle(profile, variants) for profile in profiles])
+
+
+def _too_new(facts: ModelFacts, highest: int) -> str:
+    return f"the model has opset {facts.opset}; the target's runtime loads up to {highest}"
 
 
 @dataclass
@@ -78,9 +109,11 @@ class _Planner:
                     where=self.loaded.where("outputs", name),
                 )
         self.scores_output = self.loaded.scores_output(outputs)
-        self.signature = fixed_signature(
-            self.facts.inputs, project.dims, self.loaded.where("dims") or "dims"
-        )
+        self._check_fillings()
+        where = self.loaded.where("dims") or "dims"
+        # A size for each name, so that each is checked; only those with one size are fixed.
+        fixed_signature(self.facts.inputs, dict.fromkeys(project.dims, 1), where)
+        self.signature = fixed_signature(self.facts.inputs, project.fixed_dims, where)
         self.model = self.builder.source("model", self.loaded.model_path, self.facts.sha256)
         self.folder = self.builder.source("project", self.loaded.folder, "")
         both = project.samples
@@ -89,10 +122,45 @@ class _Planner:
         self.calibration = self._samples("calibration", both.calibration)
         self.evaluation = self._samples("evaluation", both.evaluation)
 
+    def _check_fillings(self) -> None:
+        """Make sure that what the project says about padding and masks is of the model's inputs."""
+        masks = {n: d.mask for n, d in self.loaded.project.inputs.items() if d.mask is not None}
+        others = [spec for spec in self.facts.inputs if spec.name not in masks]
+        known = {size for spec in others for size in spec.shape or () if isinstance(size, str)}
+        for spec in self.facts.inputs:
+            symbolic = {size for size in spec.shape or ("?",) if isinstance(size, str)}
+            if spec.name in masks and masks[spec.name] not in symbolic:
+                raise ProfileError(
+                    f"the mask {spec.name!r} has no symbolic dimension {masks[spec.name]!r}",
+                    hint=nearest(str(masks[spec.name]), symbolic),
+                    where=self.loaded.where("inputs", spec.name, "mask"),
+                )
+            if spec.name in masks and not symbolic <= known - {"?"}:
+                raise ProfileError(
+                    f"the loader cannot make the mask {spec.name!r}: no other input tells the size"
+                    f" of {', '.join(sorted(symbolic - known) or ['its unknown dimension'])}",
+                    hint="remove 'mask', and give the input as any other",
+                    where=self.loaded.where("inputs", spec.name, "mask"),
+                )
+            self._check_pad(spec)
+
+    def _check_pad(self, spec: TensorSpec) -> None:
+        description = self.loaded.project.inputs.get(spec.name)
+        pad = description.pad if description else None
+        if pad is not None and not _fits(pad, spec.dtype):
+            raise ProfileError(
+                f"the input {spec.name!r} is {spec.dtype}, which does not hold {pad!r}",
+                hint="give a 'pad' that the input can hold",
+                where=self.loaded.where("inputs", spec.name, "pad"),
+            )
+
     def bundle(self, profile: Profile, wanted: Sequence[str]) -> PlannedBundle:
         """Return the planned bundle of one target."""
         chosen = [profile.variant(name) for name in wanted] or profile.variants
         planned, left_out = [], []
+        if self.facts.opset > profile.runtime.max_opset:
+            reason = _too_new(self.facts, profile.runtime.max_opset)
+            return PlannedBundle(profile, (), tuple((v.id, reason) for v in chosen))
         for variant in chosen:
             if variant.recipe == "int8-static" and self.calibration is None:
                 if wanted:
@@ -103,34 +171,109 @@ class _Planner:
                     )
                 left_out.append((variant.id, NO_CALIBRATION))
                 continue
+            if reason := self._no_static_shapes(variant):
+                left_out.append((variant.id, reason))
+                continue
             planned.append(self._variant(profile, variant))
         return PlannedBundle(profile, tuple(planned), tuple(left_out))
 
+    def _no_static_shapes(self, variant: Variant) -> str:
+        sizes = self.loaded.project.buckets
+        if not wants_static(variant, sizes):
+            return ""
+        return static_problem(variant, self.signature, sizes)
+
     def _variant(self, profile: Profile, variant: Variant) -> PlannedVariant:
+        static = wants_static(variant, self.loaded.project.buckets)
+        if not static:
+            variant = with_shape_profiles(variant, self.signature, self.loaded.project)
         probes = self.evaluation or self.calibration
-        runtime = profile.runtime
-        dims = tuple(sorted(self.loaded.project.dims.items()))
-        prepared = self.builder.step(
-            Prepared(dims, runtime.max_ir, runtime.max_opset), source=self.model, samples=probes
-        )
-        simplified = self.builder.step(Simplified(), model=prepared, samples=probes)
-        history = [prepared, simplified]
-        if variant.recipe == "int8-static" and variant.dialect is not None:
-            opset = self.builder.step(AtLeastOpset(INT8_OPSET), model=simplified, samples=probes)
-            model = self.builder.step(
-                Int8Static(variant.dialect, runtime.max_ir), model=opset, samples=self.calibration
-            )
-            history.append(opset)
-        else:
-            model = self.builder.step(Fp32(runtime.max_ir), model=simplified)
+        prepared, history = self._float_model(variant, probes)
+        model = self._recipe(profile, variant, history, probes)
+        history.append(model)
+        if last := BACKENDS[variant.backend].LAST_REWRITES:
+            model = self.builder.step(Rewritten(last), model=model, samples=probes)
+            history.append(model)
+        cpu = variant.backend == "cpu"
+        cap_db = (CPU_CAP_DB if cpu else OTHER_CAP_DB)[variant.recipe]
         goldens = self.builder.step(
-            Goldens(GOLDEN_COUNT, GOLDEN_CAP_DB[variant.recipe], processor()),
-            model=model,
-            samples=probes,
+            Goldens(GOLDEN_COUNT, cap_db, processor()), model=model, samples=probes
         )
+        bucketed = self._bucketed(variant, model, probes) if static else None
+        # The largest size stands for all: what a provider takes does not depend on sizes.
+        placed = None if cpu else self.builder.step(Placed(variant), model=bucketed or model)
+        fusion = None
+        if cpu and variant.recipe == "int8-static":
+            fusion = self.builder.step(Fusion(profile.device.arch), model=model)
+        shipped, file_format = bucketed or model, variant.model_format
+        if bucketed:
+            history.append(bucketed)
+        if isinstance(file_format, OrtFormat):
+            step = AsOrt(file_format.ort, file_format.platform)
+            shipped = self.builder.step(step, model=model, samples=probes)
+            history.append(shipped)
+            variant = _replaying(variant) if file_format.ort == "runtime" else variant
         return PlannedVariant(
-            variant, model, goldens, self._evaluation(prepared, model), (*history, model)
+            variant=variant,
+            model=model,
+            shipped=shipped,
+            goldens=goldens,
+            evaluation=self._evaluation(prepared, model),
+            placed=placed,
+            fusion=fusion,
+            history=tuple(history),
+            bucketed=bucketed,
         )
+
+    def _bucketed(self, variant: Variant, model: str, probes: str | None) -> str | None:
+        """Add the step that makes a model for each size; None where all sizes are fixed."""
+        dims = bucket_dims(self.signature, self.loaded.project.buckets)
+        if not dims:
+            return None
+        described = self.loaded.project.inputs.items()
+        step = Bucketed(
+            recipe=variant.recipe,
+            dims=dims,
+            fills=tuple((name, d.pad) for name, d in described if d.pad),
+            masks=tuple((name, d.mask) for name, d in described if d.mask is not None),
+            shared=variant.backend not in INLINE_WEIGHTS,
+        )
+        return self.builder.step(step, model=model, samples=probes)
+
+    def _float_model(self, variant: Variant, probes: str | None) -> tuple[str, list[str]]:
+        """Add the steps before numbers change; return the first, and all in order.
+
+        All targets share them, as far as their backends do not want the graph rewritten.
+        """
+        dims = tuple(sorted(self.loaded.project.fixed_dims.items()))
+        prepared = self.builder.step(Prepared(dims), source=self.model, samples=probes)
+        history = [prepared, self.builder.step(Simplified(), model=prepared, samples=probes)]
+        if rewrites := BACKENDS[variant.backend].REWRITES:
+            step = Rewritten(rewrites)
+            history.append(self.builder.step(step, model=history[-1], samples=probes))
+        return prepared, history
+
+    def _recipe(
+        self, profile: Profile, variant: Variant, history: list[str], probes: str | None
+    ) -> str:
+        """Add the steps that change numbers, and return the last; others go into ``history``."""
+        step = recipe_step(profile, variant)
+        if isinstance(step, Fp32):
+            return self.builder.step(step, model=history[-1])
+        if isinstance(step, Fp16):
+            return self.builder.step(step, model=history[-1], samples=probes)
+        opset = AtLeastOpset(INT8_OPSET)
+        model = self.builder.step(opset, model=history[-1], samples=probes)
+        history.append(model)
+        if isinstance(step, Int8Dynamic):
+            return self.builder.step(step, model=model, samples=probes)
+        ranges = self.builder.step(Ranges(), model=model, samples=self.calibration)
+        history.append(ranges)
+        if least_opset(variant) > INT8_OPSET:
+            opset = AtLeastOpset(least_opset(variant))
+            model = self.builder.step(opset, model=model, samples=probes)
+            history.append(model)
+        return self.builder.step(step, model=model, ranges=ranges, samples=self.calibration)
 
     def _evaluation(self, prepared: str, model: str) -> str | None:
         source = self.loaded.project.samples.evaluation
@@ -193,7 +336,8 @@ class _Planner:
         return self.builder.step(step, source=origin, project=self.folder)
 
     def _image_input(self) -> tuple[str, ImageInput]:
-        described = list(self.loaded.project.inputs.items())
+        inputs = self.loaded.project.inputs.items()
+        described = [(name, d.image) for name, d in inputs if d.image is not None]
         if len(described) != 1 or len(self.signature) != 1:
             raise ProfileError(
                 f"samples from images need a model with one input and its description; the model"
@@ -202,8 +346,7 @@ class _Planner:
                 " crop: 224}, scale: 0.00392157}}}, or give samples as .npz",
                 where=self.loaded.where("samples"),
             )
-        name, description = described[0]
-        return name, description.image
+        return described[0]
 
     def _test_data(self, role: str, source: SampleSource) -> str:
         pattern = str(source.test_data)
@@ -231,6 +374,24 @@ class _Planner:
                 digest.update(f"{path.name}\0{file_digest(path)}\n".encode())
             inputs[str(n)] = self.builder.source(f"{role}-{n}", folder, digest.hexdigest())
         return self.builder.step(OnnxTestData(self.signature), **inputs)
+
+
+def _fits(value: float, dtype: str) -> bool:
+    """Return whether an element type holds a value: any finite number fits a float in range."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return abs(value) <= float(np.finfo(kind).max)
+    if kind.kind == "b":
+        return value in (0, 1)
+    limits = np.iinfo(kind)
+    return value == int(value) and limits.min <= value <= limits.max
+
+
+def _replaying(variant: Variant) -> Variant:
+    """Return a variant whose session does the optimizations that its file leaves to it."""
+    config = {**REPLAY, **variant.session.config}
+    session = variant.session.model_copy(update={"config": config})
+    return variant.model_copy(update={"session": session})
 
 
 def file_digest(path: Path) -> str:

@@ -9,7 +9,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from edgepack.profile import Family, Provider, Recipe, Requires, SessionSettings, StrictModel
+from edgepack.profile import (
+    Dialect,
+    Family,
+    Provider,
+    ProviderSource,
+    Recipe,
+    Requires,
+    SessionSettings,
+    StrictModel,
+)
 from edgepack.project import InputDescription, OutputDescription
 
 MANIFEST = "manifest.json"
@@ -75,15 +84,65 @@ class Accuracy(StrictModel):
     worst: Closeness
 
 
+class Predicted(StrictModel):
+    """Where nodes are predicted to run; a device's report says where they did."""
+
+    provider: str
+    share: float
+    """The part of the nodes that the provider takes, 0 to 1."""
+    nodes: int
+    partitions: int
+    """Pieces of the graph that the provider gets at once."""
+
+
+class Fused(StrictModel):
+    """What onnxruntime's optimizer makes of a quantized model on the target's kind of CPU."""
+
+    coverage: float
+    """The part of the kernels, 0 to 1, that run on integers where they could."""
+    leftover_quantize: int
+    leftover_dequantize: int
+    islands: list[str]
+    """Float nodes between a DequantizeLinear and a QuantizeLinear."""
+
+
+class Bucket(StrictModel):
+    """The model for one size of each symbolic dimension."""
+
+    dims: dict[str, Annotated[int, Field(gt=0)]]
+    """By name as the manifest's ``inputs`` have it, the size that is fixed."""
+    model: str
+    """Path of the model file in the bundle."""
+    model_sha256: str
+
+
+class Slice(StrictModel):
+    """An axis of an output that is cut back to a symbolic dimension's actual size."""
+
+    output: str
+    axis: Annotated[int, Field(ge=0)]
+    dim: str
+
+
 class ManifestVariant(StrictModel):
     """One variant as shipped."""
 
     id: str
     backend: str
     recipe: Recipe
+    dialect: Dialect | None = None
+    """None unless the recipe quantizes."""
     model: str
     """Path of the model file in the bundle. Variants with the same bytes share a file."""
     model_sha256: str
+    """Of the file, and of its external data where it has any."""
+    buckets: list[Bucket] = []
+    """Models with static shapes, smallest first; the last is ``model``. The loader takes the first
+    that holds the inputs, pads them at the end (``input_descriptions``), and cuts the outputs.
+    Empty where one model takes all sizes."""
+    slices: list[Slice] = []
+    exact: bool = False
+    """Whether the buckets' sizes alone are taken, because padding would change the outputs."""
     providers: Annotated[list[Provider], Field(min_length=1)]
     placement: Literal["all"] | float
     session: SessionSettings
@@ -92,6 +151,10 @@ class ManifestVariant(StrictModel):
     """What the golden outputs must reach on the device."""
     accuracy: Accuracy | None
     """None when the project has no evaluation samples."""
+    predicted: Predicted | None = None
+    """None for the CPU, which takes every node."""
+    fused: Fused | None = None
+    """None unless the CPU runs int8."""
 
 
 class LeftOut(StrictModel):
@@ -149,7 +212,9 @@ class Manifest(StrictModel):
     goldens: Annotated[list[Golden], Field(min_length=1)]
     goldens_from: Literal["samples", "seeded random"]
     runtime: dict[str, str]
-    """Package name to PEP 440 specifier."""
+    """Package name to pin."""
+    provider_sources: dict[str, ProviderSource] = {}
+    """For execution providers that those packages do not hold: where they come from."""
     built_on: BuildHost
     steps: list[str]
     """What was done to the model, a line each, in order."""
@@ -165,6 +230,7 @@ class Manifest(StrictModel):
     def _every_path_is_a_file(self) -> Self:
         known = {file.path for file in self.files}
         named = [variant.model for variant in self.variants]
+        named += [bucket.model for variant in self.variants for bucket in variant.buckets]
         for golden in self.goldens:
             for tensors in (golden.inputs, *golden.outputs.values()):
                 named += [tensor.path for tensor in tensors]

@@ -59,15 +59,16 @@ def init(
 
 @app.command(epilog="Example: edgepack inspect detector.onnx --target raspberry-pi")
 def inspect(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
+    model: ModelArgument = None,
     target: TargetOption = None,
+    project: ProjectOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a model's facts and what stands in its way."""
+    """Show a model's facts, and per variant the nodes that its provider will not take, and why."""
     from edgepack.cli.printing import print_inspection, print_json
     from edgepack.inspection import inspect as inspect_model
 
-    inspection = inspect_model(model, target or ())
+    inspection = inspect_model(model, target or (), project=project)
     if as_json:
         print_json(inspection)
     else:
@@ -76,7 +77,7 @@ def inspect(
 
 @app.command(
     epilog="Examples: edgepack build detector.onnx --target host  |  "
-    "edgepack build --target raspberry-pi --target host  |  edgepack build --dry-run"
+    "edgepack build --target jetson --target intel  |  edgepack build --target all --dry-run"
 )
 def build(
     model: ModelArgument = None,
@@ -117,7 +118,7 @@ def build(
         print_json(result)
     else:
         print_build(result)
-    result.require_limits()
+    result.require_all()
 
 
 @app.command(epilog="Example: edgepack verify dist/detector-1.0.0-raspberry-pi")

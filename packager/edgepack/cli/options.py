@@ -12,7 +12,7 @@ def complete_targets(incomplete: str) -> list[str]:
     """Return target ids for tab completion."""
     from edgepack.profile import target_files
 
-    return [name for name in ["host", *target_files()] if name.startswith(incomplete)]
+    return [name for name in ["all", "host", *target_files()] if name.startswith(incomplete)]
 
 
 def complete_devices(incomplete: str) -> list[str]:
@@ -36,7 +36,7 @@ ProjectOption = Annotated[
 TargetOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="A target's id, or 'host'; repeat for more.", autocompletion=complete_targets
+        help="A target's id, 'host' or 'all'; repeat for more.", autocompletion=complete_targets
     ),
 ]
 DeviceOption = Annotated[

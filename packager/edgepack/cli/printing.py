@@ -8,6 +8,7 @@ import sys
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from edgepack.errors import EdgepackError
 from edgepack.terminal import printable
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
     from edgepack.bench.device_accuracy import DeviceAccuracy
     from edgepack.build import BuildResult
-    from edgepack.bundle.manifest import Accuracy, Manifest
-    from edgepack.inspection import Inspection
+    from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
+    from edgepack.inspection import Inspection, VariantInspection
+    from edgepack.model.finding import Finding
     from edgepack.plan import Plan
     from edgepack.verification import Verification
 
@@ -39,6 +41,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
         return {field.name: _plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, EdgepackError):
+        return {"problem": value.problem, "hint": value.hint}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, PurePath) else value
@@ -71,10 +75,31 @@ def print_inspection(inspection: Inspection) -> None:
     if facts.external_data:
         write_line(f"external data: {', '.join(facts.external_data)}")
     for finding in inspection.findings:
-        write_line(f"{finding.backend} {finding.severity}: {finding.reason}")
-        write_line(f"  hint: {finding.remedy}")
-    if not inspection.findings:
+        _print_finding(finding)
+    for variant in inspection.variants:
+        _print_variant(variant)
+    if not inspection.findings and all(not v.findings for v in inspection.variants):
         write_line("nothing stands in the way")
+
+
+def _print_variant(found: VariantInspection) -> None:
+    if found.nodes:
+        what = (
+            f"{found.taken} of {found.nodes} nodes on {found.provider}"
+            f" in {found.partitions} partition{'' if found.partitions == 1 else 's'}"
+        )
+        verdict = "" if found.enough else ": too few, the variant would be left out"
+    else:
+        what, verdict = "cannot be made", ""
+    write_line(f"{found.target} {found.variant}: {what}{verdict}")
+    for finding in found.findings:
+        _print_finding(finding, indent="  ")
+
+
+def _print_finding(finding: Finding, indent: str = "") -> None:
+    node = f"node {finding.node}: " if finding.node else ""
+    write_line(f"{indent}{finding.backend} {finding.severity}: {node}{finding.reason}")
+    write_line(f"{indent}  hint: {finding.remedy}")
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
@@ -99,6 +124,13 @@ def print_build(result: BuildResult) -> None:
             write_line("accuracy was not measured: the project has no evaluation samples")
         for left in manifest.left_out:
             write_line(f"left out {left.variant}: {left.reason}")
+        for slow in result.slower:
+            if slow.target == manifest.target:
+                found = slow.measured
+                write_line(
+                    f"warning: {slow.variant} is slower than fp32 here: {found.int8_ms:.3f} against"
+                    f" {found.fp32_ms:.3f} ms, medians of {found.runs} runs in turns"
+                )
         write_line(f"{built.bundle.path}  ({built.archive.name})")
     write_line(f"{result.steps} steps, {result.from_cache} from the cache")
 
@@ -107,23 +139,34 @@ def _bundle_table(manifest: Manifest) -> Table:
     from rich.table import Table
 
     sizes = {file.path: file.size_bytes for file in manifest.files}
-    if not any(variant.accuracy for variant in manifest.variants):
-        table = Table("variant", "MB")
-        for variant in manifest.variants:
-            table.add_row(variant.id, f"{sizes[variant.model] / 1e6:.2f}")
-        return table
-    table = Table("variant", "MB", "metric", "fp32", "value", "agrees", "worst output dB")
-    table.caption = "accuracy simulated on this host"
+    judged = [variant.accuracy for variant in manifest.variants if variant.accuracy]
+    columns = ("fp32", "value", "agrees", "worst dB") if judged else ()
+    table = Table("variant", "MB", "taken", *columns)
+    if judged:
+        table.caption = f"{judged[0].metric}, accuracy simulated on this host"
     for variant in manifest.variants:
         cells = _accuracy_cells(variant.accuracy) if variant.accuracy else []
-        table.add_row(variant.id, f"{sizes[variant.model] / 1e6:.2f}", *cells)
+        files = {variant.model, *(bucket.model for bucket in variant.buckets)}
+        size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
+        table.add_row(variant.id, f"{size / 1e6:.2f}", _taken(variant), *cells)
     return table
 
 
+def _taken(variant: ManifestVariant) -> str:
+    """Return how many nodes the provider is predicted to take, or how much of int8 is fused."""
+    if variant.predicted:
+        return f"{variant.predicted.share:.0%}"
+    return f"{variant.fused.coverage:.0%} fused" if variant.fused else "100%"
+
+
 def _accuracy_cells(accuracy: Accuracy) -> list[str]:
-    agrees = "" if accuracy.agreement is None else f"{accuracy.agreement:.2%}"
-    numbers = [f"{accuracy.fp32:.4f}", f"{accuracy.value:.4f}"]
-    return [accuracy.metric, *numbers, agrees, f"{accuracy.worst.sqnr_db:.1f}"]
+    agrees = "" if accuracy.agreement is None else f"{accuracy.agreement:.1%}"
+    return [
+        f"{accuracy.fp32:.4f}",
+        f"{accuracy.value:.4f}",
+        agrees,
+        f"{accuracy.worst.sqnr_db:.1f}",
+    ]
 
 
 def print_verification(verification: Verification) -> None:

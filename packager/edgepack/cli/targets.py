@@ -42,12 +42,12 @@ def list_targets(as_json: JsonOption = False) -> None:
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:
+    from edgepack.backends.checking import check_profile
     from edgepack.errors import ProfileError
-    from edgepack.profile import read_profile
 
     row: dict[str, Any] = {"id": name, "title": "", "variants": [], "file": str(path), "error": ""}
     try:
-        profile = read_profile(path)
+        profile = check_profile(path)
     except ProfileError as error:
         return {**row, "error": f"{error.where or path}: {error.problem}"}
     return {**row, "title": profile.title, "variants": [v.id for v in profile.variants]}
@@ -66,12 +66,12 @@ def show(target: TargetArgument) -> None:
 
 @targets_app.command(epilog="Example: edgepack targets check targets/my-board.yaml")
 def check(files: Annotated[list[Path], typer.Argument(help="Profiles to check.")]) -> None:
-    """Check profiles of your own."""
+    """Check profiles of your own: keys, backends, int8 dialects, options and session keys."""
+    from edgepack.backends.checking import check_profile
     from edgepack.cli.printing import write_line
-    from edgepack.profile import read_profile
 
     for path in files:
-        write_line(f"{path}: {read_profile(path).title}: ok")
+        write_line(f"{path}: {check_profile(path).title}: ok")
 
 
 @targets_app.command(epilog="Example: edgepack targets schema > profile.schema.json")

@@ -1,193 +1,213 @@
-"""The ``int8-static`` recipe: QDQ by onnxruntime's quantizer, ranges from real samples."""
+"""The ``int8-static`` recipe: QDQ in the dialect of one execution provider, from shared ranges."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from edgepack.data import SampleSet
 from edgepack.errors import StepError
-from edgepack.model.reading import read_model, read_structure
-from edgepack.model.running import blame, make_session, run_session, runtime_errors
+from edgepack.model.fusion import FloatNode, FusionCoverage, fusion_coverage, is_product
+from edgepack.model.graph import Graph, read_graph
+from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.running import make_session, run_session
 from edgepack.profile import Dialect
 from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.dialect import QUANTIZE, require_dialect
 from edgepack.steps.fp32 import require_ir
+from edgepack.steps.qdq import QdqWriter, quantizable
+from edgepack.steps.ranges import WITHOUT_INT8, read_ranges
 
-if TYPE_CHECKING:
-    import onnx
-
-WITHOUT_INT8 = "build without int8: --variant cpu-fp32"
+_LONE = "it lies among float operators, and converting for it costs more than it saves"
+_ROUNDS = 4
+_SHOWN = 3
+# Operators that onnxruntime's CPU provider has no integer kernel for (1.31.1: the optimized graphs
+# of one-node QDQ models keep them float, 2026-11-21).
+_WITHOUT_KERNEL = ("ConvTranspose", "LayerNormalization", "InstanceNormalization")
 
 
 @dataclass(frozen=True)
 class Int8Static:
-    """Activations and weights in 8 bits. Inputs: ``model``; ``samples``, for the ranges."""
+    """Activations and weights in small integers, as one execution provider wants them.
+
+    Inputs: ``model``; ``ranges``; ``samples``, for the proof.
+
+    For a CPU, what onnxruntime's optimizer would leave as float between integers is not quantized
+    in the first place, and a model of which no convolution or matrix product would run as integers
+    is refused: it would be slower than the float one.
+    """
 
     name: ClassVar[str] = "int8-static"
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
     cacheable = True
     dialect: Dialect
     max_ir: int
+    cpu: Literal["x86-64", "aarch64"] | None = None
+    """The architecture, where the variant runs on onnxruntime's CPU provider."""
+    per_tensor_ops: tuple[str, ...] = ()
+    """Operators whose weights have one scale even where the dialect is per channel."""
+    every_op: bool = False
+    """Quantize operators of every type, as onnxruntime advises for QNN."""
 
     def check(self, inputs: Inputs) -> None:
-        """Make sure that the model is a float one and gives finite numbers on the samples.
-
-        Raises:
-            StepError: It is quantized already, or an output has NaN or infinity.
-        """
-        _require_unquantized(read_structure(inputs["model"] / MODEL))
-        session = make_session(inputs["model"] / MODEL)
-        _require_finite(run_session(session, SampleSet.read(inputs["samples"]).inputs(0)))
+        """Accept any model that ranges could be found for."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``.
 
         Raises:
-            StepError: onnxruntime's quantizer fails.
+            StepError: onnxruntime's quantizer fails or finds nothing to quantize, or the CPU would
+                run all of it as float.
         """
-        from onnxruntime import quantization
-
-        types = {"uint8": quantization.QuantType.QUInt8, "int8": quantization.QuantType.QInt8}
-        samples = SampleSet.read(inputs["samples"])
-        # The quantizer advises through the root logger; the advice is what this recipe does.
-        logging.disable(logging.WARNING)
-        try:
-            quantization.quantize_static(
-                read_model(inputs["model"] / MODEL),
-                str(out / MODEL),
-                _reader(samples),
-                quant_format=quantization.QuantFormat.QDQ,
-                activation_type=types[self.dialect.activations],
-                weight_type=types[self.dialect.weights],
-                per_channel=self.dialect.per_channel,
-                extra_options={"ActivationSymmetric": self.dialect.symmetric},
-            )
-        except _quantizer_errors() as error:
-            raise StepError(
-                f"onnxruntime's quantizer failed: {type(error).__name__}: {blame(error)[:300]}",
-                hint=WITHOUT_INT8,
-            ) from error
-        finally:
-            logging.disable(logging.NOTSET)
-        pairs = _count(read_structure(out / MODEL), "QuantizeLinear")
+        writer = QdqWriter(
+            quantizable(read_model(inputs["model"] / MODEL)),
+            read_ranges(inputs["ranges"]),
+            self.dialect,
+            self.per_tensor_ops,
+            self.every_op,
+        )
+        left = writer.unusable()
+        write_model(writer.write(left), out / MODEL)
+        if not _quantized_tensors(out / MODEL):
+            raise StepError("nothing in the model could be quantized", hint=WITHOUT_INT8)
+        fused = _FitToCpu(writer, self.cpu, out / MODEL, left).run() if self.cpu else None
+        pairs = _quantized_tensors(out / MODEL)
         return Notes(
-            f"int8 from {len(samples)} samples: {pairs} tensors quantized",
-            {"quantized_tensors": pairs, "samples": len(samples)},
+            f"int8: {pairs} tensors quantized" + _listed(left),
+            {"quantized_tensors": pairs, "left_float": left, **(fused.facts() if fused else {})},
         )
 
     def verify(self, inputs: Inputs, out: Path) -> None:
-        """Prove the dialect on the file, and that it loads and gives finite numbers.
+        """Prove the dialect on the file, that it gives finite numbers, and that the CPU fuses it.
 
         Raises:
-            StepError: Nothing was quantized, or something was written in another dialect.
+            StepError: Nothing was quantized, something was written in another dialect, or nothing
+                fuses.
         """
         require_ir(out / MODEL, self.max_ir)
-        require_dialect(read_model(out / MODEL), self.dialect)
+        require_dialect(read_model(out / MODEL), self.dialect, self.per_tensor_ops)
         session = make_session(out / MODEL)
         _require_finite(run_session(session, SampleSet.read(inputs["samples"]).inputs(0)))
+        if self.cpu:
+            source = read_graph(read_model(inputs["model"] / MODEL))
+            _require_integers(fusion_coverage(out / MODEL, self.cpu), source, self.cpu, {})
 
 
-def _quantizer_errors() -> tuple[type[Exception], ...]:
-    """Return what the quantizer raises; plain Python errors are how it says it has met its end."""
-    return (*runtime_errors(), AssertionError, KeyError, TypeError, IndexError)
+@dataclass
+class _FitToCpu:
+    """Leaves float what onnxruntime's optimizer would leave float, without useless conversions."""
+
+    writer: QdqWriter
+    cpu: Literal["x86-64", "aarch64"]
+    path: Path
+    left: dict[str, str]
+    """Nodes that are not quantized, with the reason; what is found is added."""
+
+    def run(self) -> FusionCoverage:
+        """Write the model again until it fits; return what the optimizer makes of it.
+
+        Raises:
+            StepError: Nothing worthwhile would run as integers.
+        """
+        found = fusion_coverage(self.path, self.cpu)
+        for _ in range(_ROUNDS):
+            islands = self._float(found, products=True)
+            if not islands:
+                break
+            self.left.update(islands)
+            found = self._written(self.left, self.path)
+        found = self._without_others(found)
+        _require_integers(found, read_graph(self.writer.model), self.cpu, self.left)
+        return found
+
+    def _without_others(self, found: FusionCoverage) -> FusionCoverage:
+        """Exclude other nodes too, as long as conversions go with that and no product does.
+
+        These are float ones, and integer ones that no integer product is connected with.
+        """
+        for _ in range(_ROUNDS):
+            others = {**self._float(found, products=False), **self._lone(found)}
+            if not others:
+                break
+            with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
+                path = Path(scratch) / MODEL
+                tried = self._written({**self.left, **others}, path)
+                fewer = _conversions(tried) < _conversions(found)
+                if not fewer or tried.integer_products < found.integer_products:
+                    break
+                for file in path.parent.glob(f"{MODEL}*"):
+                    shutil.move(file, self.path.parent / file.name)
+            self.left.update(others)
+            found = tried
+        return found
+
+    def _lone(self, found: FusionCoverage) -> dict[str, str]:
+        if not found.integer_products:
+            return {}
+        return {name: _LONE for name in found.lone if name in self.writer.candidates()}
+
+    def _float(self, found: FusionCoverage, *, products: bool) -> dict[str, str]:
+        """Return the nodes that are quantized and run as float all the same, with the reason."""
+        candidates = self.writer.candidates() - self.left.keys()
+        return {
+            node.name: self._why(node)
+            for node in found.float_nodes
+            if node.is_product is products and node.name in candidates
+        }
+
+    def _written(self, left: Mapping[str, str], path: Path) -> FusionCoverage:
+        write_model(self.writer.write(left), path)
+        return fusion_coverage(path, self.cpu)
+
+    def _why(self, node: FloatNode) -> str:
+        if node.op in _WITHOUT_KERNEL:
+            return f"onnxruntime's CPU provider has no integer kernel for {node.op}"
+        activations = self.writer.dialect.activations
+        if activations == "uint16" or (activations == "int8" and self.cpu == "x86-64"):
+            return f"the CPU of {self.cpu} runs {activations} activations as float"
+        return f"onnxruntime's optimizer does not fuse this {node.op}"
 
 
-def _reader(samples: SampleSet) -> object:
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
-        """Hands the quantizer one sample at a time."""
-
-        def __init__(self) -> None:
-            self._samples: Iterator[dict[str, Any]] = iter(samples)
-
-        def get_next(self) -> dict[str, Any] | None:
-            return next(self._samples, None)
-
-    return Reader()
+def _quantized_tensors(model: Path) -> int:
+    return sum(node.op_type == QUANTIZE for node in read_structure(model).graph.node)
 
 
-def require_dialect(model: onnx.ModelProto, dialect: Dialect) -> None:
-    """Prove that a QDQ model speaks a dialect.
-
-    Activations: the zero point of every QuantizeLinear has the dialect's type, and is 0 where
-    it is symmetric. Weights: a quantized constant that is the second operand of a convolution or
-    matrix product has the dialect's type, any other may have the activations' (the constant
-    operand of a Mul, say) or be an int32 bias; and where the dialect is per channel at least one
-    has a scale per channel.
-
-    Raises:
-        StepError: Names the first node that does not.
-    """
-    from onnx import numpy_helper
-
-    constants = {t.name: t for t in model.graph.initializer}
-    quantizers = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
-    if not quantizers:
-        raise StepError("nothing in the model could be quantized", hint=WITHOUT_INT8)
-    for node in quantizers:
-        zero = numpy_helper.to_array(constants[node.input[2]])
-        if zero.dtype != dialect.activations or (dialect.symmetric and zero.any()):
-            raise _wrong(node, f"its zero point is {zero.dtype} {zero.ravel()[0]}")
-    weights = [
-        (node, numpy_helper.to_array(constants[node.input[0]]), constants[node.input[1]])
-        for node in model.graph.node
-        if node.op_type == "DequantizeLinear" and node.input[0] in constants
-    ]
-    operands = _weight_operands(model)
-    for node, values, _ in weights:
-        others = () if node.output[0] in operands else (dialect.activations, "int32")
-        if values.dtype.name not in (dialect.weights, *others):
-            raise _wrong(node, f"its constant is {values.dtype}")
-    per_channel = any(np.prod(scale.dims) > 1 for _, _, scale in weights)
-    if weights and dialect.per_channel and not per_channel:
-        raise _wrong(weights[0][0], "no weight has a scale per channel")
-
-
-def _weight_operands(model: onnx.ModelProto) -> set[str]:
-    """Return the tensors that are the second operand of a convolution or matrix product."""
-    products = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
-    return {
-        node.input[1]
-        for node in model.graph.node
-        if node.op_type in products and len(node.input) > 1
-    }
-
-
-def _require_unquantized(model: onnx.ModelProto) -> None:
-    quantized = [
-        node
-        for node in model.graph.node
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") or "QLinear" in node.op_type
-    ]
-    if quantized:
-        raise StepError(
-            f"the model is quantized already: {len(quantized)} such nodes, {quantized[0].name!r}"
-            f" ({quantized[0].op_type}) first",
-            hint="give the float model, or carry this one as it is: --variant cpu-fp32",
-        )
-
-
-def _wrong(node: onnx.NodeProto, found: str) -> StepError:
-    return StepError(
-        f"node {node.name!r} is not in the dialect that was asked for: {found}",
-        hint="this is a fault in edgepack or in onnxruntime's quantizer: please report it",
-    )
-
-
-def _require_finite(outputs: dict[str, Any]) -> None:
+def _require_finite(outputs: Mapping[str, Any]) -> None:
     for name, array in outputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise StepError(
-                f"the output {name!r} has NaN or infinity on the first calibration sample",
-                hint="check the samples' scale and 'inputs' in edgepack.yaml",
+                f"in int8 the output {name!r} has NaN or infinity on the first calibration sample,"
+                " in float it has not: a small number was rounded to 0, and divided by",
+                hint=WITHOUT_INT8,
             )
 
 
-def _count(model: onnx.ModelProto, op_type: str) -> int:
-    return sum(node.op_type == op_type for node in model.graph.node)
+def _conversions(found: FusionCoverage) -> int:
+    return found.leftover_quantize + found.leftover_dequantize
+
+
+def _require_integers(
+    found: FusionCoverage, source: Graph, cpu: str, left: Mapping[str, str]
+) -> None:
+    has_products = any(map(is_product, source.nodes))
+    worthwhile = found.integer_products if has_products else found.integer_ops
+    if not worthwhile:
+        raise StepError(
+            f"no {'convolution or matrix product' if has_products else 'operator'} of the model"
+            f" would run as integers on {cpu}, so int8 would be slower than fp32{_listed(left)}",
+            hint=WITHOUT_INT8,
+        )
+
+
+def _listed(left: Mapping[str, str]) -> str:
+    if not left:
+        return ""
+    shown = "; ".join(f"{name!r}: {why}" for name, why in list(left.items())[:_SHOWN])
+    more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    return f", {len(left)} nodes left float ({shown}{more})"

@@ -40,8 +40,6 @@ class Prepared:
     cacheable = True
     dims: tuple[tuple[str, int], ...]
     """Symbolic dimension and its value."""
-    max_ir: int
-    max_opset: int
 
     def check(self, inputs: Inputs) -> None:
         """Make sure that onnxruntime runs the model as it is.
@@ -54,12 +52,8 @@ class Prepared:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``."""
         model = read_model(inputs["source"])
-        require_opset(model, self.max_opset, inputs["source"].name)
         done = [finding.reason for finding in checker_findings(inputs["source"])]
         done += [*_constants_only(model), *fix_dims(model, dict(self.dims))]
-        if model.ir_version > self.max_ir:
-            done.append(f"IR {model.ir_version} written as IR {self.max_ir}")
-            model.ir_version = self.max_ir
         write_model(model, out / MODEL)
         return Notes("; ".join(done) or "taken as it is")
 
@@ -98,21 +92,6 @@ def _require_repeatable(model: Path, samples: Path | None) -> None:
                 hint="remove random operators (RandomNormal, Multinomial, Dropout in training"
                 " mode), or give them a seed",
             )
-
-
-def require_opset(model: onnx.ModelProto, highest: int, name: str) -> None:
-    """Refuse an opset that the target's runtime does not load.
-
-    Raises:
-        ModelError: Says which opset was found and which is the highest.
-    """
-    found = max((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), default=0)
-    if found > highest:
-        raise ModelError(
-            f"the model has opset {found}; the target's runtime loads up to {highest}",
-            hint=f"export it with opset {min(highest, 17)} to {highest}",
-            where=name,
-        )
 
 
 def _constants_only(model: onnx.ModelProto) -> list[str]:

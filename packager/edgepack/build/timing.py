@@ -1,0 +1,148 @@
+"""Whether int8 is faster than fp32 on this machine: a short look, not a benchmark.
+
+What is measured here depends on the hour, so it is neither kept in the cache nor put into a bundle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.build.execution import Execution
+from edgepack.build.judging import Verdict
+from edgepack.machine import architecture, cpu_flags
+from edgepack.plan import Plan, PlannedVariant
+from edgepack.processes import Workers
+from edgepack.profile import DeviceKind
+from edgepack.statistics import median
+from edgepack.steps.base import MODEL
+
+_BUDGET_S = 1.2
+_MOST_RUNS = 100
+_SLOWER = 1.05
+
+
+@dataclass(frozen=True)
+class LatencyComparison:
+    """How long two models took on this machine, run in turns."""
+
+    int8_ms: float
+    """Median of all runs."""
+    fp32_ms: float
+    runs: int
+    """Of each model."""
+
+    @property
+    def ratio(self) -> float:
+        """The time of int8 as a multiple of that of fp32: above 1, int8 is slower."""
+        return self.int8_ms / self.fp32_ms
+
+    @property
+    def int8_is_slower(self) -> bool:
+        """Whether int8 took at least 5 % longer; less than that, this look cannot tell."""
+        return self.ratio >= _SLOWER
+
+
+@dataclass(frozen=True)
+class SlowerVariant:
+    """An int8 variant that this machine, which is of the target's kind, runs slower than fp32."""
+
+    target: str
+    variant: str
+    measured: LatencyComparison
+
+
+def compare_latency(
+    int8: Path,
+    fp32: Path,
+    samples: Path | None = None,
+    config: Mapping[str, str] | None = None,
+) -> LatencyComparison:
+    """Time two models that take the same inputs, in one worker process, in the order A B B A.
+
+    It takes about 1.2 s besides loading, longer only where eight runs do.
+
+    Args:
+        int8: A model file.
+        fp32: The model file to compare it with.
+        samples: A sample set, of which the first sample is used; else seeded random inputs.
+        config: Session config entries for both.
+
+    Raises:
+        ModelError: One of the two does not load or run.
+        ToolError: The worker process died.
+    """
+    with Workers(1) as workers:
+        int8_s, fp32_s = workers.call(_time_in_turns, int8, fp32, samples, dict(config or {}))
+    return LatencyComparison(1e3 * median(int8_s), 1e3 * median(fp32_s), len(int8_s))
+
+
+def slower_variants(
+    plan: Plan, judged: Sequence[Verdict], execution: Execution
+) -> Iterator[SlowerVariant]:
+    """Yield the shipped int8 variants that are slower than fp32 on this machine.
+
+    Only variants for a CPU like this machine's are measured; models that targets share, once.
+    """
+    measured: dict[tuple[Path, Path], LatencyComparison] = {}
+    for planned, verdict in zip(plan.bundles, judged, strict=True):
+        for variant, _ in verdict.shipped:
+            if not _runs_here(variant, planned.profile.device):
+                continue
+            int8, fp32 = (
+                execution.artifacts[step].path / MODEL
+                for step in (variant.model, variant.history[0])
+            )
+            if (int8, fp32) not in measured:
+                samples = _samples(plan, variant, execution)
+                config = variant.variant.session.config
+                measured[int8, fp32] = compare_latency(int8, fp32, samples, config)
+            if measured[int8, fp32].int8_is_slower:
+                yield SlowerVariant(verdict.target, variant.variant.id, measured[int8, fp32])
+
+
+def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
+    variant = planned.variant
+    return (
+        variant.backend == "cpu"
+        and variant.recipe.startswith("int8")
+        and device.arch == architecture()
+        and set(variant.requires.cpu) <= cpu_flags()
+    )
+
+
+def _samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Path | None:
+    """Return the samples that the goldens come from."""
+    goldens = next(step for step in plan.steps if step.id == planned.goldens)
+    samples = goldens.inputs.get("samples")
+    return execution.artifacts[samples].path if samples else None
+
+
+def _time_in_turns(
+    int8: Path, fp32: Path, samples: Path | None, config: dict[str, str]
+) -> tuple[list[float], list[float]]:
+    """Return the seconds of every run of both models; called in a worker."""
+    from edgepack.model.running import make_session, run_session
+    from edgepack.steps.comparing import probe_inputs
+
+    feed = next(probe_inputs(fp32, samples, 1))
+    sessions = [make_session(model, config=config) for model in (int8, fp32)]
+
+    def run(which: int, count: int) -> list[float]:
+        # The first run of a turn meets cold caches, and the other session's threads still spinning.
+        return [_timed(lambda: run_session(sessions[which], feed)) for _ in range(count + 1)][1:]
+
+    once = sum(run(0, 1) + run(1, 1))
+    count = max(1, min(_MOST_RUNS, int(_BUDGET_S / (2 * once)) - 1))
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for which in (0, 1, 1, 0):
+        seconds[which].extend(run(which, count))
+    return seconds
+
+
+def _timed(call: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    call()
+    return time.perf_counter() - before

@@ -1,0 +1,230 @@
+"""Every target's own truth, seen in what a build makes for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiny_models
+from edgepack.build import build
+from edgepack.bundle import verify
+from edgepack.cli.main import run
+from edgepack.errors import ModelError
+from edgepack.inspection import inspect
+from edgepack.profile import load_profile, target_files
+from edgepack.verification import verify_here
+from onnx import helper
+
+FIXED = "dims: {batch: 1}"
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """One bundle for every target, by target."""
+    folder: Path = tmp_path_factory.mktemp("targets")
+    project = tiny_models.write_project(folder, FIXED)
+    result = build(project=project, targets=["all"], out=folder / "dist")
+    result.require_all()
+    return {made.bundle.manifest.target: made.bundle for made in result.bundles}
+
+
+def model_of(bundle, variant_id: str) -> onnx.ModelProto:
+    [variant] = [v for v in bundle.manifest.variants if v.id == variant_id]
+    return onnx.load(bundle.path / variant.model)
+
+
+def ops(model: onnx.ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node}
+
+
+def zero_points(model: onnx.ModelProto) -> list[np.ndarray]:
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    return [constants[n.input[2]] for n in model.graph.node if n.op_type == "QuantizeLinear"]
+
+
+@pytest.mark.parametrize("target", sorted(target_files()))
+def test_target_when_built_is_a_bundle_that_verifies_here(bundles, target):
+    bundle = bundles[target]
+    manifest = verify(bundle.path).manifest
+    ids = [variant.id for variant in manifest.variants]
+    known = [variant.id for variant in load_profile(target).variants]
+    assert ids == [name for name in known if name in ids]
+    assert "cpu-int8-static" in ids
+    assert {*ids, *(left.variant for left in manifest.left_out)} == set(known)
+    checks = {check.variant: check for check in verify_here(bundle.path).goldens}
+    assert checks["cpu-int8-static"].passed
+    assert checks["cpu-fp32"].passed
+
+
+def test_jetson_when_built_has_files_that_its_runtime_loads_and_says_where_it_comes_from(bundles):
+    bundle = bundles["jetson"]
+    for variant in bundle.manifest.variants:
+        model = onnx.load(bundle.path / variant.model)
+        assert model.ir_version <= 11
+        assert max(entry.version for entry in model.opset_import) <= 23
+    zeros = zero_points(model_of(bundle, "tensorrt-int8-static"))
+    assert {zero.dtype.name for zero in zeros} == {"int8"}
+    assert not any(zero.any() for zero in zeros)
+    by_id = {variant.id: variant for variant in bundle.manifest.variants}
+    assert by_id["tensorrt-fp16"].model == by_id["cuda-fp16"].model
+    readme = (bundle.path / "README.md").read_text()
+    assert "--use_tensorrt" in readme
+    assert "onnxruntime==1.23.2" in (bundle.path / "requirements.txt").read_text()
+    sources = bundle.manifest.provider_sources
+    assert "No wheel on PyPI" in sources["TensorrtExecutionProvider"].about
+
+
+def test_ios_when_built_has_models_that_coreml_takes_whole(bundles):
+    bundle = bundles["ios"]
+    keys = set()
+    for name in ("coreml-fp16", "coreml-fp32"):
+        model = model_of(bundle, name)
+        assert not ops(model) & {"Flatten", "BatchNormalization", "QuantizeLinear"}
+        [key] = [entry.value for entry in model.metadata_props if entry.key == "COREML_CACHE_KEY"]
+        assert key.isalnum()
+        assert len(key) <= 64
+        keys.add(key)
+    assert len(keys) == 2
+
+
+def test_android_when_a_dimension_is_not_fixed_says_so_and_leaves_nnapi_out(tmp_path):
+    project = tiny_models.write_project(tmp_path)
+    [made] = build(project=project, targets=["android"], out=tmp_path / "dist").bundles
+    left = {left.variant: left.reason for left in made.bundle.manifest.left_out}
+    assert "NnapiExecutionProvider would take 0%" in left["nnapi-int8-static"]
+    assert "batch" in left["nnapi-int8-static"]
+    assert "dims" in left["nnapi-int8-static"]
+
+
+def test_android_when_built_has_ort_files_and_what_a_reduced_runtime_needs(bundles):
+    bundle = bundles["android"]
+    by_id = {variant.id: variant for variant in bundle.manifest.variants}
+    assert by_id["cpu-int8-static"].model == "models/cpu-int8-static.ort"
+    config = (bundle.path / "models/required_operators.config").read_text()
+    assert "QLinearConv" in config
+    assert "--minimal_build" in (bundle.path / "README.md").read_text()
+
+
+def test_android_when_built_has_an_int8_model_in_the_dialect_of_nnapi(bundles):
+    bundle = bundles["android"]
+    zeros = zero_points(model_of(bundle, "nnapi-int8-static"))
+    assert {zero.dtype.name for zero in zeros} == {"uint8"}
+    [variant] = [v for v in bundle.manifest.variants if v.id == "nnapi-int8-static"]
+    assert 0.5 <= variant.predicted.share < 1
+
+
+def test_qnn_when_built_has_sixteen_bit_activations_in_one_variant(bundles):
+    bundle = bundles["android-qnn"]
+    zeros = zero_points(model_of(bundle, "qnn-int8-static-u16"))
+    assert "uint16" in {zero.dtype.name for zero in zeros}
+
+
+def test_target_when_no_provider_takes_the_model_has_no_bundle_and_names_the_nodes(
+    tmp_path, capsys
+):
+    tiny_models.write_project(
+        tmp_path, "targets: [{id: android, variants: [{backend: nnapi, recipe: fp32}]}]"
+    )
+    project, out = tmp_path / "edgepack.yaml", tmp_path / "dist"
+    result = build(project=project, out=out)
+    assert result.bundles == ()
+    with pytest.raises(ModelError, match="'conv' ") as caught:
+        result.require_all()
+    assert "batch" in caught.value.problem
+    assert not out.exists()
+    assert run(["build", "--project", str(project), "--out", str(out)]) == 4
+    assert "'conv'" in capsys.readouterr().err
+
+
+def test_variant_when_it_cannot_be_made_leaves_the_others_and_the_exit_code_tells(tmp_path, capsys):
+    tiny_models.write_project(tmp_path)
+    value = (1, ["batch", 3, 8, 8])
+    nodes = [helper.make_node("Sin", ["image"], ["y"], "sin")]
+    tiny_models.save(tmp_path / "net.onnx", nodes, [("image", *value)], [("y", *value)])
+    arguments = ["build", "--project", str(tmp_path / "edgepack.yaml"), "--target", "host"]
+    assert run([*arguments, "--out", str(tmp_path / "dist")]) == 6
+    said = capsys.readouterr()
+    assert "cpu-fp32" in said.out
+    assert "cpu-int8-static: " in said.err
+    assert "written was" in said.err
+
+
+def test_opset_when_one_target_does_not_load_it_keeps_that_target_out_only(tmp_path):
+    model = tiny_models.relu(tmp_path / "net.onnx", opset=24, ir=10)
+    result = build(model, targets=["jetson", "linux-aarch64"], out=tmp_path / "dist")
+    assert [b.bundle.manifest.target for b in result.bundles] == ["linux-aarch64"]
+    with pytest.raises(ModelError, match="opset 24; the target's runtime loads up to 23"):
+        result.require_all()
+    with pytest.raises(ModelError, match="opset 24"):
+        build(model, targets=["jetson"], out=tmp_path / "dist")
+
+
+def test_inspect_when_targets_are_given_names_nodes_reasons_and_remedies(tmp_path, capsys):
+    project = tiny_models.write_project(tmp_path, "targets: [android, ios, jetson]")
+    found = {(v.target, v.variant): v for v in inspect(project=project).variants}
+    nnapi = found["android", "nnapi-int8-static"]
+    assert (nnapi.taken, nnapi.enough) == (0, False)
+    assert {finding.severity for finding in nnapi.findings} == {"blocks"}
+    assert all(finding.reason and finding.remedy for finding in nnapi.findings)
+    assert any("'conv'" in finding.node for finding in nnapi.findings)
+    assert found["ios", "coreml-fp16"].enough
+    tensorrt = found["jetson", "tensorrt-int8-static"]
+    assert tensorrt.taken == tensorrt.nodes > 0
+    assert run(["inspect", "--project", str(project)]) == 0
+    said = capsys.readouterr().out
+    assert "android nnapi-int8-static: 0 of" in said
+    assert "too few, the variant would be left out" in said
+
+
+def test_inspect_when_dimensions_are_fixed_agrees_with_the_build(tmp_path):
+    project = tiny_models.write_project(tmp_path, FIXED)
+    names = ["android", "ios", "intel", "raspberry-pi-acl"]
+    found = {(v.target, v.variant): v for v in inspect(project=project, targets=names).variants}
+    result = build(project=project, targets=names, out=tmp_path / "dist")
+    compared = 0
+    for bundle in result.bundles:
+        manifest = bundle.bundle.manifest
+        for variant in manifest.variants:
+            if variant.predicted:
+                seen = found[manifest.target, variant.id]
+                assert (seen.nodes, seen.partitions) == (
+                    variant.predicted.nodes,
+                    variant.predicted.partitions,
+                )
+                assert seen.taken / seen.nodes == pytest.approx(variant.predicted.share)
+                compared += 1
+    assert compared >= 5
+
+
+def test_all_when_built_together_shares_preparation_and_calibration(tmp_path):
+    from collections import Counter
+
+    from edgepack.build import dry_run
+
+    project = tiny_models.write_project(tmp_path, FIXED)
+    plan = dry_run(project=project, targets=["all"])
+    counts = Counter(step.step.name for step in plan.steps)
+    assert len(plan.bundles) == len(target_files())
+    assert (counts["prepared"], counts["simplified"]) == (1, 1)
+    assert counts["ranges"] == 1
+
+
+def test_rebuild_when_one_profile_changes_redoes_only_what_it_touches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = tiny_models.write_project(tmp_path, FIXED)
+    names = ["raspberry-pi", "intel", "linux-x86-64"]
+    first = build(project=project, targets=names, out=tmp_path / "a")
+    (tmp_path / "targets").mkdir()
+    text = target_files()["intel"].read_text()
+    changed = text.replace("per_channel: true", "per_channel: false", 1)
+    (tmp_path / "targets/intel.yaml").write_text(changed)
+    again = build(project=project, targets=names, out=tmp_path / "b")
+    redone = again.steps - again.from_cache
+    # The one int8 model of OpenVINO: quantized, judged, placed, and its goldens.
+    assert 0 < redone <= 4
+    assert first.steps == again.steps
+    assert (tmp_path / "a/net-1.2.3-raspberry-pi.tar.gz").read_bytes() == (
+        tmp_path / "b/net-1.2.3-raspberry-pi.tar.gz"
+    ).read_bytes()
