@@ -13,6 +13,7 @@ from edgepack.profile import load_profile, target_files
 
 sys.path.insert(0, str(Path(__file__).parent))
 import write_schemas
+import write_targets
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -47,8 +48,11 @@ def test_exit_codes_when_read_in_the_readme_are_the_ones_of_the_error_tree():
     }
 
 
-def test_targets_when_read_in_the_readme_are_the_shipped_ones():
+def test_targets_when_read_in_the_readme_are_those_of_profiles_and_evidence():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert write_targets.with_table(text) == text, (
+        "run .venv/bin/python tests/docs/write_targets.py"
+    )
     listed = re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(target_files())
     assert all(load_profile(name).variants for name in listed)
