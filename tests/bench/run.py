@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+import all_targets
 import build_overhead
 import harness_latency
 import rebuild
@@ -26,6 +27,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row]]] = {
     "rebuild": rebuild.measure,
     "harness": harness_latency.measure,
     "overhead": build_overhead.measure,
+    "all": all_targets.measure,
 }
 
 
