@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench placement runtimes lab clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -28,5 +28,15 @@ lint: $(READY)  ## ruff and mypy --strict
 bench: $(READY)  ## Print speed ratios, each measured in one run
 	$(ROOM) $(BIN)/python tests/bench/run.py
 
+placement: $(READY)  ## Predicted placement against a real OpenVINO, in .venv-openvino
+	$(ROOM) $(BIN)/python tests/placement/compare.py --venv .venv-openvino
+	$(ROOM) $(BIN)/python tests/placement/loader_openvino.py --python .venv-openvino/bin/python
+
+runtimes: $(READY)  ## Bundles in the runtimes that targets pin, in .runtimes
+	$(ROOM) $(BIN)/python tests/runtimes/run.py
+
+lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
+	$(ROOM) $(BIN)/python tests/lab/run.py $(LAB)
+
 clean:
-	rm -rf $(VENV) build dist demo
+	rm -rf $(VENV) .venv-openvino .runtimes build dist demo

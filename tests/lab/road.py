@@ -1,0 +1,297 @@
+"""The road from an address to measured bundles, walked on two boards with edgepack's commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from board import Board
+from commands import Finished, run_each, run_one, say, started
+from edgepack.devices import add_ssh_device, connect, load_device
+from edgepack.errors import DeviceError, InconclusiveError
+from edgepack.profile import load_profile
+from edgepack.resources import example_dir
+from findings import Findings
+from host import LabError
+
+TARGET = "raspberry-pi"
+VARIANT = "cpu-int8-static"
+"""The variant that the boards have to choose."""
+CPU = "CPUExecutionProvider"
+PRESET = "quick"
+METRIC_TOLERANCE = 0.01
+"""Between the metric on the board and the one simulated where the bundle was built."""
+
+# Emulated programs start several times slower than real ones, and the host may be busy.
+SHORT_S = 300.0
+LONG_S = 1200.0
+END_S = 30.0
+"""How long programs on a board may take to end once nobody listens any more."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What every step needs."""
+
+    boards: Sequence[Board]
+    key: Path
+    out: Path
+    """Where bundles go."""
+    findings: Findings
+
+    @property
+    def bundle(self) -> Path:
+        """The bundle that :func:`build` made."""
+        return next(self.out.glob(f"digits-*-{TARGET}"))
+
+    def on_each(
+        self, *argv: str, timeout_s: float = SHORT_S, show: bool = True
+    ) -> dict[str, Finished]:
+        """Run one command for all boards; ``NAME`` stands for the board's."""
+        return run_each(
+            {
+                board.name: [board.name if word == "NAME" else word for word in argv]
+                for board in self.boards
+            },
+            timeout_s=timeout_s,
+            show=show,
+        )
+
+    def succeed(self, what: str, done: dict[str, Finished]) -> None:
+        """Note whether commands succeeded; nothing can follow one that did not.
+
+        Raises:
+            LabError: One failed.
+        """
+        for name, finished in done.items():
+            self.findings.expect(
+                f"{name}: {what}", finished.exit_code == 0, f"{finished.seconds:.0f} s"
+            )
+        broken = {name: finished.exit_code for name, finished in done.items() if finished.exit_code}
+        if broken:
+            raise LabError(f"not {what}: exit codes {broken}")
+
+
+def walk(lab: Lab) -> None:
+    """Walk the whole road.
+
+    Raises:
+        LabError: A step failed on which the next ones stand.
+        EdgepackError: Likewise.
+    """
+    steps: list[Callable[[Lab], None]] = [
+        add, provision, build, push, prove, bench, evaluate, break_off, look_back,
+    ]  # fmt: skip
+    for step in steps:
+        began = time.monotonic()
+        say(f"{step.__name__}: {(step.__doc__ or '').splitlines()[0]}")
+        step(lab)
+        seconds = time.monotonic() - began
+        lab.findings.facts.setdefault("seconds", {})[step.__name__] = round(seconds, 1)
+
+
+def add(lab: Lab) -> None:
+    """Add the boards to the inventory, by the host keys that they really have."""
+    first, second = lab.boards
+    try:
+        _add(lab, first, second.host_key_fingerprint)
+        refused = "it was accepted"
+    except DeviceError as error:
+        refused = error.problem
+    lab.findings.expect("another board's host key is refused", "not SHA256:" in refused)
+    for board in lab.boards:
+        added = _add(lab, board, board.host_key_fingerprint)
+        with connect(added.device) as transport:
+            said = transport.run(["uname", "-m"], timeout_s=SHORT_S).text.strip()
+        lab.findings.expect(f"{board.name}: uname -m answers aarch64", said == "aarch64", said)
+        routes = [route for route in board.routes() if not route.startswith("10.77.")]
+        lab.findings.expect(
+            f"{board.name}: has no route out of its cable", not routes, routes or ""
+        )
+        _keep(lab, board, target=added.device.target, libc=added.facts.libc)
+
+
+def _add(lab: Lab, board: Board, fingerprint: str):
+    return add_ssh_device(
+        board.name,
+        board.login,
+        confirm=lambda _: False,
+        fingerprint=fingerprint,
+        target=TARGET,
+        port=board.port,
+        key=str(lab.key),
+        ssh_config=os.devnull,
+    )
+
+
+def provision(lab: Lab) -> None:
+    """Check, provision with wheels fetched here and sent by edgepack, and check again."""
+    for name, done in lab.on_each("device", "check", "NAME").items():
+        asked = f"edgepack device provision {name}" in done.stderr
+        lab.findings.expect(f"{name}: check asks for the runtime", done.exit_code != 0 and asked)
+    done = lab.on_each("device", "provision", "NAME", timeout_s=LONG_S)
+    lab.succeed("provisioned", done)
+    done = lab.on_each("device", "check", "NAME", "--json")
+    lab.succeed("check finds nothing to mend", done)
+    for board in lab.boards:
+        facts = done[board.name].document()["facts"]
+        lab.findings.expect(f"{board.name}: is aarch64", facts["arch"] == "aarch64")
+
+
+def build(lab: Lab) -> None:
+    """Build the example for the boards' target on this machine."""
+    project = example_dir() / "edgepack.yaml"
+    argv = ["build", "--project", str(project), "--target", TARGET, "--out", str(lab.out)]
+    done = run_one(argv, timeout_s=LONG_S)
+    lab.succeed("built", {"here": done})
+    manifest = json.loads((lab.bundle / "manifest.json").read_text(encoding="utf-8"))
+    processor = manifest["built_on"]["processor"]
+    lab.findings.expect(
+        "the goldens were computed on x86-64", processor.startswith("x86-64"), processor
+    )
+    lab.findings.facts["bundle"] = {
+        "id": lab.bundle.name,
+        "built_on": processor,
+        "goldens": len(manifest["goldens"]),
+        "variants": [entry["id"] for entry in manifest["variants"]],
+    }
+
+
+def push(lab: Lab) -> None:
+    """Push the bundle to the boards, twice."""
+    argv = ["push", str(lab.bundle), "--device", "NAME", "--json"]
+    first = lab.on_each(*argv, show=False)
+    lab.succeed("pushed", first)
+    second = lab.on_each(*argv, show=False)
+    lab.succeed("pushed again", second)
+    for board in lab.boards:
+        sent = [done[board.name].document()["bytes_sent"] for done in (first, second)]
+        lab.findings.expect(f"{board.name}: the first push sends the bundle", sent[0] > 0, sent[0])
+        lab.findings.expect(f"{board.name}: the second push sends nothing", sent[1] == 0, sent[1])
+        _keep(lab, board, pushed_bytes=sent)
+
+
+def prove(lab: Lab) -> None:
+    """Let the loader choose on the boards, and hold every variant to its goldens there."""
+    pins = load_profile(TARGET).runtime.packages
+    for board in lab.boards:
+        seen = _run_on_board(board)
+        expect, name = lab.findings.expect, board.name
+        expect(f"{name}: the board's Python says aarch64", seen["arch"] == "aarch64")
+        expect(f"{name}: has no internet", "unreachable" in seen["outside"], seen["outside"])
+        pinned = f"=={seen['onnxruntime']}" == pins["onnxruntime"]
+        expect(f"{name}: onnxruntime is the pinned one", pinned, seen["onnxruntime"])
+        expect(f"{name}: the loader chose {VARIANT}", seen["chosen"] == VARIANT, seen["chosen"])
+        for variant in seen["variants"]:
+            _expect_variant(lab, name, variant)
+        _keep(lab, board, **{key: value for key, value in seen.items() if key != "outside"})
+
+
+def _run_on_board(board: Board) -> dict[str, Any]:
+    """Return what ``on_board.py`` says of the release that is current."""
+    device = load_device(board.name)
+    source = Path(__file__).with_name("on_board.py").read_text(encoding="utf-8")
+    script = '"$HOME/.local/share/edgepack/venv/bin/python" -B -c "$1" "$HOME/$2"'
+    current = ".local/share/edgepack/digits/current"
+    with connect(device) as transport:
+        done = transport.run(["sh", "-c", script, "sh", source, current], timeout_s=LONG_S)
+    done.check("the bundle on the board", device=board.name, hint="see its last lines above")
+    return json.loads(done.stdout)
+
+
+def _expect_variant(lab: Lab, name: str, variant: dict[str, Any]) -> None:
+    worst, needed = min(variant["golden_sqnr_db"]), variant["needed_sqnr_db"]
+    nodes = variant["nodes_by_provider"]
+    label = f"{name}: {variant['id']}"
+    found = f"worst of {len(variant['golden_sqnr_db'])}: {worst:.1f} dB, {needed:.1f} dB are needed"
+    lab.findings.expect(f"{label}: meets its goldens", worst >= needed, found)
+    lab.findings.expect(f"{label}: all nodes run on the CPU", set(nodes) == {CPU}, nodes)
+    if variant["id"] == VARIANT:
+        ops = variant["nodes_by_op"]
+        held = "Conv" not in ops and "QLinearConv" in ops
+        lab.findings.expect(f"{label}: every convolution runs in int8", held, ops)
+
+
+def bench(lab: Lab) -> None:
+    """Measure the bundle on the boards; the verdict must not be valid."""
+    argv = ["bench", str(lab.bundle), "--device", "NAME", "--preset", PRESET, "--json"]
+    done = lab.on_each(*argv, timeout_s=LONG_S)
+    for board in lab.boards:
+        finished, name, expect = done[board.name], board.name, lab.findings.expect
+        code = finished.exit_code
+        expect(f"{name}: bench refuses its numbers", code == InconclusiveError.exit_code, code)
+        report = finished.document()
+        verdict = report["verdict"]
+        expect(f"{name}: the verdict is not valid", verdict["kind"] != "valid", verdict)
+        expect(f"{name}: the report says emulated", report["facts"]["emulated"] is True)
+        used = report["variant_used"]
+        expect(f"{name}: {VARIANT} was measured", used == VARIANT, used)
+        nodes = {node["provider"] for node in report["placement"]["nodes"]}
+        expect(f"{name}: the report has every node on the CPU", nodes == {CPU})
+        page = lab.out / f"{name}.html"
+        run_one(["report", report["id"], "--html", str(page)], timeout_s=SHORT_S)
+        said = "aarch64, emulated" in page.read_text(encoding="utf-8")
+        expect(f"{name}: the report's page says emulated", said)
+        samples = [len(run["latencies_ns"]) for run in report["runs"]]
+        _keep(lab, board, emulated=report["facts"]["emulated"], preset=PRESET)
+        _keep(lab, board, verdict=verdict, samples=samples)
+        say(f"      {finished.seconds:.0f} s, {samples} samples")
+
+
+def evaluate(lab: Lab) -> None:
+    """Run the held-out samples through one board."""
+    board = lab.boards[0]
+    argv = ["evaluate", str(lab.bundle), "--device", board.name, "--json"]
+    argv += ["--project", str(example_dir() / "edgepack.yaml")]
+    done = run_each({board.name: argv}, timeout_s=LONG_S, show=False)
+    lab.succeed("evaluated", done)
+    result = done[board.name].document()
+    measured, simulated = result["measured"], result["simulated"]
+    found = f"{measured['value']:.4f} there, {simulated['value']:.4f} here"
+    near = abs(measured["value"] - simulated["value"]) <= METRIC_TOLERANCE
+    lab.findings.expect(f"{board.name}: {measured['metric']} is as simulated", near, found)
+    kept = {key: measured[key] for key in ("metric", "samples", "fp32", "value", "agreement")}
+    _keep(lab, board, evaluated={**kept, "simulated": simulated["value"]})
+
+
+def break_off(lab: Lab) -> None:
+    """Kill a bench on the host while the board measures; the board must end it by itself."""
+    board = lab.boards[0]
+    argv = ["bench", str(lab.bundle), "--device", board.name, "--preset", PRESET]
+    with started(board.name, argv) as command:
+        measuring = _wait_for(lambda: _measures(board) or not command.runs) and _measures(board)
+        lab.findings.expect(f"{board.name}: was measuring when the host's command died", measuring)
+        if command.runs:
+            command.kill()
+    idle = board.is_idle(END_S)
+    lab.findings.expect(f"{board.name}: ended the orphaned run", idle, board.programs() or "")
+
+
+def _measures(board: Board) -> bool:
+    return any("edgepack_harness.py measure" in line for line in board.programs())
+
+
+def _wait_for(is_true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + SHORT_S
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return is_true()
+
+
+def look_back(lab: Lab) -> None:
+    """Look at what is left on the boards."""
+    for board in lab.boards:
+        idle = board.is_idle(END_S)
+        lab.findings.expect(f"{board.name}: nothing runs any more", idle, board.programs() or "")
+        home = board.root / "home"
+        partial = [path.name for path in home.rglob("*.partial-*")]
+        lab.findings.expect(f"{board.name}: nothing half-done is left", not partial, partial or "")
+
+
+def _keep(lab: Lab, board: Board, **facts: Any) -> None:
+    lab.findings.boards[board.name].update(facts)

@@ -1,0 +1,117 @@
+"""The boards' root file system: Debian bookworm for arm64 with Python, kept as a tarball."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from host import CannotRunError, LabError, run
+
+RELEASE = "bookworm"
+USER = "bench"
+"""The account that edgepack logs in to; it may write to its home only."""
+BUILD_S = 1800.0
+
+RECIPE = [
+    "--mode=root",
+    "--arch=arm64",
+    "--variant=essential",
+    # libstdc++6: onnxruntime's wheel needs it, and the essential packages do not.
+    "--include=libstdc++6,passwd,python3,python3-venv",
+    "--dpkgopt=force-unsafe-io",
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    # The host's sshd serves the board and finds its accounts in the board's files.
+    '--customize-hook=chroot "$1" useradd --system --shell /usr/sbin/nologin sshd',
+    f'--customize-hook=chroot "$1" useradd --create-home --password "*" --shell /bin/sh {USER}',
+]
+
+# Arguments: a folder for the scratch file system, then mmdebstrap's. In a mount namespace of its
+# own: whatever ends the build, no mount of it stays. In memory: dpkg syncs every file.
+_BUILD = 'mount -t tmpfs tmpfs "$1" && export TMPDIR="$1" && shift && exec mmdebstrap "$@"'
+
+# Of the host's settings for apt, those that decide whether it reaches and accepts a mirror.
+_KEPT_SETTINGS = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries")
+
+
+def find_rootfs(
+    cache: Path, work: Path, say: Callable[[str], None], *, fresh: bool = False
+) -> Path:
+    """Return the tarball of the root file system, building it if the cache lacks it or ``fresh``.
+
+    Raises:
+        CannotRunError: The host's apt knows no mirror of the release.
+        LabError: mmdebstrap failed.
+    """
+    recipe = hashlib.sha256("\n".join([RELEASE, *RECIPE]).encode()).hexdigest()[:12]
+    tarball = cache / f"{RELEASE}-arm64-{recipe}.tar"
+    if tarball.exists() and not fresh:
+        say(f"root file system from the cache ({tarball.stat().st_size >> 20} MiB)")
+        return tarball
+    sources = mirrors()
+    say(f"building the root file system from {sources[0]} (two minutes and more)")
+    cache.mkdir(parents=True, exist_ok=True)
+    partial = work / "rootfs.tar"
+    _build(partial, sources, work / "mmdebstrap")
+    for old in cache.glob(f"{RELEASE}-arm64-*.tar"):
+        old.unlink()
+    kept = tarball.with_suffix(".partial")
+    run("cp", "--", str(partial), str(kept), timeout_s=300)
+    kept.replace(tarball)
+    partial.unlink()
+    return tarball
+
+
+def _build(tarball: Path, sources: list[str], scratch: Path) -> None:
+    scratch.mkdir()
+    settings = [f"--aptopt={line}" for line in _apt_settings()]
+    isolated = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork"]
+    isolated += ["--kill-child", "sh", "-c", _BUILD, "sh", str(scratch)]
+    argv = [*isolated, "--quiet", *RECIPE, *settings, RELEASE, str(tarball), *sources]
+    run(*argv, timeout_s=BUILD_S)
+
+
+def mirrors() -> list[str]:
+    """Return the host's own apt sources of the release, a line of sources.list each.
+
+    apt itself is asked, which reads every format of its files.
+
+    Raises:
+        CannotRunError: There are none.
+    """
+    wanted = "$(ORIGIN) $(COMPONENT) $(REPO_URI) $(CODENAME)"
+    text = run("apt-get", "indextargets", "--format", wanted, "Created-By: Packages")
+    found: list[str] = []
+    for words in map(str.split, text.splitlines()):
+        if len(words) != 4 or words[:2] != ["Debian", "main"]:
+            continue
+        uri, suite = words[2:]
+        line = f"deb {uri} {suite} main"
+        if suite in (RELEASE, f"{RELEASE}-updates", f"{RELEASE}-security") and line not in found:
+            found.append(line)
+    if not any(line.split()[2] == RELEASE for line in found):
+        raise CannotRunError(
+            f"this machine's apt has no source of Debian {RELEASE} (after apt-get update)"
+        )
+    return found
+
+
+def _apt_settings() -> list[str]:
+    lines = run("apt-config", "dump", "--no-empty").splitlines()
+    return [line.removesuffix(";") for line in lines if line.startswith(_KEPT_SETTINGS)]
+
+
+def unpack(tarball: Path, root: Path) -> None:
+    """Unpack the root file system, with owners and device nodes, into a new folder.
+
+    Raises:
+        LabError: It cannot be unpacked.
+    """
+    root.mkdir(mode=0o755)
+    run("tar", "--extract", "--preserve-permissions", "--numeric-owner",
+        f"--file={tarball}", f"--directory={root}", timeout_s=300)  # fmt: skip
+    root.chmod(0o755)  # the tarball's first member sets it too
+    if not (root / "etc" / "passwd").is_file():
+        raise LabError(f"{tarball} is no root file system: remove it and start again")

@@ -1,0 +1,145 @@
+"""``make lab``: emulated aarch64 boards over SSH, and edgepack's whole road on them.
+
+::
+
+    sudo .venv/bin/python tests/lab/run.py [--record FILE] [--fresh]
+    .venv/bin/python tests/lab/run.py --packages
+
+Two boards are started from a Debian arm64 root file system, which is built once and kept in
+~/.cache/edgepack-lab or where EDGEPACK_LAB_CACHE points. They have no internet. What runs on them
+is real; their time is not, so no number of it means anything. Everything that the lab makes is
+taken down again, however it ends.
+
+Exit codes: 0 all held, 1 something did not, 3 this machine cannot run it, 130 it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import host
+
+BOARDS = 2
+CANNOT_RUN_EXIT = 3
+STOPPED_EXIT = 130
+
+
+def main() -> int:
+    arguments = _parse()
+    if arguments.packages:
+        sys.stdout.write(" ".join(host.PROGRAMS) + "\n")
+        return 0
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    began = time.monotonic()
+    try:
+        host.require_host()
+        failed = run_lab(arguments.record, fresh=arguments.fresh)
+    except host.CannotRunError as error:
+        sys.stdout.write(f"lab: cannot run here: {error}\n")
+        return CANNOT_RUN_EXIT
+    except host.LabError as error:
+        sys.stdout.write(f"lab: FAILED: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stdout.write("lab: stopped; everything was taken down\n")
+        return STOPPED_EXIT
+    seconds = time.monotonic() - began
+    sys.stdout.write(f"lab: {'FAILED' if failed else 'all held'} in {seconds:.0f} s\n")
+    return 1 if failed else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Run edgepack on emulated aarch64 boards.")
+    parser.add_argument("--record", type=Path, help="write what was seen, as JSON, to this file")
+    parser.add_argument("--fresh", action="store_true", help="build the root file system again")
+    parser.add_argument(
+        "--packages", action="store_true", help="print the Debian packages it needs"
+    )
+    return parser.parse_args()
+
+
+def _stop(number: int, frame: object) -> None:
+    """Stop the lab, once: nothing interrupts what takes it down."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def cache_folder() -> Path:
+    """Return where the root file system and downloaded wheels are kept."""
+    named = os.environ.get("EDGEPACK_LAB_CACHE")
+    return Path(named).absolute() if named else Path.home() / ".cache" / "edgepack-lab"
+
+
+def run_lab(record: Path | None, *, fresh: bool) -> list[str]:
+    """Start the boards, walk the road, take everything down; return what did not hold.
+
+    Raises:
+        CannotRunError: This machine cannot run it.
+        LabError: The lab failed.
+    """
+    from board import make_key, start_board, take_out
+    from commands import say
+    from edgepack.clock import utc_now
+    from edgepack.errors import EdgepackError
+    from findings import Findings
+    from road import Lab, walk
+    from rootfs import find_rootfs
+
+    cache = cache_folder()
+    with ExitStack() as stack:
+        stack.enter_context(host.only_one())
+        work = stack.enter_context(host.work_folder())
+        stack.enter_context(host.emulation())
+        tarball = find_rootfs(cache, work, say, fresh=fresh)
+        use_own_folders(work / "user", cache)
+        key = work / "key"
+        make_key(key)
+        boards = []
+        for number in range(1, BOARDS + 1):
+            boards.append(stack.enter_context(start_board(number, tarball, key, work)))
+            say(f"{boards[-1].name} answers at {boards[-1].address} port {boards[-1].port}")
+        # A stock Debian has Python without ensurepip: the second board is one.
+        take_out(boards[-1], "usr/lib/python3.*/ensurepip")
+        findings = Findings([board.name for board in boards])
+        findings.facts["created"] = utc_now()
+        findings.facts["emulator"] = f"qemu-user {host.emulator_version()}"
+        finished = False
+        try:
+            walk(Lab(boards, key, work / "dist", findings))
+            finished = True
+        except (EdgepackError, host.LabError) as error:
+            findings.expect("the road was walked to its end", held=False, found=error)
+        if record is not None:
+            findings.write(record, finished=finished)
+        say(f"{findings.count - len(findings.failed)} of {findings.count} expectations held")
+        for what in findings.failed:
+            say(f"  FAIL  {what}")
+    return findings.failed
+
+
+def use_own_folders(user: Path, cache: Path) -> None:
+    """Let edgepack and pip, here and in children, read and write nothing of the user's."""
+    folders = {
+        "HOME": user,
+        "XDG_CONFIG_HOME": user / "config",
+        "XDG_DATA_HOME": user / "data",
+        "XDG_CACHE_HOME": user / "cache",
+        "TMPDIR": user / "tmp",
+        "PIP_CACHE_DIR": cache / "pip",
+    }
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    os.environ.update({name: str(folder) for name, folder in folders.items()})
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

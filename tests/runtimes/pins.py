@@ -1,0 +1,93 @@
+"""The runtimes that profiles pin, each once, with the targets that pin it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from edgepack.profile import Profile
+from packaging.requirements import Requirement
+
+STAND_INS = {
+    "com.microsoft.onnxruntime:onnxruntime-android": "onnxruntime",
+    "onnxruntime-c": "onnxruntime",
+}
+"""What phones pin has no Python; the wheel of the same version is built from the same source."""
+STAND_IN_PYTHON = ">=3.11"
+"""Wheels of onnxruntime 1.30.0 and 1.31.1 are for CPython 3.11 and newer.
+Source: https://pypi.org/project/onnxruntime/1.30.0/#files (checked 2026-11-21)."""
+STAND_IN_NUMPY = "numpy>=1.26"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """What is installed into one virtual environment, and for whom."""
+
+    package: str
+    version: str
+    requirements: tuple[str, ...]
+    """As they stand in a bundle's ``requirements.txt``."""
+    python: str
+    """The Python versions allowed, as a PEP 440 specifier."""
+    profiles: tuple[Profile, ...] = ()
+    """Their ``max_ir`` and ``max_opset`` are compared with what is measured."""
+
+    @property
+    def title(self) -> str:
+        """``onnxruntime 1.31.1``."""
+        return f"{self.package} {self.version}"
+
+    @property
+    def targets(self) -> list[str]:
+        """The ids of the profiles."""
+        return [profile.id for profile in self.profiles]
+
+
+OLDEST = Pin("onnxruntime", "1.19.2", ("onnxruntime==1.19.2", "numpy"), ">=3.8,<3.10")
+"""What loader and harness call "Python 3.8 and newer". No profile pins it: it is the last
+onnxruntime with wheels for CPython 3.8, as https://pypi.org/project/onnxruntime/1.19.2/#files has
+it (checked 2026-11-21)."""
+
+
+def pins(profiles: Sequence[Profile]) -> list[Pin]:
+    """Return what the profiles pin; profiles with equal requirements and Pythons share a pin."""
+    shared: dict[tuple[tuple[str, ...], str], list[Profile]] = {}
+    for profile in profiles:
+        python = profile.device.python or STAND_IN_PYTHON
+        shared.setdefault((tuple(_requirements(profile)), python), []).append(profile)
+    found = []
+    for (requirements, python), sharing in shared.items():
+        package, version = _runtime(requirements)
+        found.append(Pin(package, version, requirements, python, tuple(sharing)))
+    return sorted(found, key=lambda pin: (pin.version, pin.package))
+
+
+def stands_in(profile: Profile) -> str:
+    """Say what the x86-64 wheel stands in for; nothing where it is what runs on the device."""
+    if profile.device.python is None:
+        return f"{profile.device.os}'s library of the same version"
+    return "" if profile.device.arch == "x86-64" else f"the {profile.device.arch} wheel"
+
+
+def _requirements(profile: Profile) -> Iterator[str]:
+    packages = sorted(profile.runtime.packages.items())
+    if profile.device.python is not None:
+        yield from (f"{name}{pin}" for name, pin in packages)
+        return
+    for name, version in packages:
+        if name in STAND_INS:
+            yield STAND_IN_NUMPY
+            yield f"{STAND_INS[name]}=={version}"
+
+
+def _runtime(requirements: Sequence[str]) -> tuple[str, str]:
+    """Return the name and version of the one requirement that is onnxruntime.
+
+    Raises:
+        ValueError: There is not exactly one, or it does not pin one version.
+    """
+    found = [r for r in map(Requirement, requirements) if r.name.startswith("onnxruntime")]
+    versions = [s.version for r in found for s in r.specifier if s.operator == "=="]
+    if len(found) != 1 or len(versions) != 1:
+        raise ValueError(f"no single pinned onnxruntime in {list(requirements)}")
+    return found[0].name, versions[0]
