@@ -46,12 +46,16 @@ def judge(
     if reasons:
         return Invalid(reasons=reasons)
     if selection.device.emulated:
-        return Inconclusive(reason="the processor is emulated: its time is not a device's time")
+        return Inconclusive(reason=EMULATED)
     if not preset.conclusive:
         return Inconclusive(reason=f"preset {preset.name!r} is too short to conclude anything")
     if _spread(runs) > TOO_WIDE_SPREAD:
         return Inconclusive(reason=f"run medians differ by {_spread(runs):.0%}")
     return Valid()
+
+
+EMULATED = "the processor is emulated: its time is not a device's time"
+_REAL_DEVICE = "measure on a real device: edgepack device list"
 
 
 def require_valid(report: RunReport, bundle: Path) -> None:
@@ -73,7 +77,7 @@ def require_valid(report: RunReport, bundle: Path) -> None:
         case Inconclusive(reason=reason):
             hint = _again(report, bundle)
             if report.facts.emulated:
-                hint = "measure on a real device: edgepack device list"
+                hint = _REAL_DEVICE
             raise InconclusiveError(
                 f"the measurement is INCONCLUSIVE: {reason}", hint=hint, where=report.device
             )
@@ -86,6 +90,8 @@ def _invalid_hint(report: RunReport, bundle: Path) -> str:
             "the runtime there computes something else:"
             f" edgepack device check {shlex.quote(report.device)}"
         )
+    if report.facts.emulated:
+        return _REAL_DEVICE
     return f"let the device cool down and idle, then: {_again(report, bundle)}"
 
 
@@ -181,6 +187,8 @@ def condition_notes(selection: Selection) -> list[str]:
         "temperature": conditions.temperature_c,
     }
     notes = [WARM_NOTE]
+    if selection.device.emulated:
+        notes.append(EMULATED)
     notes += [
         f"{what} unknown: {value.reason}"
         for what, value in state.items()

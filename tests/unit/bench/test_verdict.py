@@ -136,6 +136,7 @@ def test_verdict_is_inconclusive_when_the_processor_is_emulated() -> None:
     found = judge(emulated, runs, example_placement(), variant(), find_preset("standard"))
     assert isinstance(found, Inconclusive)
     assert "emulated" in found.reason
+    assert found.reason in condition_notes(emulated)
 
 
 def test_condition_notes_name_what_is_unknown() -> None:

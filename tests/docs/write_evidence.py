@@ -1,0 +1,135 @@
+"""Turn stored reports of ``edgepack bench`` into evidence for a target's grade.
+
+::
+
+    edgepack bench BUNDLE --device NAME --variant ID     once for each variant; then
+    python tests/docs/write_evidence.py --reproduce 'edgepack bench ...' REPORT.json ...
+    make lab LAB='--record lab.json'; python tests/docs/write_evidence.py --lab lab.json
+    python tests/docs/write_targets.py
+
+All reports have to be of one bundle on one device. What they say decides the grade: nothing is
+written that they do not show. ``--software-only`` is for a provider's real software on another
+maker's machine, whose time shows nothing of the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from edgepack.bench.report import NotMeasured, RunReport
+from edgepack.errors import UsageError
+from edgepack.grades import Evidence, SeenVariant
+from edgepack.results import read_report
+
+FOLDER = Path(__file__).resolve().parents[2] / "targets" / "evidence"
+SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
+ARCHITECTURES: dict[str, Literal["x86-64", "aarch64"]] = {
+    "x86_64": "x86-64",
+    "aarch64": "aarch64",
+    "arm64": "aarch64",
+}
+VERDICTS: dict[str, Literal["VALID", "INVALID", "INCONCLUSIVE"]] = {
+    "valid": "VALID",
+    "invalid": "INVALID",
+    "inconclusive": "INCONCLUSIVE",
+}
+
+
+def evidence_of(
+    reports: list[RunReport], reproduce: str, *, software_only: bool = False
+) -> Evidence:
+    """Return what reports of one bundle on one device show.
+
+    Raises:
+        UsageError: They are of several.
+    """
+    first = reports[0]
+    if len({(report.device, report.bundle, report.target) for report in reports}) > 1:
+        raise UsageError("the reports are of several devices or bundles", hint="give one's only")
+    facts = first.facts
+    emulated = facts.emulated or software_only
+    names = [name for name in (facts.model, facts.cpu) if not isinstance(name, NotMeasured)]
+    return Evidence(
+        schema_version=1,
+        target=first.target,
+        how="emulation" if emulated else "device",
+        date=datetime.fromisoformat(first.created).date(),
+        os=SYSTEMS[facts.os.split()[0]],
+        arch=ARCHITECTURES[facts.arch],
+        device="an emulated board" if facts.emulated else ", ".join(names) or "a machine",
+        runtime={"python": facts.python, "onnxruntime": facts.onnxruntime},
+        model=first.bundle,
+        variants=[_seen(report, timed=not emulated) for report in reports],
+        reproduce=reproduce,
+    )
+
+
+def lab_evidence(record: dict[str, Any]) -> Evidence:
+    """Return what a record of ``make lab`` shows of its first board.
+
+    Raises:
+        UsageError: Something did not hold.
+    """
+    if not record["held"]:
+        raise UsageError("the lab did not hold", hint="see its output, and run it again")
+    board = next(iter(record["boards"].values()))
+    return Evidence(
+        schema_version=1,
+        target=board["target"],
+        how="emulation",
+        date=datetime.fromisoformat(record["created"]).date(),
+        os="linux",
+        arch=board["arch"],
+        device=f"an emulated board ({record['emulator']})",
+        runtime={name: board[name] for name in ("python", "onnxruntime")},
+        model=record["bundle"]["id"],
+        variants=[
+            SeenVariant(
+                id=variant["id"],
+                golden_sqnr_db=min(variant["golden_sqnr_db"]),
+                nodes=variant["nodes_by_provider"],
+                verdict="not measured",
+            )
+            for variant in board["variants"]
+        ],
+        reproduce="make lab",
+    )
+
+
+def _seen(report: RunReport, *, timed: bool) -> SeenVariant:
+    return SeenVariant(
+        id=report.variant_used,
+        golden_sqnr_db=min(run.golden_min_sqnr_db for run in report.runs),
+        nodes=report.placement.counts,
+        verdict=VERDICTS[report.verdict.kind] if timed else "not measured",
+    )
+
+
+def main() -> None:
+    """Write one evidence file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--reproduce", default="", help="the command that shows it again")
+    parser.add_argument("--software-only", action="store_true", help="the machine is another kind")
+    parser.add_argument("--lab", type=Path, help="a record of make lab, instead of reports")
+    parser.add_argument("reports", nargs="*", type=Path)
+    arguments = parser.parse_args()
+    if arguments.lab:
+        found = lab_evidence(json.loads(arguments.lab.read_text(encoding="utf-8")))
+    else:
+        found = evidence_of(
+            [read_report(path) for path in arguments.reports],
+            arguments.reproduce,
+            software_only=arguments.software_only,
+        )
+    path = FOLDER / f"{found.target}-{found.how}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    print(path)  # noqa: T201  (a script says what it wrote)
+
+
+if __name__ == "__main__":
+    main()
