@@ -9,6 +9,7 @@ from edgepack.build import build
 from edgepack.bundle import verify
 from edgepack.errors import EdgepackError, ModelError
 from edgepack.inspection import inspect
+from edgepack.profile import load_profile
 
 CANNOT_CARRY = "which bundles cannot carry"
 NOT_LOADED = "does not load the model"
@@ -56,6 +57,16 @@ BUILT = [
     "tract_qlstm.onnx",
 ]
 """Built, and verified afterwards."""
+
+INSPECTED = [
+    "external_resnet_fp32/model.onnx",
+    "ort/conv_qdq_s8s8_perchannel.onnx",
+    "ort/if_mul.onnx",
+    "ort/optional_inputs_ir3.onnx",
+    "ort/scan_mul.onnx",
+    "ort/transform__fp16model_loop.onnx",
+]
+OTHERS = ("android", "jetson")
 
 LARGE = "light/light_vgg19.onnx"
 """Built too; its constants take 513 MB once they are folded."""
@@ -125,9 +136,16 @@ def test_table_when_compared_with_the_folder_names_every_model(shared_data):
 @pytest.mark.parametrize("name", BUILT)
 def test_awkward_model_when_built_is_a_proven_bundle(shared_data, tmp_path, name):
     model = shared_data / "awkward" / name
-    assert inspect(model).facts.outputs
     [built] = build(model, targets=["host"], out=tmp_path, jobs=1).bundles
     assert [v.id for v in verify(built.bundle.path).manifest.variants] == ["cpu-fp32"]
+
+
+@pytest.mark.parametrize("name", INSPECTED)
+def test_awkward_model_when_inspected_has_an_answer_for_every_variant(shared_data, name):
+    found = inspect(shared_data / "awkward" / name, targets=["host", *OTHERS])
+    assert found.facts.outputs
+    assert len(found.variants) == sum(len(load_profile(t).variants) for t in ("host", *OTHERS))
+    assert all(variant.nodes or variant.findings for variant in found.variants)
 
 
 @pytest.mark.parametrize("name", REFUSED)

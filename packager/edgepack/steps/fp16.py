@@ -25,6 +25,7 @@ import numpy as np
 from edgepack.accuracy import EQUAL_SQNR_DB, array_sqnr_db
 from edgepack.errors import StepError, nearest
 from edgepack.model.facts import signature
+from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import MODEL, Inputs, Notes
@@ -112,6 +113,7 @@ class Fp16:
             StepError: Nothing can be float16, or NaN or infinity remains; names the nodes.
         """
         model = read_model(inputs["model"] / MODEL)
+        lower_ir(model, self.max_ir)
         tracer = Tracer.of(model)
         feeds = list(probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), _PROBES))
         reasons = _out_of_range(tracer, feeds) | self._float32_by_rule(tracer)

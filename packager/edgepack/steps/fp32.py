@@ -5,19 +5,13 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from edgepack.errors import StepError
+from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import MODEL, Inputs, Notes
-
-if TYPE_CHECKING:
-    import onnx
-
-# Types and the IR version that each came with: 4-bit floats, 8-bit scales, 2-bit integers
-# (onnx.proto, TensorProto.DataType and Version, onnx 1.23.2).
-_IR_OF_TYPE = {23: 11, 24: 12, 25: 13, 26: 13}
 
 
 @dataclass(frozen=True)
@@ -36,14 +30,13 @@ class Fp32:
         """Write ``model.onnx``.
 
         Raises:
-            StepError: The model uses a type that the target's IR version does not have.
+            ModelError: A weight has a type that the target's IR version does not have.
         """
-        found = read_structure(inputs["model"] / MODEL).ir_version
-        if found > self.max_ir:
+        if read_structure(inputs["model"] / MODEL).ir_version > self.max_ir:
             model = read_model(inputs["model"] / MODEL)
-            lower_ir(model, self.max_ir)
+            done = lower_ir(model, self.max_ir)
             write_model(model, out / MODEL)
-            return Notes(f"numbers kept; IR {found} written as IR {self.max_ir}")
+            return Notes(f"numbers kept; {done}")
         for file in inputs["model"].glob(f"{MODEL}*"):
             shutil.copyfile(file, out / file.name)
         return Notes("numbers kept")
@@ -57,24 +50,6 @@ class Fp32:
         del inputs
         require_ir(out / MODEL, self.max_ir)
         make_session(out / MODEL)
-
-
-def lower_ir(model: onnx.ModelProto, highest: int) -> None:
-    """Give a model an IR version that the target's runtime loads.
-
-    Raises:
-        StepError: A tensor has a type that came with a later IR version.
-    """
-    if model.ir_version <= highest:
-        return
-    for tensor in model.graph.initializer:
-        if _IR_OF_TYPE.get(tensor.data_type, 0) > highest:
-            raise StepError(
-                f"the weight {tensor.name!r} has a type of IR version"
-                f" {_IR_OF_TYPE[tensor.data_type]}, the target's runtime loads up to {highest}",
-                hint="export the model with float32 weights",
-            )
-    model.ir_version = highest
 
 
 def require_ir(model: Path, highest: int) -> None:

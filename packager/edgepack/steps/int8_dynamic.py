@@ -22,6 +22,7 @@ import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.errors import StepError
+from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import blame, make_session, run_session, runtime_errors
 from edgepack.profile import Dialect
@@ -89,7 +90,7 @@ class Int8Dynamic:
         before = _float_bytes(model)
         excluded = self._excluded(model)
         quantized = self._quantize(model, sorted(excluded), out)
-        quantized.ir_version = min(quantized.ir_version, self.max_ir)
+        lower_ir(quantized, self.max_ir)
         write_model(quantized, out / MODEL)
         found = _quantized_counts(quantized)
         sqnr = worst_sqnr_db(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"), _PROBES)

@@ -15,6 +15,7 @@ from edgepack.data import SampleSet
 from edgepack.errors import StepError
 from edgepack.model.fusion import FloatNode, FusionCoverage, fusion_coverage, is_product
 from edgepack.model.graph import Graph, read_graph
+from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.profile import Dialect
@@ -65,8 +66,10 @@ class Int8Static:
             StepError: onnxruntime's quantizer fails or finds nothing to quantize, or the CPU would
                 run all of it as float.
         """
+        model = read_model(inputs["model"] / MODEL)
+        lower_ir(model, self.max_ir)
         writer = QdqWriter(
-            quantizable(read_model(inputs["model"] / MODEL)),
+            quantizable(model),
             read_ranges(inputs["ranges"]),
             self.dialect,
             self.per_tensor_ops,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from edgepack.errors import ModelError, ProfileError, StepError, nearest
 from edgepack.model.checking import checker_findings
 from edgepack.model.facts import TensorSpec
+from edgepack.model.ir import loadable
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import MODEL, Inputs, Notes
@@ -47,11 +48,13 @@ class Prepared:
         Raises:
             ModelError: It does not; names the node where onnxruntime says which.
         """
-        make_session(inputs["source"])
+        with loadable(inputs["source"]):
+            pass
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``."""
-        model = read_model(inputs["source"])
+        with loadable(inputs["source"]) as source:
+            model = read_model(source)
         done = [finding.reason for finding in checker_findings(inputs["source"])]
         done += [*_constants_only(model), *fix_dims(model, dict(self.dims))]
         write_model(model, out / MODEL)
@@ -67,7 +70,8 @@ class Prepared:
         samples = inputs.get("samples")
         _require_repeatable(out / MODEL, samples)
         # In this order, because the source accepts what the fixed model does, not the reverse.
-        sqnr = worst_sqnr_db(out / MODEL, inputs["source"], samples)
+        with loadable(inputs["source"]) as source:
+            sqnr = worst_sqnr_db(out / MODEL, source, samples)
         if sqnr < _SAME_DB:
             raise StepError(
                 f"the prepared model's outputs are {sqnr:.0f} dB from the source's",
@@ -108,21 +112,26 @@ def _constants_only(model: onnx.ModelProto) -> list[str]:
 
 
 def fix_dims(model: onnx.ModelProto, dims: Mapping[str, int]) -> list[str]:
-    """Give symbolic dimensions their values, and infer the shapes that follow."""
+    """Give symbolic dimensions their values, and infer the shapes that follow.
+
+    An output whose rank cannot be inferred keeps the shape that it was declared with, with the
+    values put in: a name stands for the same size wherever it is.
+    """
     import onnx
 
     if not dims:
         return []
-    for value in model.graph.input:
+    for value in (*model.graph.input, *model.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
+    declared = [onnx.ValueInfoProto.FromString(v.SerializeToString()) for v in model.graph.output]
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     del model.graph.value_info[:]
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    for before, after in zip(model.graph.output, inferred.graph.output, strict=True):
-        before.CopyFrom(after)
+    for value, found, said in zip(model.graph.output, inferred.graph.output, declared, strict=True):
+        value.CopyFrom(found if found.type.tensor_type.HasField("shape") else said)
     return [f"{name} = {size}" for name, size in dims.items()]
 
 

@@ -237,7 +237,7 @@ def _part_constants(model: onnx.ModelProto, excluded: Collection[str], *, everyw
     taken: dict[str, str] = {}
     """By constant: the suffix that its first reader would get, who keeps it."""
     for node in model.graph.node:
-        own = f"/{node.name}" if everywhere or node.op_type in weighted else ""
+        own = f"/{node.name}" if everywhere or node.op_type in weighted else "/shared"
         own = "/float" if node.name in excluded else own
         for place, name in enumerate(node.input):
             if name not in constants or taken.setdefault(name, own) == own:

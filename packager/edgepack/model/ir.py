@@ -1,0 +1,67 @@
+"""IR versions: writing a model with one that a runtime loads."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgepack.errors import ModelError
+from edgepack.model.reading import read_model, write_model
+from edgepack.model.running import make_session
+
+if TYPE_CHECKING:
+    import onnx
+
+# Types and the IR version that each came with: 4-bit floats, 8-bit scales, 2-bit integers
+# (onnx.proto, TensorProto.DataType and Version, onnx 1.23.2).
+_IR_OF_TYPE = {23: 11, 24: 12, 25: 13, 26: 13}
+_HIGHEST = re.compile(r"max supported IR version: (\d+)")
+
+
+def lower_ir(model: onnx.ModelProto, highest: int) -> str:
+    """Give a model an IR version that a runtime loads; return what was done, if anything.
+
+    Raises:
+        ModelError: A tensor has a type that came with a later IR version.
+    """
+    found = model.ir_version
+    if found <= highest:
+        return ""
+    for tensor in model.graph.initializer:
+        if _IR_OF_TYPE.get(tensor.data_type, 0) > highest:
+            raise ModelError(
+                f"the weight {tensor.name!r} has a type of IR version"
+                f" {_IR_OF_TYPE[tensor.data_type]}, the runtime loads up to {highest}",
+                hint="export the model with float32 weights",
+            )
+    model.ir_version = highest
+    return f"IR {found} written as IR {highest}"
+
+
+@contextmanager
+def loadable(model: Path) -> Iterator[Path]:
+    """Give a model file, or a copy with an IR version that the onnxruntime here loads.
+
+    onnx 1.23 writes IR 14 by default, which onnxruntime 1.31 refuses for the number alone.
+
+    Raises:
+        ModelError: onnxruntime refuses the model for another reason.
+    """
+    try:
+        make_session(model)
+    except ModelError as error:
+        highest = _HIGHEST.search(error.problem)
+        if not highest:
+            raise
+        with tempfile.TemporaryDirectory(prefix="edgepack-ir-") as folder:
+            lowered = read_model(model)
+            lower_ir(lowered, int(highest[1]))
+            write_model(lowered, Path(folder) / model.name)
+            make_session(Path(folder) / model.name)
+            yield Path(folder) / model.name
+        return
+    yield model
