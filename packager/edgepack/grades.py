@@ -7,6 +7,7 @@ best evidence; without any it is ``rendered``, which means that only files were 
 from __future__ import annotations
 
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -104,3 +105,14 @@ def best_evidence(profile: Profile, evidence: list[Evidence]) -> Evidence | None
         if seen.target == profile.id and (seen.how != "device" or (seen.os, seen.arch) == kind)
     ]
     return min(fitting, key=lambda seen: GRADES.index(seen.grade), default=None)
+
+
+def target_grade(profile: Profile, evidence: list[Evidence], path: Path) -> Grade:
+    """Return the grade of the profile in a file.
+
+    Evidence is about what edgepack ships: another file of the same id is ``rendered``.
+    """
+    if path.resolve().parent != targets_dir().resolve():
+        return "rendered"
+    best = best_evidence(profile, evidence)
+    return best.grade if best else "rendered"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgepack.backends import BACKENDS
+from edgepack.backends.base import Placement
 from edgepack.backends.checking import load_target, project_targets
 from edgepack.errors import EdgepackError, ModelError
 from edgepack.model.checking import checker_findings
 from edgepack.model.facts import ModelFacts, model_facts, require_plain_signature, signature
 from edgepack.model.finding import Finding
+from edgepack.model.ir import loadable
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import make_session
 from edgepack.processes import Workers
 from edgepack.profile import Profile, Variant, target_ids
 from edgepack.project import find_project
@@ -44,8 +45,10 @@ class VariantInspection:
     taken: int
     """Those that the provider takes, as predicted."""
     partitions: int
+    needed: float
+    """The share of nodes that its placement asks for, 0 to 1."""
     enough: bool
-    """Whether the variant would be shipped: its placement asks for no more."""
+    """Whether the variant would be shipped: the provider takes what is needed."""
     findings: tuple[Finding, ...]
 
 
@@ -84,10 +87,10 @@ def inspect(
         findings = [*workers.call(checker_findings, loaded.model_path)]
         blocked = workers.call(session_findings, loaded.model_path) or carrying_findings(facts)
         variants: list[VariantInspection] = []
-        for profile in profiles or [load_target("host")]:
-            if not blocked:
-                dims = loaded.project.fixed_dims, loaded.project.buckets
-                variants += workers.call(inspect_target, loaded.model_path, *dims, profile)
+        if not blocked:
+            dims = loaded.project.fixed_dims, loaded.project.buckets
+            asked = profiles or [load_target("host")]
+            variants = workers.call(inspect_targets, loaded.model_path, *dims, asked)
     return Inspection(facts, (*findings, *blocked), tuple(variants))
 
 
@@ -103,28 +106,43 @@ def carrying_findings(facts: ModelFacts) -> list[Finding]:
 def session_findings(model: Path) -> list[Finding]:
     """Return a blocking finding if onnxruntime makes no session of a model, else nothing."""
     try:
-        make_session(model)
+        with loadable(model):
+            pass
     except ModelError as error:
         return [Finding("onnxruntime", "blocks", "", error.problem, error.hint)]
     return []
 
 
-def inspect_target(
-    model: Path, dims: Mapping[str, int], sizes: Mapping[str, Sequence[int]], profile: Profile
+def inspect_targets(
+    model: Path,
+    dims: Mapping[str, int],
+    sizes: Mapping[str, Sequence[int]],
+    profiles: Sequence[Profile],
 ) -> list[VariantInspection]:
-    """Return what every variant of a target would make of a model; called in a worker.
+    """Return what every variant of the targets would make of a model; called in a worker.
 
     Where models are to have static shapes, the one for the largest of the ``sizes`` is judged.
+    What several variants have in common is made once.
     """
     with tempfile.TemporaryDirectory(prefix="edgepack-inspect-") as folder:
-        making = _Making(Path(folder), profile, sizes)
-        try:
-            _require_opset(model, profile)
-            prepared = making.run(Prepared(tuple(sorted(dims.items()))), source=model)
-            simplified = making.run(Simplified(), model=prepared)
-        except EdgepackError as error:
-            return [_impossible(profile, variant, error) for variant in profile.variants]
-        return [_inspect_variant(making, simplified, variant) for variant in profile.variants]
+        making = _Making(Path(folder), sizes)
+        return [
+            found
+            for profile in profiles
+            for found in _inspect_target(making, model, tuple(sorted(dims.items())), profile)
+        ]
+
+
+def _inspect_target(
+    making: _Making, model: Path, dims: tuple[tuple[str, int], ...], profile: Profile
+) -> list[VariantInspection]:
+    try:
+        _require_opset(model, profile)
+        prepared = making.run(Prepared(dims), source=model)
+        simplified = making.run(Simplified(), model=prepared)
+    except EdgepackError as error:
+        return [_impossible(profile, variant, error) for variant in profile.variants]
+    return [_inspect_variant(making, simplified, profile, v) for v in profile.variants]
 
 
 def _require_opset(model: Path, profile: Profile) -> None:
@@ -138,46 +156,55 @@ def _require_opset(model: Path, profile: Profile) -> None:
 
 @dataclass
 class _Making:
-    """Runs steps one after the other in numbered folders, without their proofs."""
+    """Runs steps in folders of their own, without their proofs, each once for the same inputs."""
 
     folder: Path
-    profile: Profile
     sizes: Mapping[str, Sequence[int]]
     """Symbolic dimensions with several sizes, in ascending order."""
-    count: int = 0
+    made: dict[str, Path] = field(default_factory=dict)
+    placed: dict[str, Placement] = field(default_factory=dict)
 
     def run(self, step: Step, **inputs: Path) -> Path:
-        self.count += 1
-        out = self.folder / str(self.count)
-        out.mkdir()
-        step.run(inputs, out)
-        return out
+        return self._once(f"{step!r} {sorted(inputs.items())}", lambda out: step.run(inputs, out))
 
-    def variant(self, simplified: Path, variant: Variant) -> Path:
+    def placement(self, model: Path, variant: Variant) -> Placement:
+        key = f"{model} {variant!r}"
+        if key not in self.placed:
+            self.placed[key] = predict_placement(model / MODEL, variant)
+        return self.placed[key]
+
+    def variant(self, simplified: Path, profile: Profile, variant: Variant) -> Path:
         """Return the folder of a variant's model, with static shapes if it wants them.
 
         Raises:
             ModelError: Its shapes cannot be static.
         """
         if not wants_static(variant, self.sizes):
-            return self._recipe(simplified, variant)
+            return self._recipe(simplified, profile, variant)
         inputs, _ = signature(read_structure(simplified / MODEL))
         if problem := static_problem(variant, inputs, self.sizes):
             raise ModelError(problem, hint="see 'dims' in edgepack.yaml")
-        model = self._recipe(simplified, variant)
+        model = self._recipe(simplified, profile, variant)
         largest = {name: sizes[-1] for name, sizes in bucket_dims(inputs, self.sizes)}
         if not largest:
             return model
-        out = self.folder / f"{model.name}-static"
-        out.mkdir()
-        write_model(fixed(read_model(model / MODEL), largest), out / MODEL)
-        return out
+        return self._once(
+            f"{model} {largest}",
+            lambda out: write_model(fixed(read_model(model / MODEL), largest), out / MODEL),
+        )
 
-    def _recipe(self, simplified: Path, variant: Variant) -> Path:
+    def _once(self, key: str, make: Callable[[Path], object]) -> Path:
+        if key not in self.made:
+            out = Path(tempfile.mkdtemp(dir=self.folder))
+            make(out)
+            self.made[key] = out
+        return self.made[key]
+
+    def _recipe(self, simplified: Path, profile: Profile, variant: Variant) -> Path:
         model = simplified
         if rewrites := BACKENDS[variant.backend].REWRITES:
             model = self.run(Rewritten(rewrites), model=model)
-        step = recipe_step(self.profile, variant)
+        step = recipe_step(profile, variant)
         if variant.dialect is not None:
             model = self.run(AtLeastOpset(least_opset(variant)), model=model)
         if isinstance(step, Int8Static):
@@ -185,35 +212,36 @@ class _Making:
         return self.run(step, model=model)
 
     def _any_ranges(self, model: Path) -> Path:
-        from edgepack.model.graph import read_graph
-        from edgepack.model.reading import read_model
-
-        graph = read_graph(read_model(model / MODEL))
-        names = {spec.name for spec in graph.inputs} | set(graph.producers)
-        floats = sorted(name for name in names if graph.dtype(name) in ("float32", ""))
-        out = self.folder / f"ranges-{self.count}"
-        out.mkdir()
-        ranges = {name: [-1.0, 1.0] for name in floats}
-        (out / RANGES).write_text(json.dumps(ranges), encoding="utf-8")
-        return out
+        return self._once(f"ranges {model}", lambda out: _write_any_ranges(model / MODEL, out))
 
 
-def _inspect_variant(making: _Making, simplified: Path, variant: Variant) -> VariantInspection:
+def _write_any_ranges(model: Path, out: Path) -> None:
+    from edgepack.model.graph import read_graph
+
+    graph = read_graph(read_model(model))
+    names = {spec.name for spec in graph.inputs} | set(graph.producers)
+    floats = sorted(name for name in names if graph.dtype(name) in ("float32", ""))
+    ranges = {name: [-1.0, 1.0] for name in floats}
+    (out / RANGES).write_text(json.dumps(ranges), encoding="utf-8")
+
+
+def _inspect_variant(
+    making: _Making, simplified: Path, profile: Profile, variant: Variant
+) -> VariantInspection:
     try:
-        model = making.variant(simplified, variant)
-        placement = predict_placement(model / MODEL, variant)
+        placement = making.placement(making.variant(simplified, profile, variant), variant)
     except EdgepackError as error:
-        return _impossible(making.profile, variant, error)
-    wanted = 1.0 if variant.placement == "all" else variant.placement
-    enough = placement.share >= wanted
+        return _impossible(profile, variant, error)
+    enough = placement.share >= _needed(variant)
     left = [placed for placed in placement.nodes if placed.refusal is not None]
     return VariantInspection(
-        target=making.profile.id,
+        target=profile.id,
         variant=variant.id,
         provider=BACKENDS[variant.backend].PROVIDER,
         nodes=len(placement.nodes),
         taken=len(placement.nodes) - len(left),
         partitions=placement.partitions,
+        needed=_needed(variant),
         enough=enough,
         findings=tuple(
             Finding(
@@ -237,6 +265,11 @@ def _impossible(profile: Profile, variant: Variant, error: EdgepackError) -> Var
         nodes=0,
         taken=0,
         partitions=0,
+        needed=_needed(variant),
         enough=False,
         findings=(Finding(variant.backend, "blocks", "", error.problem, error.hint),),
     )
+
+
+def _needed(variant: Variant) -> float:
+    return 1.0 if variant.placement == "all" else variant.placement

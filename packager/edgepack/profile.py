@@ -141,7 +141,10 @@ class Variant(StrictModel):
     def _dialect_fits_recipe(self) -> Self:
         quantized = self.recipe.startswith("int8")
         if quantized and self.dialect is None:
-            raise ValueError(f"variant {self.id!r} has no dialect | int8 recipes need one")
+            raise ValueError(
+                f"variant {self.id!r} has no dialect | {self.recipe} needs one, such as dialect:"
+                " {activations: uint8, weights: int8, symmetric: false, per_channel: true}"
+            )
         if not quantized and self.dialect is not None:
             raise ValueError(
                 f"variant {self.id!r} has a dialect | {self.recipe} takes none: remove it"

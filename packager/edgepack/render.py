@@ -67,6 +67,7 @@ class ProviderHelp:
     name: str
     about: str
     commands: tuple[str, ...]
+    """Shell lines; none where those of a provider before it are the same."""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,15 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from edgepack.bundle import verify
 from edgepack.errors import BundleError
+from edgepack.machine import processor
 from edgepack.processes import Workers
+
+if TYPE_CHECKING:
+    from edgepack.harness.edgepack_loader import Bundle
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,8 @@ class GoldenCheck:
 
     variant: str
     passed: bool | None
-    """None where this machine lacks what the variant needs, so that nothing is proven here."""
+    """None where this machine lacks what the variant needs, or its int8 kernels saturate, so that
+    nothing is proven here."""
     outcome: str
 
 
@@ -45,12 +51,13 @@ def verify_here(path: Path) -> Verification:
         checks = tuple(
             workers.call(check_goldens, folder, variant.id) for variant in bundle.manifest.variants
         )
+    made_for = ", ".join(f"{name} {pin}" for name, pin in bundle.manifest.runtime.items())
     for check in checks:
         if check.passed is False:
             raise BundleError(
                 f"variant {check.variant!r}: {check.outcome}",
                 hint="the bundle's files are whole, so the runtime here computes something else:"
-                " compare its version with requirements.txt",
+                f" the bundle is made for {made_for}",
             )
     return Verification(path, len(bundle.manifest.files), checks)
 
@@ -65,16 +72,45 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
         loader.check_requirements(entry)
     except loader.Refused as refusal:
         return GoldenCheck(variant, passed=None, outcome=f"not run here: {refusal}")
+    check = _run_goldens(opened, entry)
+    if check.passed is False and saturates(entry, processor()):
+        return GoldenCheck(
+            variant, passed=None, outcome=f"not proven here: {check.outcome}; {_ARM}"
+        )
+    return check
+
+
+def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
+    from edgepack.harness import edgepack_loader as loader
+
+    variant: str = entry["id"]
     try:
-        model = loader.load(folder, variant)
-        worst_db = min(model.golden_db(index) for index in range(opened.goldens))
+        model = loader.load(bundle.folder, variant)
+        worst_db = min(model.golden_db(index) for index in range(bundle.goldens))
     except loader.LoadError as error:
         return GoldenCheck(variant, passed=False, outcome=str(error))
     except loader.ORT_ERRORS as error:
         return GoldenCheck(variant, passed=False, outcome=f"inference failed: {error}")
     limit_db = entry["min_sqnr_db"]
-    outcome = f"{opened.goldens} golden samples within {worst_db:.0f} dB, {limit_db:g} are needed"
+    outcome = f"{bundle.goldens} golden samples within {worst_db:.0f} dB, {limit_db:g} are needed"
     return GoldenCheck(variant, passed=worst_db >= limit_db, outcome=outcome)
+
+
+_ARM = (
+    "the integer operators in its .ort file are those for Arm, whose products saturate on x86-64"
+    " without VNNI: verify it on an Arm machine, or on x86-64 with VNNI"
+)
+
+
+def saturates(entry: dict[str, Any], kind: str) -> bool:
+    """Tell whether a variant's int8 operators cannot be exact on a kind of processor.
+
+    An ``.onnx`` gets exact ones from a session setting; an ``.ort`` file for Arm has its operators
+    written down.
+    """
+    form = entry.get("model_format", "onnx")
+    for_arm = form != "onnx" and form["platform"] == "arm"
+    return for_arm and bool(entry["recipe"].startswith("int8")) and kind == "x86-64"
 
 
 def _unpacked(archive: Path, stack: ExitStack) -> Path:

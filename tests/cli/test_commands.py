@@ -7,7 +7,10 @@ import sys
 import pytest
 import tiny_models
 from edgepack.cli.main import run
+from edgepack.cli.printing import NODES_SHOWN
 from edgepack.errors import nearest
+from edgepack.grades import GRADES
+from edgepack.model.finding import Finding, alike
 
 
 def test_build_when_json_is_asked_prints_one_document_and_progress_on_stderr(tmp_path, capsys):
@@ -137,8 +140,34 @@ def test_targets_when_listed_are_all_there(capsys):
     assert {"linux-x86-64", "linux-aarch64", "macos-arm64", "raspberry-pi"} <= {
         row["id"] for row in rows
     }
+    assert all(row["grade"] in GRADES for row in rows)
     assert run(["targets", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "Profile"
+
+
+def test_targets_when_listed_show_the_same_grades_as_text_and_json(capsys):
+    assert run(["targets", "list"]) == 0
+    lines = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines()}
+    assert run(["targets", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert lines == {row["id"]: row["grade"] for row in rows}
+
+
+def test_inspect_when_nodes_are_left_for_one_reason_names_them_together(tmp_path, capsys):
+    project = tiny_models.write_project(tmp_path)
+    asked = ["inspect", "--project", str(project), "--target", "android"]
+    assert run([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["variants"][0]
+    assert run(asked) == 0
+    said = capsys.readouterr().out
+    shown = said[said.index("nnapi-int8-static") : said.index("android cpu-int8-static")]
+    most = max(len(group) for group in alike(Finding(**f) for f in found["findings"]))
+    assert most > NODES_SHOWN
+    assert f"{most} nodes, '" in shown
+    assert f"and {most - NODES_SHOWN} more: for example, " in shown
+    assert shown.count("hint: ") < len(found["findings"])
+    assert f"({found['needed']:.0%} are needed)" in shown
+    assert "edgepack inspect --json" in said
 
 
 @pytest.mark.parametrize(

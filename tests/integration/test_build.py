@@ -269,7 +269,7 @@ def test_int8_when_nothing_can_be_quantized_says_how_to_build_without(tmp_path):
     result = build(project=tmp_path / "edgepack.yaml", targets=["host"], out=tmp_path / "dist")
     with pytest.raises(StepError, match="nothing in the model could be quantized") as caught:
         result.require_all()
-    assert "--variant cpu-fp32" in caught.value.hint
+    assert "--variant cpu-fp32" in caught.value.problem
     [left] = result.bundles[0].bundle.manifest.left_out
     assert left.variant == "cpu-int8-static"
 

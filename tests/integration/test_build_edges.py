@@ -46,6 +46,33 @@ def weights(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
+def test_build_when_the_rank_of_an_output_cannot_be_inferred_keeps_the_declared_shape(tmp_path):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+        helper.make_node("Unique", ["sizes"], ["to"], "unique"),
+        helper.make_node("Reshape", ["h", "to"], ["y"], "reshape"),
+    ]
+    constants = [
+        ("w", weights(8, 8)),
+        ("sizes", np.array([1, 8], np.int64)),
+    ]
+    project = write_mlp(tmp_path, nodes, constants, weights(20, 8), "dims: {batch: 1}")
+    [built] = build(project=project, targets=["host"], out=tmp_path / "d").bundles
+    manifest = built.bundle.manifest
+    assert [tensor.shape for tensor in manifest.outputs] == [[1, 8]]
+    assert not any("onnxsim skipped" in line for line in manifest.steps)
+
+
+def test_build_when_nothing_is_cached_counts_no_step_as_cached(tmp_path):
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
+    fresh, again = (
+        build(project=project, targets=["jetson", "intel", "android"], out=tmp_path / "d")
+        for _ in range(2)
+    )
+    assert fresh.from_cache == 0
+    assert again.from_cache == again.steps == fresh.steps
+
+
 def test_int8_when_a_constant_is_multiplied_in_is_built(tmp_path):
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
@@ -66,7 +93,7 @@ def test_int8_when_the_model_is_quantized_already_says_how_to_carry_it(tmp_path)
     result = build(project=project, targets=["host"], out=tmp_path / "d")
     with pytest.raises(StepError, match="quantized already") as caught:
         result.require_all()
-    assert "--variant cpu-fp32" in caught.value.hint
+    assert "--variant cpu-fp32" in caught.value.problem
     assert build(
         project=project, targets=["host"], variants=["cpu-fp32"], out=tmp_path / "d"
     ).bundles

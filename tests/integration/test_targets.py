@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +15,13 @@ import pytest
 import tiny_models
 from edgepack.build import build
 from edgepack.bundle import verify
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.cli.main import run
-from edgepack.errors import ModelError
+from edgepack.errors import BundleError, ModelError
 from edgepack.inspection import inspect
-from edgepack.profile import load_profile, target_files
-from edgepack.verification import verify_here
+from edgepack.machine import processor
+from edgepack.profile import OrtFormat, load_profile, target_files
+from edgepack.verification import saturates, verify_here
 from onnx import helper
 
 FIXED = "dims: {batch: 1}"
@@ -58,12 +65,86 @@ def test_target_when_built_is_a_bundle_that_verifies_here(bundles, target):
     assert checks["cpu-fp32"].passed
 
 
+def test_bundle_when_built_says_which_files_are_in_ort_format_and_for_which_processors(bundles):
+    form = {v.id: v.model_format for v in bundles["android"].manifest.variants}
+    assert form["cpu-int8-static"] == OrtFormat(ort="fixed", platform="arm")
+    assert form["cpu-fp32"] == "onnx"
+
+
+def spoiled(bundle, folder: Path, variant_id: str) -> Path:
+    """Copy a bundle, and let a variant need more than equal outputs have."""
+    shutil.copytree(bundle.path, folder)
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text())
+    for variant in manifest["variants"]:
+        if variant["id"] == variant_id:
+            variant["min_sqnr_db"] = 201.0
+    path.write_text(json.dumps(manifest))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / MANIFEST_DIGEST).write_text(f"{digest}  {MANIFEST}\n")
+    return folder
+
+
+def test_verify_when_int8_for_arm_misses_its_goldens_blames_it_only_where_it_could_be_exact(
+    bundles, tmp_path
+):
+    folder = spoiled(bundles["android"], tmp_path / "copy", "cpu-int8-static")
+    if processor() == "x86-64":
+        checks = {check.variant: check for check in verify_here(folder).goldens}
+        assert checks["cpu-int8-static"].passed is None
+        assert "saturate on x86-64 without VNNI" in checks["cpu-int8-static"].outcome
+    else:
+        with pytest.raises(BundleError, match="201"):
+            verify_here(folder)
+
+
+def test_verify_when_a_variant_misses_its_goldens_names_the_runtime_that_the_bundle_is_for(
+    bundles, tmp_path
+):
+    folder = spoiled(bundles["android"], tmp_path / "copy", "cpu-fp32")
+    with pytest.raises(BundleError, match="201") as caught:
+        verify_here(folder)
+    assert "onnxruntime-android 1.31.1" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form", "kind", "expected"),
+    [
+        ("int8-static", {"ort": "fixed", "platform": "arm"}, "x86-64", True),
+        ("int8-dynamic", {"ort": "runtime", "platform": "arm"}, "x86-64", True),
+        ("int8-static", {"ort": "fixed", "platform": "arm"}, "x86-64-vnni", False),
+        ("int8-static", {"ort": "fixed", "platform": "arm"}, "aarch64", False),
+        ("int8-static", {"ort": "fixed", "platform": "amd64"}, "x86-64", False),
+        ("int8-static", "onnx", "x86-64", False),
+        ("fp32", {"ort": "fixed", "platform": "arm"}, "x86-64", False),
+    ],
+)
+def test_saturates_when_asked_is_true_of_int8_for_arm_without_vnni(recipe, form, kind, expected):
+    assert saturates({"recipe": recipe, "model_format": form}, kind) is expected
+
+
+def test_readme_when_two_providers_come_from_one_build_has_its_commands_once(bundles):
+    readme = (bundles["jetson"].path / "README.md").read_text()
+    assert readme.count("--use_tensorrt") == 1
+    assert "**CUDAExecutionProvider.**" in readme
+
+
+def test_readme_when_followed_leaves_the_bundle_as_it_was(bundles, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(bundles["linux-x86-64"].path, folder)
+    readme = (folder / "README.md").read_text()
+    example = readme.split("```python\n")[1].split("```")[0]
+    assert "`python3 -B`" in readme
+    subprocess.run([sys.executable, "-B", "-c", example], cwd=folder, check=True)
+    verify(folder)
+
+
 def test_jetson_when_built_has_files_that_its_runtime_loads_and_says_where_it_comes_from(bundles):
     bundle = bundles["jetson"]
     for variant in bundle.manifest.variants:
         model = onnx.load(bundle.path / variant.model)
         assert model.ir_version <= 11
-        assert max(entry.version for entry in model.opset_import) <= 23
+        assert max(entry.version for entry in model.opset_import) <= 22
     zeros = zero_points(model_of(bundle, "tensorrt-int8-static"))
     assert {zero.dtype.name for zero in zeros} == {"int8"}
     assert not any(zero.any() for zero in zeros)
@@ -155,7 +236,7 @@ def test_opset_when_one_target_does_not_load_it_keeps_that_target_out_only(tmp_p
     model = tiny_models.relu(tmp_path / "net.onnx", opset=24, ir=10)
     result = build(model, targets=["jetson", "linux-aarch64"], out=tmp_path / "dist")
     assert [b.bundle.manifest.target for b in result.bundles] == ["linux-aarch64"]
-    with pytest.raises(ModelError, match="opset 24; the target's runtime loads up to 23"):
+    with pytest.raises(ModelError, match="opset 24; the target's runtime loads up to 22"):
         result.require_all()
     with pytest.raises(ModelError, match="opset 24"):
         build(model, targets=["jetson"], out=tmp_path / "dist")
@@ -176,6 +257,14 @@ def test_inspect_when_targets_are_given_names_nodes_reasons_and_remedies(tmp_pat
     said = capsys.readouterr().out
     assert "android nnapi-int8-static: 0 of" in said
     assert "too few, the variant would be left out" in said
+
+
+def test_inspect_when_targets_share_their_making_finds_what_it_finds_for_each_alone(tmp_path):
+    project = tiny_models.write_project(tmp_path, FIXED)
+    names = ["jetson", "jetson-jp7", "intel", "raspberry-pi-xnnpack", "android-xnnpack"]
+    together = inspect(project=project, targets=names).variants
+    alone = [v for name in names for v in inspect(project=project, targets=[name]).variants]
+    assert list(together) == alone
 
 
 def test_inspect_when_dimensions_are_fixed_agrees_with_the_build(tmp_path):

@@ -46,6 +46,12 @@ def own(tmp_path: Path, target: str, *changes: tuple[str, str]) -> Path:
         ("android-xnnpack", "session.intra_op.allow_spinning", "session.intra_op.spin", "session."),
         ("raspberry-pi", "recipe: fp32", "recipe: fp16", "cannot take the recipe 'fp16'"),
         ("intel", "name: OpenVINOExecutionProvider", "name: CUDAExecutionProvider", "does not go"),
+        ("intel", "{cache}", "{cahce}", "fills in {cache} alone"),
+        ("intel", "==1.24.1", "=>1.24.1", "says no versions of onnxruntime-openvino"),
+        ("jetson", '">=3.10,<3.14"', '"3.10"', "says no Python versions"),
+        ("linux-x86-64", "family: linux", "family: android", "family: linux"),
+        ("android", "platform: arm", "platform: amd64", "platform: arm"),
+        ("intel", "{name: CPUExecutionProvider}", "{name: OpenVINOExecutionProvider}", "twice"),
     ],
 )
 def test_profile_when_its_backend_would_not_run_it_says_where_and_why(
@@ -61,6 +67,32 @@ def test_profile_when_its_backend_would_not_run_it_says_where_and_why(
     said = f"{caught.value}"
     assert problem in f"{said} {caught.value.hint}"
     assert f"{path}:{line}:" in said
+
+
+def test_profile_when_its_pin_is_a_range_is_taken(tmp_path):
+    runtime = "model_format: {ort: runtime, platform: amd64}"
+    path = own(
+        tmp_path, "linux-x86-64",
+        ("==1.31.1", ">=1.30,<1.32"),
+        ("recipe: fp32", f"recipe: fp32\n    {runtime}"),
+    )  # fmt: skip
+    assert check_profile(path).variant("cpu-fp32").model_format != "onnx"
+    path.write_text(path.read_text().replace(">=1.30", ">=1.29"))
+    with pytest.raises(ProfileError, match="does not load"):
+        check_profile(path)
+
+
+def test_command_when_one_of_several_profiles_is_wrong_checks_them_all(tmp_path, capsys):
+    wrong = own(tmp_path, "ios", ("MLComputeUnits: ALL", "MLComputeUnits: All"))
+    good, bad = own(tmp_path, "intel"), own(tmp_path, "android", ("uint8", "int8"))
+    assert run(["targets", "check", str(wrong), str(good), str(bad), str(tmp_path / "no")]) == 3
+    said = capsys.readouterr()
+    assert said.out == f"{good}: {check_profile(good).title}: ok\n"
+    errors = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    assert errors[0].startswith(f"error: {wrong}:")
+    assert f"error: {bad}:" in said.err
+    assert errors[-1] == f"error: there is no file {str(tmp_path / 'no')!r}"
+    assert said.err.count("hint: ") == len(errors)
 
 
 def test_profile_when_it_has_many_faults_names_all_in_order(tmp_path):
@@ -108,6 +140,10 @@ def test_project_when_it_changes_a_targets_variants_gets_just_those(tmp_path):
     assert static == load_target("intel").variant("openvino-cpu-int8-static")
 
 
+def test_project_when_it_names_all_gets_every_target(tmp_path):
+    assert [profile.id for profile in profiles(tmp_path, "targets: [all]")] == [*target_files()]
+
+
 def test_project_when_it_gives_all_of_a_variant_needs_nothing_of_the_profile(tmp_path):
     [pi] = profiles(
         tmp_path,
@@ -138,6 +174,16 @@ def test_project_when_a_change_does_not_fit_says_where(tmp_path, variant, proble
     expected = text.index(variant if column == 0 else column) + 1
     assert caught.value.where.endswith(f":{expected}")
     assert caught.value.hint
+
+
+def test_project_when_a_target_is_given_twice_is_refused_unless_it_is_the_same(tmp_path):
+    change = "{id: linux-x86-64, variants: [{backend: cpu, recipe: fp32}]}"
+    assert len(profiles(tmp_path, "targets: [linux-x86-64, linux-x86-64]")) == 2
+    assert len(profiles(tmp_path, f"targets: [{change}, {change}]")) == 2
+    text = f"targets: [linux-x86-64, {change}]"
+    with pytest.raises(ProfileError, match="'linux-x86-64' is given twice") as caught:
+        profiles(tmp_path, text)
+    assert caught.value.where.endswith(f":{text.index('id: ') + 1}")
 
 
 def test_backends_when_listed_are_those_that_profiles_may_name():

@@ -20,7 +20,10 @@ Rule = Callable[[Graph, NodeUnit], Refusal | None]
 ON_THE_CPU = "it runs on the CPU; if that splits the model too much, export it differently"
 EXPORT = "export the model so, or leave the node to the CPU"
 MAKE_CONSTANT = "export the model with that input as a constant (an initializer)"
-FIX_DIMENSIONS = "write the dimensions under 'dims' in edgepack.yaml: edgepack then fixes them"
+FIX_DIMENSIONS = (
+    "give each of the model's symbolic dimensions a size under 'dims' in edgepack.yaml; what is"
+    " still not known then depends on the data"
+)
 
 
 def first_refusal(rules: Iterable[Rule], graph: Graph, unit: NodeUnit) -> Refusal | None:

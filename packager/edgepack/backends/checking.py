@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from edgepack.backends import BACKENDS
 from edgepack.backends.base import Backend, Misfit
 from edgepack.errors import EdgepackError, ProfileError, nearest
 from edgepack.harness.edgepack_names import provider_option_problem, session_key_problem
+from edgepack.harness.edgepack_providers import CACHE
 from edgepack.profile import (
+    Family,
     OrtFormat,
     Profile,
     Variant,
@@ -17,9 +23,22 @@ from edgepack.profile import (
     changed,
     read_profile_source,
     target_file,
+    target_ids,
 )
 from edgepack.project import ChangedTarget, LoadedProject
 
+FAMILIES: dict[str, Family] = {
+    "linux": "linux",
+    "macos": "linux",
+    "android": "android",
+    "ios": "apple",
+}
+"""The folder in ``templates/`` whose files a device's bundles get, by its operating system."""
+
+_PROCESSORS = {"arm": "aarch64", "amd64": "x86-64"}
+"""The architecture of a device, by the word that ``.ort`` files are written for it with."""
+
+_AS_PEP_440 = 'write a PEP 440 specifier, such as ">=3.11" or "==1.31.1"'
 _AS_SPELT = "keys and values are spelt as onnxruntime spells them"
 
 
@@ -41,6 +60,10 @@ def check_profile(path: Path) -> Profile:
     """
     profile, source = read_profile_source(path)
     problems = [
+        *_device_problems(profile),
+        *_pin_problems(profile),
+    ]
+    problems += [
         (("variants", index, *misfit.key), f"variant {variant.id!r}: {misfit.problem}", misfit.hint)
         for index, variant in enumerate(profile.variants)
         for misfit in misfits(variant, profile)
@@ -50,14 +73,51 @@ def check_profile(path: Path) -> Profile:
     return profile
 
 
+_Problem = tuple[tuple[str | int, ...], str, str]
+"""A key's path, what is wrong, and what to do."""
+
+
+def _device_problems(profile: Profile) -> Iterator[_Problem]:
+    family = FAMILIES[profile.device.os]
+    if profile.family != family:
+        problem = f"a device with {profile.device.os} is not of the family {profile.family!r}"
+        yield ("family",), problem, f"write family: {family}"
+    if profile.device.python is not None and not _is_specifier(profile.device.python):
+        problem = f"{profile.device.python!r} says no Python versions"
+        yield ("device", "python"), problem, _AS_PEP_440
+
+
+def _pin_problems(profile: Profile) -> Iterator[_Problem]:
+    """Yield pins that nothing could be held against: the device check and pip would end on them."""
+    on_python = profile.device.python is not None
+    for name, pin in profile.runtime.packages.items():
+        if on_python and not _is_specifier(pin):
+            place = ("runtime", "packages", name)
+            yield place, f"{pin!r} says no versions of {name}", _AS_PEP_440
+
+
+def _is_specifier(text: str) -> bool:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return False
+    return True
+
+
 def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
     """Yield the profiles of a project's targets, with the project's own variants.
 
     Raises:
-        ProfileError: A target is not there, its file is wrong, or a variant does not fit; names
-            the place in the project file.
+        ProfileError: A target is not there or is given twice with other variants, its file is
+            wrong, or a variant does not fit; names the place in the project file.
     """
-    for index, entry in enumerate(loaded.project.targets):
+    seen: dict[str, Profile] = {}
+    entries = [
+        (index, name)
+        for index, entry in enumerate(loaded.project.targets)
+        for name in (target_ids([entry]) if isinstance(entry, str) else [entry])
+    ]
+    for index, entry in entries:
         name = entry if isinstance(entry, str) else entry.id
         place = ("targets", index) if isinstance(entry, str) else ("targets", index, "id")
         try:
@@ -68,7 +128,15 @@ def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
             raise ProfileError(
                 error.problem, hint=error.hint, where=loaded.where(*place)
             ) from error
-        yield profile if isinstance(entry, str) else _changed(loaded, index, entry, profile)
+        if not isinstance(entry, str):
+            profile = _changed(loaded, index, entry, profile)
+        if seen.setdefault(profile.id, profile) != profile:
+            raise ProfileError(
+                f"the target {profile.id!r} is given twice, with other variants",
+                hint="give it once, with all the variants it is to have: a target has one bundle",
+                where=loaded.where(*place),
+            )
+        yield profile
 
 
 def _changed(loaded: LoadedProject, index: int, entry: ChangedTarget, profile: Profile) -> Profile:
@@ -112,7 +180,8 @@ def misfits(variant: Variant, profile: Profile) -> list[Misfit]:
     if backend is None:
         known = nearest(variant.backend, BACKENDS)
         return [Misfit(("backend",), f"there is no backend {variant.backend!r}", known)]
-    found = [*_common(variant, backend), *_names(variant)]
+    found = [*_common(variant, backend), *_names(variant), *_kernels(variant, profile)]
+    found += _replays(variant, profile)
     return [*found, *backend.misfits(variant, profile.device)]
 
 
@@ -131,6 +200,9 @@ def _common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
         )
     names = [provider.name for provider in variant.providers]
     for index, name in enumerate(names):
+        if name in names[:index]:
+            place = ("providers", index, "name")
+            yield Misfit(place, f"{name} is listed twice", "list each provider once")
         if name not in backend.PROVIDERS:
             yield Misfit(
                 ("providers", index, "name"),
@@ -150,12 +222,45 @@ def _format(variant: Variant) -> str:
     return f"ort-{chosen.ort}" if isinstance(chosen, OrtFormat) else chosen
 
 
+def _kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+    """Yield whether a file is written with kernels for other processors than the target's."""
+    chosen = variant.model_format
+    if isinstance(chosen, OrtFormat) and _PROCESSORS[chosen.platform] != profile.device.arch:
+        right = next(word for word, arch in _PROCESSORS.items() if arch == profile.device.arch)
+        yield Misfit(
+            ("model_format", "platform"),
+            f"the file is for {chosen.platform}, and the target is {profile.device.arch}",
+            f"write platform: {right}",
+        )
+
+
+def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+    """Yield what keeps optimizations that a file leaves to the session from being done there.
+
+    Source: a file that onnxruntime 1.31.1 writes does not load in 1.23.2 ("Missing action
+    1DQ_CPU"), and does in 1.30.0 (tried 2026-11-21; versions between were not).
+    """
+    if not isinstance(variant.model_format, OrtFormat) or variant.model_format.ort != "runtime":
+        return
+    for name, pin in profile.runtime.packages.items():
+        version = min(re.findall(r"\d+(?:\.\d+)*", pin), key=Version, default="1.30")
+        if "onnxruntime" in name and Version(version) < Version("1.30"):
+            yield Misfit(
+                ("model_format", "ort"),
+                f"{name} {version} does not load .ort files of style runtime",
+                "write {ort: fixed, platform: arm}, or model_format: onnx",
+            )
+
+
 def _names(variant: Variant) -> Iterator[Misfit]:
     """Yield options and session keys that onnxruntime does not know: it accepts most in silence."""
     for index, provider in enumerate(variant.providers):
         for key, value in provider.options.items():
             if problem := provider_option_problem(provider.name, key, value):
                 yield Misfit(("providers", index, "options", key), problem, _AS_SPELT)
+            if "{" in value.replace(CACHE, ""):
+                problem = f"the loader fills in {CACHE} alone, not what is in {value!r}"
+                yield Misfit(("providers", index, "options", key), problem, f"write {CACHE}")
     for key, value in variant.session.config.items():
         if problem := session_key_problem(key, value):
             yield Misfit(("session", "config", key), problem, _AS_SPELT)

@@ -116,7 +116,7 @@ def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return first_refusal(rules, graph, unit)
 
 
-_OUT = "leave the operator out of the quantization, or to the CPU"
+_OUT = "it runs on the CPU in int8; if that splits the model too much, export it differently"
 
 
 # --- rules of more than one node --------------------------------------------------------------

@@ -147,6 +147,7 @@ class _Assembly:
             dialect=variant.dialect,
             model=path,
             model_sha256=self._digest(path),
+            model_format=variant.model_format,
             buckets=buckets,
             slices=[Slice(**entry) for entry in index.slices] if index else [],
             exact=index.exact if index else False,
@@ -284,10 +285,7 @@ class _Assembly:
             left_out=tuple(f"{e.variant}, because {e.reason}" for e in self._left_out()),
             requirements=tuple(_pin(n, v) for n, v in sorted(profile.runtime.packages.items())),
             example_inputs=tuple(self._examples(inputs)),
-            providers=tuple(
-                ProviderHelp(name, source.about, tuple(source.commands))
-                for name, source in profile.runtime.providers.items()
-            ),
+            providers=tuple(_provider_help(profile)),
             reduced_build=self._reduced_build(),
         )
 
@@ -439,6 +437,15 @@ def _onnxruntime_version(profile: Profile) -> str:
     """Return the version of onnxruntime that a target pins."""
     pins = profile.runtime.packages.items()
     return next(pin.strip("=<>~! ") for name, pin in pins if "onnxruntime" in name)
+
+
+def _provider_help(profile: Profile) -> Iterator[ProviderHelp]:
+    """Yield where each provider comes from; commands that give several are there once."""
+    seen: set[tuple[str, ...]] = set()
+    for name, source in profile.runtime.providers.items():
+        commands = tuple(source.commands)
+        yield ProviderHelp(name, source.about, () if commands in seen else commands)
+        seen.add(commands)
 
 
 def _pin(name: str, version: str) -> str:

@@ -50,11 +50,13 @@ class BuildResult:
         """
         shipped = ", ".join(str(built.bundle.path) for built in self.bundles) or "nothing"
         if self.failed:
-            first = self.failed[0].error
-            lines = "".join(f"\n  {f.target} {f.variant}: {f.reason}" for f in self.failed)
-            raise type(first)(
+            lines = "".join(
+                f"\n  {f.target} {f.variant}: {f.reason}\n    hint: {f.error.hint}"
+                for f in self.failed
+            )
+            raise type(self.failed[0].error)(
                 f"{len(self.failed)} variants could not be made:{lines}",
-                hint=f"{first.hint}; written was {shipped}",
+                hint=f"mend that, or leave these variants out (--variant); written was {shipped}",
             )
         if self.refused:
             lines = "".join(f"\n  {r.target} {r.variant}: {r.reason}" for r in self.refused)

@@ -14,6 +14,7 @@ from threading import Lock
 from edgepack.build.cache import Artifact, StepCache, step_key
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.machine import available_memory_bytes
+from edgepack.model.reading import external_files, read_structure
 from edgepack.plan import Plan, PlannedStep
 from edgepack.processes import Workers
 from edgepack.progress import Progress
@@ -32,7 +33,7 @@ class Execution:
     artifacts: Mapping[str, Artifact]
     """By step id."""
     from_cache: frozenset[str]
-    """Ids of the steps whose output was already there."""
+    """Ids of the steps whose output was already there before this build."""
     failed: Mapping[str, EdgepackError]
     """Steps that failed, or need one that did, and that some variant can do without."""
 
@@ -61,6 +62,8 @@ class _Run:
     progress: Progress
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     from_cache: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
+    """Cache keys of this run's own outputs, which steps that turn out to be the same share."""
     failed: dict[str, EdgepackError] = field(default_factory=dict)
     locks: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
     """By cache key: steps that turn out to be the same are run once."""
@@ -132,17 +135,20 @@ class _Run:
         key = step_key(planned.step, digests)
         with self.locks[key]:
             if planned.step.cacheable and (found := self.cache.find(key)):
-                self.from_cache.add(planned.id)
+                if key not in self.made:
+                    self.from_cache.add(planned.id)
                 return found
             for origin in planned.inputs.values():
                 if origin in self.artifacts:
                     self.artifacts[origin].require_whole()
             paths = {name: self._path(origin) for name, origin in planned.inputs.items()}
-            return self.cache.keep(
+            artifact = self.cache.keep(
                 key,
                 lambda out: self.workers.call(run_step, planned.step, paths, out),
                 by_content=not planned.step.cacheable,
             )
+            self.made.add(key)
+            return artifact
 
     def _memory(self, planned: PlannedStep) -> int:
         """Return about how many bytes a step takes: a worker, and its models several times over."""
@@ -163,5 +169,10 @@ class _Run:
 
 
 def _model_bytes(path: Path) -> int:
-    files = path.glob("model*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    """Return the size of the models in a step's folder, or of a source file with its weights."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.glob("model.*"))
+    if path.suffix != ".onnx":
+        return path.stat().st_size
+    others = [path.parent / name for name in external_files(read_structure(path))]
+    return sum(file.stat().st_size for file in (path, *others))

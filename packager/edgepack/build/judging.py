@@ -9,6 +9,7 @@ from typing import Any
 from edgepack.build.execution import Execution
 from edgepack.bundle.manifest import Accuracy
 from edgepack.errors import EdgepackError
+from edgepack.model.finding import Finding, alike
 from edgepack.plan import PlannedBundle, PlannedVariant
 from edgepack.project import Limits
 from edgepack.steps.base import read_notes
@@ -108,18 +109,18 @@ def unplaced(planned: PlannedVariant, execution: Execution) -> str:
 
 
 def _listed(nodes: Sequence[dict[str, Any]]) -> str:
-    """Return the nodes that are not taken, a line for each reason."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for node in nodes:
-        if node["reason"]:
-            key = (node["reason"], node["remedy"])
-            by_reason.setdefault(key, []).append(f"{node['name']!r} ({node['op']})")
+    """Return the nodes that are not taken, a line for those with the same kind of reason."""
+    groups = alike(
+        Finding("", "blocks", f"{node['name']!r} ({node['op']})", node["reason"], node["remedy"])
+        for node in nodes
+        if node["reason"]
+    )
     lines = [
-        f"\n    {_few(names)}: {reason}; {remedy}"
-        for (reason, remedy), names in [*by_reason.items()][:_REASONS_SHOWN]
+        f"\n    {_few([found.node for found in group])}: {group[0].reason}; {group[0].remedy}"
+        for group in groups[:_REASONS_SHOWN]
     ]
-    if len(by_reason) > _REASONS_SHOWN:
-        lines.append(f"\n    and {len(by_reason) - _REASONS_SHOWN} more reasons (edgepack inspect)")
+    if len(groups) > _REASONS_SHOWN:
+        lines.append(f"\n    and {len(groups) - _REASONS_SHOWN} more reasons (edgepack inspect)")
     return "".join(lines)
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from edgepack.profile import (
     Dialect,
     Family,
+    OrtFormat,
     Provider,
     ProviderSource,
     Recipe,
@@ -136,6 +137,8 @@ class ManifestVariant(StrictModel):
     """Path of the model file in the bundle. Variants with the same bytes share a file."""
     model_sha256: str
     """Of the file, and of its external data where it has any."""
+    model_format: Literal["onnx"] | OrtFormat = "onnx"
+    """Of all the variant's model files; an ``.ort`` file is written for one kind of processor."""
     buckets: list[Bucket] = []
     """Models with static shapes, smallest first; the last is ``model``. The loader takes the first
     that holds the inputs, pads them at the end (``input_descriptions``), and cuts the outputs.

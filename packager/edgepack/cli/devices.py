@@ -96,7 +96,7 @@ def check(name: NameArgument, as_json: JsonOption = False) -> None:
     else:
         for line in (*checked.facts.lines(), *(f"problem: {p}" for p in checked.problems)):
             write_line(line)
-        for line in (line for absent in checked.absent for line in absent.lines()):
+        for line in checked.absent_lines():
             write_line(line)
     checked.require_ready()
 

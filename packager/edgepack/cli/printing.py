@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from edgepack.errors import EdgepackError
+from edgepack.model.finding import alike
 from edgepack.terminal import printable
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from edgepack.model.finding import Finding
     from edgepack.plan import Plan
     from edgepack.verification import Verification
+
+NODES_SHOWN = 3
+"""Of nodes that a provider leaves for the same reason; ``--json`` has all."""
 
 LEAST_COLUMNS = 80
 """In less, rich drops columns of our widest table."""
@@ -74,10 +79,11 @@ def print_inspection(inspection: Inspection) -> None:
     write_line(f"weights: {facts.initializer_bytes} bytes")
     if facts.external_data:
         write_line(f"external data: {', '.join(facts.external_data)}")
-    for finding in inspection.findings:
-        _print_finding(finding)
+    _print_findings(inspection.findings)
     for variant in inspection.variants:
         _print_variant(variant)
+    if any(len(group) > NODES_SHOWN for v in inspection.variants for group in alike(v.findings)):
+        write_line("every node by name: edgepack inspect --json")
     if not inspection.findings and all(not v.findings for v in inspection.variants):
         write_line("nothing stands in the way")
 
@@ -88,18 +94,30 @@ def _print_variant(found: VariantInspection) -> None:
             f"{found.taken} of {found.nodes} nodes on {found.provider}"
             f" in {found.partitions} partition{'' if found.partitions == 1 else 's'}"
         )
-        verdict = "" if found.enough else ": too few, the variant would be left out"
+        verdict = f": too few, the variant would be left out ({found.needed:.0%} are needed)"
+        verdict = "" if found.enough else verdict
     else:
         what, verdict = "cannot be made", ""
     write_line(f"{found.target} {found.variant}: {what}{verdict}")
-    for finding in found.findings:
-        _print_finding(finding, indent="  ")
+    _print_findings(found.findings, indent="  ")
 
 
-def _print_finding(finding: Finding, indent: str = "") -> None:
-    node = f"node {finding.node}: " if finding.node else ""
-    write_line(f"{indent}{finding.backend} {finding.severity}: {node}{finding.reason}")
-    write_line(f"{indent}  hint: {finding.remedy}")
+def _print_findings(findings: Sequence[Finding], indent: str = "") -> None:
+    """Write findings, those that say the same of several nodes together."""
+    for group in alike(findings):
+        first = group[0]
+        example = "" if len({found.reason for found in group}) == 1 else "for example, "
+        about = f"{_nodes(group)}: {example}" if first.node else ""
+        write_line(f"{indent}{first.backend} {first.severity}: {about}{first.reason}")
+        write_line(f"{indent}  hint: {first.remedy}")
+
+
+def _nodes(group: Sequence[Finding]) -> str:
+    names = [found.node for found in group]
+    if len(names) == 1:
+        return f"node {names[0]}"
+    more = f" and {len(names) - NODES_SHOWN} more" if len(names) > NODES_SHOWN else ""
+    return f"{len(names)} nodes, {', '.join(names[:NODES_SHOWN])}{more}"
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:

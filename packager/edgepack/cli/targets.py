@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgepack.cli.options import JsonOption, complete_targets
+
+if TYPE_CHECKING:
+    from edgepack.grades import Evidence
 
 targets_app = typer.Typer(
     help="The targets that edgepack knows.", no_args_is_help=True, rich_markup_mode=None
@@ -21,18 +24,22 @@ TargetArgument = Annotated[
 
 @targets_app.command("list", epilog="Example: edgepack targets list")
 def list_targets(as_json: JsonOption = False) -> None:
-    """List the targets and where their profiles lie."""
+    """List the targets: how far each is proven, its variants, where its profile lies."""
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import ProfileError
+    from edgepack.grades import read_evidence
     from edgepack.profile import target_files
 
-    rows = [_row(name, path) for name, path in target_files().items()]
+    evidence = read_evidence()
+    rows = [_row(name, path, evidence) for name, path in target_files().items()]
     if as_json:
         print_json(rows)
     else:
         for row in rows:
-            about = row["error"] or f"{row['title']}  [{', '.join(row['variants'])}]  {row['file']}"
-            write_line(f"{row['id']:16} {about}")
+            about = (
+                f"{row['grade']:9} {row['title']}  [{', '.join(row['variants'])}]  {row['file']}"
+            )
+            write_line(f"{row['id']:20} {row['error'] or about}")
     wrong = [row["file"] for row in rows if row["error"]]
     if wrong:
         raise ProfileError(
@@ -41,16 +48,24 @@ def list_targets(as_json: JsonOption = False) -> None:
         )
 
 
-def _row(name: str, path: Path) -> dict[str, Any]:
+def _row(name: str, path: Path, evidence: list[Evidence]) -> dict[str, Any]:
     from edgepack.backends.checking import check_profile
     from edgepack.errors import ProfileError
+    from edgepack.grades import target_grade
 
-    row: dict[str, Any] = {"id": name, "title": "", "variants": [], "file": str(path), "error": ""}
+    row: dict[str, Any] = {
+        "id": name, "title": "", "grade": "", "variants": [], "file": str(path), "error": ""
+    }  # fmt: skip
     try:
         profile = check_profile(path)
     except ProfileError as error:
         return {**row, "error": f"{error.where or path}: {error.problem}"}
-    return {**row, "title": profile.title, "variants": [v.id for v in profile.variants]}
+    return {
+        **row,
+        "title": profile.title,
+        "grade": target_grade(profile, evidence, path),
+        "variants": [v.id for v in profile.variants],
+    }
 
 
 @targets_app.command(epilog="Example: edgepack targets show raspberry-pi")
@@ -69,9 +84,20 @@ def check(files: Annotated[list[Path], typer.Argument(help="Profiles to check.")
     """Check profiles of your own: keys, backends, int8 dialects, options and session keys."""
     from edgepack.backends.checking import check_profile
     from edgepack.cli.printing import write_line
+    from edgepack.errors import ProfileError
 
+    wrong: list[ProfileError] = []
     for path in files:
-        write_line(f"{path}: {check_profile(path).title}: ok")
+        try:
+            write_line(f"{path}: {check_profile(path).title}: ok")
+        except ProfileError as error:
+            wrong.append(error)
+    if wrong:
+        last = wrong.pop()
+        before = "".join(f"{error}\nerror: " for error in wrong)
+        raise ProfileError(
+            before + (f"{last.where}: " if last.where else "") + last.problem, hint=last.hint
+        )
 
 
 @targets_app.command(epilog="Example: edgepack targets schema > profile.schema.json")

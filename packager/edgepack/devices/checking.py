@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.specifiers import SpecifierSet
 
@@ -18,6 +18,9 @@ PLUGINS = {
     "onnxruntime-qnn": "QNNExecutionProvider",
 }
 """Packages that bring a provider as a plugin, which no session lists until it is registered."""
+
+STANDS_FOR = {"onnxruntime-ep-openvino": "onnxruntime-openvino"}
+"""Plugins, beside onnxruntime itself, with the package of old that held both."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,18 @@ class Checked:
     """Each with what to do about it."""
     absent: tuple[AbsentProvider, ...]
     """Providers that some variants want and the device lacks; other variants run without."""
+
+    def absent_lines(self) -> list[str]:
+        """Return the absent providers as lines for people, commands that several share once."""
+        lines: list[str] = []
+        shown: dict[tuple[str, ...], str] = {}
+        for absent in self.absent:
+            first = shown.setdefault(absent.commands, absent.provider)
+            if absent.commands and first != absent.provider:
+                lines += [*replace(absent, commands=()).lines(), f"  the commands for {first}"]
+            else:
+                lines += absent.lines()
+        return lines
 
     def require_ready(self) -> None:
         """Return if there are no problems.
@@ -169,10 +184,11 @@ def _python_problems(device: Device, facts: DeviceFacts, profile: Profile) -> li
 def _package_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
     if isinstance(facts.python, Missing):
         return []
-    return [
-        f"{problem}: {_provision(device)}"
-        for problem in unmet_pins(facts.python, profile.runtime.packages)
-    ]
+    pins = dict(profile.runtime.packages)
+    if not isinstance(facts.python.packages.get("onnxruntime", Missing("")), Missing):
+        for plugin in STANDS_FOR.keys() & facts.python.distributions.keys():
+            pins.pop(STANDS_FOR[plugin], None)
+    return [f"{problem}: {_provision(device)}" for problem in unmet_pins(facts.python, pins)]
 
 
 def unmet_pins(python: PythonFacts, pins: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgepack.model.finding import Finding
-from edgepack.model.reading import read_model
+from edgepack.model.reading import fits_a_message, read_model
 
 
 def checker_findings(model: Path) -> list[Finding]:
@@ -20,7 +20,7 @@ def checker_findings(model: Path) -> list[Finding]:
     loaded = read_model(model)
     try:
         # The checker takes what protobuf can hold in memory; larger models it reads itself.
-        small = loaded.ByteSize() < onnx.checker.MAXIMUM_PROTOBUF
+        small = fits_a_message(loaded, onnx.checker.MAXIMUM_PROTOBUF)
         onnx.checker.check_model(loaded if small else str(model))
     except ValidationError as error:
         reason = f"onnx.checker refuses the model: {' '.join(str(error).split())}"

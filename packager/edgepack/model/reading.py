@@ -186,11 +186,26 @@ def model_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def fits_a_message(model: onnx.ModelProto, limit_bytes: int = INLINE_LIMIT_BYTES) -> bool:
+    """Return whether a model is at most so large as one protobuf message.
+
+    protobuf cannot even tell the size of a message of 2 GiB and more: it raises (protobuf 7, upb,
+    observed 2026-11-21).
+    """
+    from google.protobuf.message import EncodeError
+
+    try:
+        size: int = model.ByteSize()
+    except EncodeError:
+        return False
+    return size <= limit_bytes
+
+
 def write_model(model: onnx.ModelProto, path: Path) -> None:
     """Write a model: one file, or, above 1 GiB, with its weights in ``<name>.data`` beside it."""
     import onnx
 
-    large = model.ByteSize() > INLINE_LIMIT_BYTES
+    large = not fits_a_message(model)
     onnx.save_model(
         model,
         str(path),

@@ -82,7 +82,8 @@ class Int8Static:
         fused = _FitToCpu(writer, self.cpu, out / MODEL, left).run() if self.cpu else None
         pairs = _quantized_tensors(out / MODEL)
         return Notes(
-            f"int8: {pairs} tensors quantized" + _listed(left),
+            f"{self.dialect.activations} activations, {self.dialect.weights} weights:"
+            f" {pairs} tensors quantized" + _listed(left),
             {"quantized_tensors": pairs, "left_float": left, **(fused.facts() if fused else {})},
         )
 

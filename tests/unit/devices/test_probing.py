@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 import onnxruntime
 import pytest
 from edgepack.devices import (
+    Checked,
     Device,
     DeviceFacts,
     LocalEntry,
@@ -151,6 +152,11 @@ def test_provider_that_is_absent_is_named_with_where_it_comes_from() -> None:
     assert "No wheel on PyPI has it for Jetson" in tensorrt.lines()[1]
     assert any("--use_tensorrt" in line for line in tensorrt.lines())
     assert cuda.variants == ("cuda-fp16",)
+    checked = Checked("orin", "jetson", replace(PI, python=ready), (), (tensorrt, cuda))
+    lines = checked.absent_lines()
+    assert lines[: len(tensorrt.lines())] == tensorrt.lines()
+    assert lines[-1] == "  the commands for TensorrtExecutionProvider"
+    assert sum("git clone" in line for line in lines) == 1
 
 
 def test_provider_of_a_plugin_package_is_not_absent() -> None:
@@ -166,5 +172,9 @@ def test_package_of_another_name_is_looked_for_by_that_name() -> None:
     found = replace(PI, arch="x86-64", python=replace(PYTHON, distributions={}))
     [problem] = find_problems(DEVICE, found, load_profile("intel"))
     assert "no usable onnxruntime-openvino" in problem
+    plugin = replace(PYTHON, distributions={"onnxruntime-ep-openvino": "1.8.1"})
+    assert find_problems(DEVICE, replace(found, python=plugin), load_profile("intel")) == []
+    alone = replace(plugin, packages=PYTHON.packages | {"onnxruntime": Missing("gone")})
+    assert find_problems(DEVICE, replace(found, python=alone), load_profile("intel"))
     has = replace(PYTHON, distributions={"onnxruntime-openvino": "1.24.1"})
     assert find_problems(DEVICE, replace(found, python=has), load_profile("intel")) == []

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import onnx
 import pytest
 import tiny_models
 from edgepack.errors import ModelError
 from edgepack.model.facts import model_facts
-from edgepack.model.reading import read_model, write_model
+from edgepack.model.reading import fits_a_message, read_model, write_model
 
 
 def with_external_data(folder, location: str, **entries):
@@ -113,3 +115,14 @@ def test_write_when_read_again_is_the_same_model(tmp_path):
     write_model(model, tmp_path / "copy.onnx")
     assert read_model(tmp_path / "copy.onnx") == model
     assert np.array_equal(sorted(p.name for p in tmp_path.iterdir()), ["copy.onnx", "net.onnx"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="takes 4 GB; run in CI")
+def test_fits_a_message_when_the_model_has_more_than_protobuf_can_measure_says_no(tmp_path):
+    model = onnx.load(tiny_models.conv_net(tmp_path / "net.onnx"))
+    assert fits_a_message(model)
+    assert not fits_a_message(model, limit_bytes=10)
+    for _ in range(2):
+        model.graph.initializer.add().raw_data = bytes(1 << 30)
+    assert not fits_a_message(model)
