@@ -317,10 +317,8 @@ class _Assembly:
         if not operators:
             return ()
         formats = [variant.variant.model_format for variant, _ in self.verdict.shipped]
-        # Providers that compile parts of a model, and optimizations left to the session, need an
-        # extended minimal build.
-        extended = any(v.backend in ("coreml", "nnapi") for v in profile.variants)
-        extended = extended or any(f != "onnx" and f.ort == "runtime" for f in formats)
+        # Optimizations left to the session need an extended minimal build.
+        extended = any(f != "onnx" and f.ort == "runtime" for f in formats)
         return build_command(
             profile.device.os,
             _onnxruntime_version(profile),

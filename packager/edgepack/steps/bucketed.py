@@ -89,8 +89,10 @@ def static_problem(
     for spec in inputs:
         left = [s for s in spec.shape or ("?",) if isinstance(s, str) and s not in sizes]
         if left:
-            name = "an unknown size" if left[0] == shapes.UNKNOWN else f"the dimension {left[0]!r}"
-            return f"its shapes are to be static, and the input {spec.name!r} has {name}: {_FIXED}"
+            problem = f"its shapes are to be static, and the input {spec.name!r} has"
+            if left[0] == shapes.UNKNOWN:
+                return f"{problem} a dimension without a name: export it with a name or a size"
+            return f"{problem} the dimension {left[0]!r}: {_FIXED}"
     used = _used(inputs, sizes)
     count = prod(len(sizes[name]) for name in used)
     if count > MOST_BUCKETS:
