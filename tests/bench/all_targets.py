@@ -17,7 +17,6 @@ SAMPLES = (
     "{calibration: {images: images, limit: 100},"
     " evaluation: {images: images, labels: labels.csv, limit: 100}}"
 )
-DIMS = "dims: {N: 1}\n"
 
 
 def measure() -> Iterator[Row]:
@@ -28,7 +27,6 @@ def measure() -> Iterator[Row]:
     with scratch() as folder:
         (folder / "project").mkdir()
         project = write_project(folder / "project", SQUEEZENET, data, SAMPLES)
-        project.write_text(project.read_text(encoding="utf-8") + DIMS, encoding="utf-8")
         alone = {name: _seconds(project, name, folder / name) for name in target_files()}
         together = _seconds(project, "all", folder / "all")
         total = sum(alone.values())
