@@ -216,6 +216,8 @@ def test_worker_when_the_disk_is_full_is_one_clear_error(tmp_path):
         capture_output=True,
         check=False,
         preexec_fn=small_files,
+        # Python would write its own bytecode, cut off, into the checkout that other tests run from.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert b"BUG" not in done.stderr, done.stderr
     assert done.returncode in (5, 7)
