@@ -17,6 +17,7 @@ from edgepack.model.facts import ModelFacts, model_facts, require_plain_signatur
 from edgepack.model.finding import Finding
 from edgepack.model.ir import loadable
 from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.running import make_session
 from edgepack.processes import Workers
 from edgepack.profile import Profile, Variant, target_ids
 from edgepack.project import find_project
@@ -106,8 +107,8 @@ def carrying_findings(facts: ModelFacts) -> list[Finding]:
 def session_findings(model: Path) -> list[Finding]:
     """Return a blocking finding if onnxruntime makes no session of a model, else nothing."""
     try:
-        with loadable(model):
-            pass
+        with loadable(model) as source:
+            make_session(source)
     except ModelError as error:
         return [Finding("onnxruntime", "blocks", "", error.problem, error.hint)]
     return []

@@ -20,8 +20,8 @@ from edgepack.processes import Workers
 from edgepack.progress import Progress
 from edgepack.steps import run_step
 
-# A worker with onnx and onnxruntime loaded, and the copies of a model that protobuf, a session and
-# the quantizer hold at once (measured: 1.9 GB for a model of 233 MB, 140 MB for one of 1 MB).
+# A guess on the safe side, not a measurement: a worker with onnx and onnxruntime loaded, and the
+# copies of a model that protobuf, sessions and the quantizer may hold at once.
 _WORKER_BYTES = 200_000_000
 _MODEL_COPIES = 8
 

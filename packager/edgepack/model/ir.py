@@ -6,12 +6,13 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
-from edgepack.model.reading import read_model, write_model
-from edgepack.model.running import make_session
+from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.running import runtime_errors
 
 if TYPE_CHECKING:
     import onnx
@@ -42,6 +43,23 @@ def lower_ir(model: onnx.ModelProto, highest: int) -> str:
     return f"IR {found} written as IR {highest}"
 
 
+@cache
+def highest_ir() -> int:
+    """Return the highest IR version that the onnxruntime here loads, as its own error says it."""
+    import onnx
+    import onnxruntime
+
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([], "g", [value], [value])
+    model = onnx.helper.make_model(graph, ir_version=10_000)
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except runtime_errors() as error:
+        if said := _HIGHEST.search(str(error)):
+            return int(said[1])
+    return onnx.IR_VERSION
+
+
 @contextmanager
 def loadable(model: Path) -> Iterator[Path]:
     """Give a model file, or a copy with an IR version that the onnxruntime here loads.
@@ -49,19 +67,13 @@ def loadable(model: Path) -> Iterator[Path]:
     onnx 1.23 writes IR 14 by default, which onnxruntime 1.31 refuses for the number alone.
 
     Raises:
-        ModelError: onnxruntime refuses the model for another reason.
+        ModelError: A weight has a type that came with a later IR version.
     """
-    try:
-        make_session(model)
-    except ModelError as error:
-        highest = _HIGHEST.search(error.problem)
-        if not highest:
-            raise
-        with tempfile.TemporaryDirectory(prefix="edgepack-ir-") as folder:
-            lowered = read_model(model)
-            lower_ir(lowered, int(highest[1]))
-            write_model(lowered, Path(folder) / model.name)
-            make_session(Path(folder) / model.name)
-            yield Path(folder) / model.name
+    if read_structure(model).ir_version <= highest_ir():
+        yield model
         return
-    yield model
+    with tempfile.TemporaryDirectory(prefix="edgepack-ir-") as folder:
+        lowered = read_model(model)
+        lower_ir(lowered, highest_ir())
+        write_model(lowered, Path(folder) / model.name)
+        yield Path(folder) / model.name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from edgepack.errors import ModelError, ProfileError, StepError, nearest
 from edgepack.model.checking import checker_findings
 from edgepack.model.facts import TensorSpec
-from edgepack.model.ir import loadable
+from edgepack.model.ir import highest_ir, loadable, lower_ir
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import MODEL, Inputs, Notes
@@ -48,14 +48,15 @@ class Prepared:
         Raises:
             ModelError: It does not; names the node where onnxruntime says which.
         """
-        with loadable(inputs["source"]):
-            pass
+        with loadable(inputs["source"]) as source:
+            make_session(source)
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``."""
-        with loadable(inputs["source"]) as source:
-            model = read_model(source)
-        done = [finding.reason for finding in checker_findings(inputs["source"])]
+        model = read_model(inputs["source"])
+        lowered = lower_ir(model, highest_ir())
+        done = [lowered] if lowered else []
+        done += [finding.reason for finding in checker_findings(inputs["source"])]
         done += [*_constants_only(model), *fix_dims(model, dict(self.dims))]
         write_model(model, out / MODEL)
         return Notes("; ".join(done) or "taken as it is")
