@@ -13,8 +13,8 @@ import pytest
 import tiny_models
 from edgepack.accuracy import min_sqnr_db
 from edgepack.errors import StepError
+from edgepack.quantization.dialect import require_dialect
 from edgepack.steps.base import MODEL
-from edgepack.steps.dialect import require_dialect
 from edgepack.steps.int8_static import Int8Static
 from edgepack.steps.ranges import RANGES, Ranges, read_ranges
 from onnx import TensorProto, helper, numpy_helper

@@ -19,11 +19,11 @@ from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.profile import Dialect
+from edgepack.quantization.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
+from edgepack.quantization.writer import QdqWriter, quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.dialect import QUANTIZE, require_dialect
 from edgepack.steps.fp32 import require_ir
-from edgepack.steps.qdq import QdqWriter, quantizable
-from edgepack.steps.ranges import WITHOUT_INT8, read_ranges
+from edgepack.steps.ranges import read_ranges
 
 _LONE = "it lies among float operators, and converting for it costs more than it saves"
 _ROUNDS = 4

@@ -7,12 +7,10 @@ that knows how ranges are collected; what it writes is all that others read.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +20,9 @@ import numpy as np
 from edgepack.data import SampleSet
 from edgepack.errors import StepError
 from edgepack.model.reading import read_structure
-from edgepack.model.running import blame, make_session, run_session, runtime_errors
+from edgepack.model.running import make_session, run_session
+from edgepack.quantization.dialect import WITHOUT_INT8
+from edgepack.quantization.errors import quantizer_errors
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.quantized import require_unquantized
 
@@ -33,8 +33,6 @@ RANGES = "ranges.json"
 """``{tensor: [lowest, highest]}`` in the tensor's unit, over all values of all samples; null where
 a value was infinite or NaN. Sorted by name; tensors are those of the model that are float and no
 constants."""
-
-WITHOUT_INT8 = "build without int8: --variant cpu-fp32"
 
 
 @dataclass(frozen=True)
@@ -110,29 +108,6 @@ def _require_finite(outputs: dict[str, Any]) -> None:
                 f"the output {name!r} has NaN or infinity on the first calibration sample",
                 hint="check the samples' scale and 'inputs' in edgepack.yaml",
             )
-
-
-@contextmanager
-def quantizer_errors(doing: str) -> Iterator[None]:
-    """Silence the advice of onnxruntime's quantization package and name what it fails at.
-
-    It advises through the root logger. Plain Python errors are how it says that it has met its
-    end.
-
-    Raises:
-        StepError: Whatever the quantization package raised.
-    """
-    plain: tuple[type[Exception], ...] = (AssertionError, KeyError, TypeError, IndexError)
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    except (*runtime_errors(), *plain) as error:
-        raise StepError(
-            f"onnxruntime's {doing} failed: {type(error).__name__}: {blame(error)[:300]}",
-            hint=WITHOUT_INT8,
-        ) from error
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _collect(model: Path, samples: SampleSet) -> dict[str, list[float] | None]:

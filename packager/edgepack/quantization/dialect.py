@@ -10,12 +10,13 @@ import numpy as np
 
 from edgepack.errors import StepError
 from edgepack.profile import Dialect
-from edgepack.steps.ranges import WITHOUT_INT8
 
 if TYPE_CHECKING:
     import onnx
 
 Array = np.ndarray[Any, Any]
+
+WITHOUT_INT8 = "build without int8: --variant cpu-fp32"
 
 QUANTIZE = "QuantizeLinear"
 DEQUANTIZE = "DequantizeLinear"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.profile import Dialect
-from edgepack.steps.dialect import CHANNELED, attribute, weight_axes
-from edgepack.steps.ranges import quantizer_errors
+from edgepack.quantization.dialect import CHANNELED, attribute, weight_axes
+from edgepack.quantization.errors import quantizer_errors
 
 if TYPE_CHECKING:
     import onnx

@@ -1,0 +1,1 @@
+"""What the tensors of a model hold over samples, collected in one pass and bounded memory."""
