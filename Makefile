@@ -39,4 +39,4 @@ lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
 	$(ROOM) $(BIN)/python tests/lab/run.py $(LAB)
 
 clean:
-	rm -rf $(VENV) .venv-openvino .runtimes build dist demo
+	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes build dist demo

@@ -18,7 +18,7 @@ from edgepack.bench.report import (
     Valid,
     VariantFacts,
 )
-from edgepack.bundle.manifest import Accuracy, Closeness
+from edgepack.bundle.manifest import Accuracy, Closeness, LayerError
 
 CPU = "CPUExecutionProvider"
 COOL = Conditions(
@@ -108,6 +108,10 @@ def example_report(**changes: Any) -> RunReport:
                 model_bytes=310_000,
                 min_sqnr_db=20.0,
                 accuracy=example_accuracy(0.9833, 24.3),
+                layers=[
+                    LayerError(node="conv2", op="Conv", sqnr_db=17.4),
+                    LayerError(node="conv1", op="Conv", sqnr_db=31.2),
+                ],
             ),
             VariantFacts(
                 id="cpu-fp32",

@@ -48,6 +48,8 @@ class PlannedVariant:
     """The step that predicts where nodes run; None for the CPU, which takes all."""
     fusion: str | None
     """The step that counts fused integer kernels; None unless the CPU runs int8."""
+    layers: str | None
+    """The step that finds the error of each node; None unless the recipe is int8-static."""
     history: tuple[str, ...]
     """The steps that the model went through, in order."""
     bucketed: str | None = None
@@ -56,7 +58,7 @@ class PlannedVariant:
     @property
     def steps(self) -> tuple[str, ...]:
         """Every step that the variant needs directly."""
-        others = (self.goldens, self.evaluation, self.placed, self.fusion)
+        others = (self.goldens, self.evaluation, self.placed, self.fusion, self.layers)
         return (*self.history, *(step_id for step_id in others if step_id is not None))
 
 

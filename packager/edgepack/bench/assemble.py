@@ -20,6 +20,9 @@ from edgepack.bench.verdict import condition_notes, judge, spread_notes
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.clock import utc_now
 
+WORST_LAYERS = 20
+"""Of each variant, kept in a report."""
+
 
 @dataclass(frozen=True)
 class Measurements:
@@ -79,4 +82,5 @@ def variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
         model_bytes=sizes[entry.model],
         min_sqnr_db=entry.min_sqnr_db,
         accuracy=entry.accuracy or NotMeasured(reason="the project has no evaluation samples"),
+        layers=sorted(entry.layers, key=lambda layer: layer.sqnr_db)[:WORST_LAYERS],
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgepack.bundle.manifest import Accuracy
+from edgepack.bundle.manifest import Accuracy, LayerError
 from edgepack.profile import StrictModel
 
 SCHEMA_VERSION = 1
@@ -171,6 +171,8 @@ class VariantFacts(StrictModel):
     min_sqnr_db: float
     accuracy: Accuracy | NotMeasured
     """On the build host's CPU."""
+    layers: list[LayerError] = []
+    """The error of each node on the build host's CPU, worst first; some of the worst."""
 
 
 class RunReport(StrictModel):

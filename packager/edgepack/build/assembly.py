@@ -21,6 +21,7 @@ from edgepack.bundle.manifest import (
     Fused,
     Golden,
     GoldenTensor,
+    LayerError,
     LeftOut,
     Manifest,
     ManifestVariant,
@@ -49,6 +50,7 @@ from edgepack.render import (
 from edgepack.steps.base import MODEL, read_notes
 from edgepack.steps.bucketed import BucketIndex, read_buckets
 from edgepack.steps.goldens import read_goldens
+from edgepack.steps.layer_errors import read_layer_errors
 from edgepack.steps.ort_format import OPERATORS, ORT_MODEL
 from edgepack.steps.placed import read_placement
 
@@ -159,6 +161,7 @@ class _Assembly:
             accuracy=accuracy,
             predicted=self._predicted(planned),
             fused=self._fused(planned),
+            layers=self._layers(planned),
         )
 
     def _folder(self, step_id: str) -> Path:
@@ -208,6 +211,13 @@ class _Assembly:
             return None
         facts = read_notes(self._folder(planned.fusion)).facts
         return Fused(**{name: facts[name] for name in Fused.model_fields})
+
+    def _layers(self, planned: PlannedVariant) -> list[LayerError]:
+        if planned.layers is None:
+            return []
+        names = LayerError.model_fields
+        found = read_layer_errors(self._folder(planned.layers))
+        return [LayerError(**{name: layer[name] for name in names}) for layer in found]
 
     def _goldens(self) -> tuple[list[Golden], bool]:
         """Write inputs once and outputs per variant; return the index and whether they are real."""

@@ -33,6 +33,7 @@ from edgepack.steps.fp32 import Fp32
 from edgepack.steps.fusion import Fusion
 from edgepack.steps.goldens import Goldens
 from edgepack.steps.int8_dynamic import Int8Dynamic
+from edgepack.steps.layer_errors import LayerErrors
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.ort_format import REPLAY, AsOrt
 from edgepack.steps.placed import Placed
@@ -44,6 +45,8 @@ from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part,
 from edgepack.steps.simplified import Simplified
 
 GOLDEN_COUNT = 4
+LAYER_SAMPLES = 16
+"""Samples over which the error of each node is found."""
 # How near goldens, which the CPU computes, are met at best: on the CPU of a device, and on other
 # providers, which may compute float32 in float16 and round int8 elsewhere.
 CPU_CAP_DB = {"fp32": 60.0, "fp16": 30.0, "int8-static": 20.0, "int8-dynamic": 20.0}
@@ -191,6 +194,7 @@ class _Planner:
         prepared, history = self._float_model(variant, probes)
         model = self._recipe(profile, variant, history, probes)
         history.append(model)
+        layers = self._layers(variant, model, probes)
         if last := BACKENDS[variant.backend].LAST_REWRITES:
             model = self.builder.step(Rewritten(last), model=model, samples=probes)
             history.append(model)
@@ -221,9 +225,18 @@ class _Planner:
             evaluation=self._evaluation(prepared, model),
             placed=placed,
             fusion=fusion,
+            layers=layers,
             history=tuple(history),
             bucketed=bucketed,
         )
+
+    def _layers(self, variant: Variant, model: str, probes: str | None) -> str | None:
+        """Add the step that holds an int8 model's tensors beside those it was made from."""
+        if variant.recipe != "int8-static":
+            return None
+        reference = self.builder.steps[model].inputs["model"]
+        step = LayerErrors(LAYER_SAMPLES, processor())
+        return self.builder.step(step, reference=reference, model=model, samples=probes)
 
     def _bucketed(self, variant: Variant, model: str, probes: str | None) -> str | None:
         """Add the step that makes a model for each size; None where all sizes are fixed."""

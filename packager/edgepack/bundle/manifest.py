@@ -107,6 +107,16 @@ class Fused(StrictModel):
     """Float nodes between a DequantizeLinear and a QuantizeLinear."""
 
 
+class LayerError(StrictModel):
+    """How far one tensor of an int8 model is from the float model's."""
+
+    node: str
+    """The node of the float model that makes the tensor."""
+    op: str
+    sqnr_db: float
+    """Over all values and some samples; 200 stands for equal, -200 for no signal at all."""
+
+
 class Bucket(StrictModel):
     """The model for one size of each symbolic dimension."""
 
@@ -158,6 +168,8 @@ class ManifestVariant(StrictModel):
     """None for the CPU, which takes every node."""
     fused: Fused | None = None
     """None unless the CPU runs int8."""
+    layers: list[LayerError] = []
+    """In the order of the graph; empty unless the recipe is int8-static."""
 
 
 class LeftOut(StrictModel):

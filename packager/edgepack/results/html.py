@@ -16,6 +16,7 @@ from edgepack.results.plots import (
     accuracy_figure,
     distribution_figure,
     latency_figure,
+    layers_figure,
     size_figure,
 )
 from edgepack.results.summary import (
@@ -83,6 +84,7 @@ class Figures:
     distribution: str
     sizes: str
     accuracy: str
+    layers: str
 
 
 @dataclass(frozen=True)
@@ -228,12 +230,13 @@ def _accuracy_row(variant: str, size: str, accuracy: Accuracy) -> AccuracyRow:
 
 
 def _figures(number: int, report: RunReport) -> Figures:
-    accuracy = accuracy_figure(report)
+    accuracy, layers = accuracy_figure(report), layers_figure(report)
     return Figures(
         latency=_div(latency_figure(report), f"latency-{number}"),
         distribution=_div(distribution_figure(report), f"distribution-{number}"),
         sizes=_div(size_figure(report), f"sizes-{number}"),
         accuracy=_div(accuracy, f"accuracy-{number}") if accuracy else "",
+        layers=_div(layers, f"layers-{number}") if layers else "",
     )
 
 

@@ -139,6 +139,31 @@ def accuracy_figure(report: RunReport) -> go.Figure | None:
     return _rows(figure, 2 * len(rated)).update_layout(showlegend=True)
 
 
+def layers_figure(report: RunReport) -> go.Figure | None:
+    """Draw the worst layers of the variant that ran, or of the first that has any.
+
+    A bar is the error of a node's tensor in dB below the float model's signal: shorter is worse.
+    """
+    import plotly.graph_objects as go
+
+    rated = [variant for variant in report.variants if variant.layers]
+    if not rated:
+        return None
+    shown = next((v for v in rated if v.id == report.variant_used), rated[0])
+    figure = _figure(f"SQNR (dB), {html.escape(shown.id, quote=False)}", "")
+    figure.add_trace(
+        go.Bar(
+            x=[layer.sqnr_db for layer in shown.layers],
+            y=[html.escape(f"{layer.node} ({layer.op})", quote=False) for layer in shown.layers],
+            orientation="h",
+            marker_color=COLOURS[0],
+            text=[f"{layer.sqnr_db:.1f}" for layer in shown.layers],
+        )
+    )
+    _rows(figure, len(shown.layers))
+    return figure.update_layout(height=110 + 24 * len(shown.layers))
+
+
 def _used_colours(report: RunReport) -> list[str]:
     return [COLOURS[0] if v.id == report.variant_used else NEUTRAL for v in report.variants]
 

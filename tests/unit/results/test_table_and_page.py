@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.bench.report import Inconclusive, Invalid, NotMeasured, PassedOver, VariantFacts
+from edgepack.bundle.manifest import LayerError
 from edgepack.errors import ToolError, UsageError
 from edgepack.results.html import render_html, write_html
 from edgepack.results.plots import STRETCHES, Stretch, stretches
@@ -104,7 +105,7 @@ def test_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
 def test_page_has_a_place_for_every_plot_of_every_report() -> None:
     tags = parsed(render_html([example_report(), example_report(id="other")]))
     for number in (1, 2):
-        for plot in ("latency", "distribution", "sizes", "accuracy"):
+        for plot in ("latency", "distribution", "sizes", "accuracy", "layers"):
             assert tags.ids.count(f"{plot}-{number}") == 1
 
 
@@ -116,6 +117,7 @@ def test_page_escapes_every_text_of_users_and_devices() -> None:
         model_bytes=1,
         min_sqnr_db=1.0,
         accuracy=report.variants[0].accuracy.model_copy(update={"metric": EVIL}),  # type: ignore[union-attr]
+        layers=[LayerError(node=EVIL, op=EVIL, sqnr_db=1.0)],
     )
     nodes = [report.placement.nodes[0].model_copy(update={"name": EVIL, "provider": EVIL})]
     evil = report.model_copy(
@@ -126,7 +128,7 @@ def test_page_escapes_every_text_of_users_and_devices() -> None:
             "notes": [EVIL],
             "verdict": Invalid(reasons=[EVIL]),
             "passed_over": [PassedOver(variant=EVIL, reason=EVIL)],
-            "variants": [evil_variant, report.variants[0]],
+            "variants": [evil_variant, report.variants[0].model_copy(update={"layers": []})],
             "facts": report.facts.model_copy(update={"model": EVIL, "cpu": EVIL}),
             "placement": report.placement.model_copy(update={"nodes": nodes}),
         }
@@ -144,6 +146,12 @@ def test_page_says_so_when_there_is_no_accuracy() -> None:
     page = render_html([report.model_copy(update={"variants": bare})])
     assert "The project has no evaluation samples." in page
     assert "accuracy-1" not in parsed(page).ids
+
+
+def test_page_has_no_layers_when_no_variant_is_int8() -> None:
+    report = example_report()
+    bare = [item.model_copy(update={"layers": []}) for item in report.variants]
+    assert "layers-1" not in parsed(render_html([report.model_copy(update={"variants": bare})])).ids
 
 
 def test_page_is_refused_when_there_is_no_report() -> None:

@@ -1,0 +1,174 @@
+"""How far each node of an int8 model is from the float model, over some samples."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from edgepack.accuracy import EQUAL_SQNR_DB, sqnr_db
+from edgepack.data import SampleSet
+from edgepack.errors import StepError
+from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.running import make_session, run_session
+from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
+from edgepack.steps.base import MODEL, Inputs, Notes
+
+if TYPE_CHECKING:
+    import onnx
+
+LAYER_ERRORS = "layers.json"
+"""A list in graph order: ``node``, ``op``, ``tensor`` and ``sqnr_db`` of each."""
+NO_SIGNAL_DB = -200.0
+"""Stands in JSON, which has no infinity, for a tensor that is noise alone or not finite."""
+
+
+@dataclass(frozen=True)
+class LayerErrors:
+    """The error of each tensor that both models have, as the int8 model's readers see it.
+
+    Inputs: ``reference``, the float model that ``model`` was made from; ``model``; ``samples``.
+    The error of a tensor holds that of everything before it. Tensors of subgraphs are not seen.
+    """
+
+    name: ClassVar[str] = "layer-errors"
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
+    cacheable = True
+    count: int
+    """How many of the samples are looked at."""
+    processor: str
+    """The kind of processor that this runs on: it decides the last bits."""
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any two models that their steps have proven."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``layers.json``.
+
+        Raises:
+            ModelError: onnxruntime refuses one of the models with its tensors as outputs.
+        """
+        reference, model = inputs["reference"] / MODEL, inputs["model"] / MODEL
+        pairs = compared_tensors(read_structure(reference), read_structure(model))
+        samples = SampleSet.read(inputs["samples"])
+        feeds = (samples.inputs(index) for index in range(min(self.count, len(samples))))
+        found = _errors(reference, model, pairs, feeds)
+        producers = {
+            name: node for node in read_structure(reference).graph.node for name in node.output
+        }
+        layers = [
+            {
+                "node": producers[name].name or name,
+                "op": producers[name].op_type,
+                "tensor": name,
+                "sqnr_db": round(max(found[name], NO_SIGNAL_DB), 2),
+            }
+            for name in pairs
+            if name in found
+        ]
+        (out / LAYER_ERRORS).write_text(json.dumps(layers, indent=0), encoding="utf-8")
+        worst = min(layers, key=lambda layer: layer["sqnr_db"], default=None)
+        if worst is None:
+            return Notes("the int8 model has no tensor of the float model", {"layers": 0})
+        return Notes(
+            f"{len(layers)} tensors, worst that of {worst['node']!r} ({worst['op']}):"
+            f" {worst['sqnr_db']:.1f} dB",
+            {"layers": len(layers)},
+        )
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that every entry is about a tensor of the float model.
+
+        Raises:
+            StepError: One is not, or its error is not a number.
+        """
+        names = {n for node in read_structure(inputs["reference"] / MODEL).graph.node
+                 for n in node.output}  # fmt: skip
+        for layer in read_layer_errors(out):
+            if layer["tensor"] not in names or not math.isfinite(layer["sqnr_db"]):
+                raise StepError(
+                    f"the error of {layer['tensor']!r} is {layer['sqnr_db']}",
+                    hint="this is a fault in edgepack: please report it with the model",
+                )
+
+
+def read_layer_errors(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written above)
+    """Return the list that :class:`LayerErrors` wrote."""
+    return json.loads((folder / LAYER_ERRORS).read_text(encoding="utf-8"))
+
+
+def compared_tensors(reference: onnx.ModelProto, model: onnx.ModelProto) -> dict[str, str]:
+    """Return the float model's tensors that the QDQ model has too, in graph order.
+
+    The value is the QDQ model's tensor to compare with: the one that comes out of the pair, where
+    there is a pair, because that is what the readers get.
+    """
+    from onnx import TensorProto
+
+    dequantized = {
+        node.input[0]: node.output[0] for node in model.graph.node if node.op_type == DEQUANTIZE
+    }
+    paired = {
+        node.input[0]: dequantized[node.output[0]]
+        for node in model.graph.node
+        if node.op_type == QUANTIZE and node.output[0] in dequantized
+    }
+    produced = {name for node in model.graph.node for name in node.output}
+    others = {
+        value.name
+        for value in (*reference.graph.value_info, *reference.graph.output)
+        if value.type.tensor_type.elem_type not in (TensorProto.FLOAT, TensorProto.UNDEFINED)
+    }
+    names = (name for node in reference.graph.node for name in node.output if name)
+    return {
+        name: paired.get(name, name) for name in names if name in produced and name not in others
+    }
+
+
+def _errors(
+    reference: Path, model: Path, pairs: Mapping[str, str], feeds: Iterator[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Return the SQNR in dB of each float tensor over all samples; one sample is held at a time."""
+    signal: defaultdict[str, float] = defaultdict(float)
+    noise: defaultdict[str, float] = defaultdict(float)
+    with tempfile.TemporaryDirectory(prefix="edgepack-layers-") as scratch:
+        first = make_session(_with_outputs(reference, pairs, Path(scratch) / "float"))
+        second = make_session(_with_outputs(model, pairs.values(), Path(scratch) / "int8"))
+        for feed in feeds:
+            ours, theirs = run_session(first, feed), run_session(second, feed)
+            for name, other in pairs.items():
+                value = np.asarray(ours[name])
+                if value.dtype.kind != "f" or value.shape != theirs[other].shape:
+                    continue
+                exact = value.astype(np.float64)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    signal[name] += float(np.sum(exact**2))
+                    noise[name] += float(np.sum((exact - theirs[other]) ** 2))
+    return {name: _decibel(signal[name], noise[name]) for name in signal}
+
+
+def _decibel(signal: float, noise: float) -> float:
+    if noise == 0:
+        return EQUAL_SQNR_DB
+    return sqnr_db(signal, noise) if math.isfinite(signal) else -math.inf
+
+
+def _with_outputs(path: Path, names: Any, folder: Path) -> Path:  # noqa: ANN401  (any iterable)
+    import onnx
+
+    model = read_model(path)
+    present = {value.name for value in model.graph.output}
+    for name in names:
+        if name not in present:
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+            present.add(name)
+    folder.mkdir()
+    write_model(model, folder / MODEL)
+    return folder / MODEL
