@@ -12,7 +12,7 @@ from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.profile import Dialect
 from edgepack.steps.base import MODEL, run_step
-from edgepack.steps.ranges import Ranges
+from edgepack.steps.calibration import Calibration
 from edgepack.steps.simplified import Simplified
 from onnx import TensorProto, helper
 
@@ -120,7 +120,7 @@ def residual_net(path: Path) -> Path:
 
 def calibrated(folder: Path, model: Path, feeds, *, simplify: bool = True) -> dict[str, Path]:
     """Run the steps before Int8Static in folders of their own; return its inputs."""
-    paths = {name: folder / name for name in ("raw", "samples", "model", "ranges")}
+    paths = {name: folder / name for name in ("raw", "samples", "model", "statistics")}
     for path in paths.values():
         path.mkdir(parents=True)
     shutil.copyfile(model, paths["raw"] / MODEL)
@@ -131,7 +131,9 @@ def calibrated(folder: Path, model: Path, feeds, *, simplify: bool = True) -> di
         run_step(Simplified(), {"model": paths["raw"]}, paths["model"])
     else:
         shutil.copyfile(model, paths["model"] / MODEL)
-    run_step(Ranges(), {k: paths[k] for k in ("model", "samples")}, paths["ranges"])
+    run_step(
+        Calibration(every_op=True), {k: paths[k] for k in ("model", "samples")}, paths["statistics"]
+    )
     del paths["raw"]
     return paths
 

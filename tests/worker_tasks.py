@@ -6,6 +6,7 @@ import os
 import sys
 
 from edgepack.errors import ModelError
+from edgepack.worker import report
 
 
 def crash() -> None:
@@ -16,6 +17,12 @@ def crash() -> None:
 
 def refuse() -> None:
     raise ModelError("no", hint="other", where="here")
+
+
+def count(total: int) -> int:
+    for done in range(1, total + 1):
+        report(done, total)
+    return total
 
 
 def environment(name: str) -> str:

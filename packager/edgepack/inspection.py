@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from edgepack.backends import BACKENDS
 from edgepack.backends.base import Placement
 from edgepack.backends.checking import load_target, project_targets
+from edgepack.build.carrying import Carrying
+from edgepack.build.offering import named_targets, offer_int8_dynamic
+from edgepack.calibration.following import clamps
+from edgepack.calibration.histogram import Histogram
+from edgepack.calibration.statistics import write_statistics
 from edgepack.errors import EdgepackError, ModelError
 from edgepack.model.checking import checker_findings
 from edgepack.model.facts import ModelFacts, model_facts, require_plain_signature, signature
 from edgepack.model.finding import Finding
 from edgepack.model.ir import loadable
+from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.processes import Workers
 from edgepack.profile import Profile, Variant, target_ids
 from edgepack.project import find_project
+from edgepack.quantization.writer import observed_tensors
 from edgepack.steps.base import MODEL, Step
 from edgepack.steps.bucketed import bucket_dims, fixed, static_problem, wants_static
+from edgepack.steps.calibration import STATISTICS
+from edgepack.steps.fp32 import Fp32
 from edgepack.steps.int8_static import Int8Static
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.placed import predict_placement
 from edgepack.steps.prepared import Prepared
-from edgepack.steps.ranges import RANGES
 from edgepack.steps.recipes import least_opset, recipe_step
 from edgepack.steps.rewritten import Rewritten
 from edgepack.steps.simplified import Simplified
@@ -91,6 +100,8 @@ def inspect(
         if not blocked:
             dims = loaded.project.fixed_dims, loaded.project.buckets
             asked = profiles or [load_target("host")]
+            named = () if targets else named_targets(loaded)
+            asked, _ = offer_int8_dynamic(loaded.model_path, facts, asked, named, workers)
             variants = workers.call(inspect_targets, loaded.model_path, *dims, asked)
     return Inspection(facts, (*findings, *blocked), tuple(variants))
 
@@ -143,7 +154,17 @@ def _inspect_target(
         simplified = making.run(Simplified(), model=prepared)
     except EdgepackError as error:
         return [_impossible(profile, variant, error) for variant in profile.variants]
-    return [_inspect_variant(making, simplified, profile, v) for v in profile.variants]
+    quantization = quantization_of(read_structure(simplified / MODEL))
+    unfit = Carrying(quantization).left_out(profile.variants) if quantization else {}
+    return [
+        _impossible(profile, variant, ModelError(unfit[variant.id], hint=_AS_IT_IS))
+        if variant.id in unfit
+        else _inspect_variant(making, simplified, profile, variant)
+        for variant in profile.variants
+    ]
+
+
+_AS_IT_IS = "nothing, if what carries it is what you want; else give the float model"
 
 
 def _require_opset(model: Path, profile: Profile) -> None:
@@ -205,25 +226,37 @@ class _Making:
         model = simplified
         if rewrites := BACKENDS[variant.backend].REWRITES:
             model = self.run(Rewritten(rewrites), model=model)
+        if quantization_of(read_structure(simplified / MODEL)):
+            return self.run(Fp32(profile.runtime.max_ir), model=model)
         step = recipe_step(profile, variant)
         if variant.dialect is not None:
             model = self.run(AtLeastOpset(least_opset(variant)), model=model)
         if isinstance(step, Int8Static):
-            return self.run(step, model=model, ranges=self._any_ranges(model))
+            return self.run(step, model=model, statistics=self._any_statistics(model))
         return self.run(step, model=model)
 
-    def _any_ranges(self, model: Path) -> Path:
-        return self._once(f"ranges {model}", lambda out: _write_any_ranges(model / MODEL, out))
+    def _any_statistics(self, model: Path) -> Path:
+        return self._once(f"statistics {model}", lambda out: _write_any(model / MODEL, out))
 
 
-def _write_any_ranges(model: Path, out: Path) -> None:
-    from edgepack.model.graph import read_graph
+def _write_any(model: Path, out: Path) -> None:
+    """Write statistics that say of every tensor that it was -1 once, and 1 once.
 
-    graph = read_graph(read_model(model))
-    names = {spec.name for spec in graph.inputs} | set(graph.producers)
-    floats = sorted(name for name in names if graph.dtype(name) in ("float32", ""))
-    ranges = {name: [-1.0, 1.0] for name in floats}
-    (out / RANGES).write_text(json.dumps(ranges), encoding="utf-8")
+    What a Relu or Clip writes is cut off at its bounds: whether its node goes into the integers
+    before it depends on that.
+    """
+    structure = read_structure(model)
+    names = observed_tensors(structure, every_op=True)
+    bounds = clamps(structure, names)
+    found = {}
+    for name in names:
+        low, high = -1.0, 1.0
+        if name in bounds:
+            low, high = (float(np.clip(v, bounds[name].low, bounds[name].high)) for v in (-1, 1))
+        histogram = Histogram()
+        histogram.add(np.array([low, high], np.float32))
+        found[name] = histogram.statistics()
+    write_statistics(found, out / STATISTICS)
 
 
 def _inspect_variant(

@@ -52,6 +52,8 @@ class PlannedVariant:
     """The step that finds the error of each node; None unless the recipe is int8-static."""
     history: tuple[str, ...]
     """The steps that the model went through, in order."""
+    offered: str = ""
+    """Why the plan has it though the profile has not: if it cannot be had, it is left out."""
     bucketed: str | None = None
     """The step that made one model per size, whose models are shipped; None for a single model."""
 
@@ -127,7 +129,9 @@ class Plan:
             yield f"step    {step.id:24} from {needs}"
         for bundle in self.bundles:
             for variant in bundle.variants:
-                yield f"bundle  {bundle.profile.id:24} {variant.variant.id} from {variant.shipped}"
+                why = f" ({variant.offered})" if variant.offered else ""
+                made = f"{variant.variant.id} from {variant.shipped}{why}"
+                yield f"bundle  {bundle.profile.id:24} {made}"
             for variant_id, reason in bundle.left_out:
                 yield f"bundle  {bundle.profile.id:24} without {variant_id}: {reason}"
 

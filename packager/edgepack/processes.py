@@ -15,13 +15,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from edgepack.errors import ToolError
 from edgepack.resources import harness_dir
 from edgepack.worker import receive, send
 
 Value = TypeVar("Value")
+OnProgress = Callable[[int, int], None]
+"""Takes how many parts of a call are done, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,18 @@ class Workers:
             for worker in self._all:
                 worker.kill()
 
-    def call(self, function: Callable[..., Value], *arguments: object) -> Value:
+    def call(
+        self,
+        function: Callable[..., Value],
+        *arguments: object,
+        on_progress: OnProgress | None = None,
+    ) -> Value:
         """Run a module-level function in a worker and return what it returns.
+
+        Args:
+            function: It may call :func:`edgepack.worker.report`.
+            arguments: Its arguments.
+            on_progress: Called in this thread with what the function reports.
 
         Raises:
             EdgepackError: Whatever the function raised.
@@ -190,7 +202,7 @@ class Workers:
         with self._slots:
             worker = self._take()
             try:
-                return worker.call(function, arguments)
+                return worker.call(function, arguments, on_progress or _ignore)
             finally:
                 if worker.is_alive:
                     with self._lock:
@@ -207,33 +219,62 @@ class Workers:
             return worker
 
 
+def _ignore(done: int, total: int) -> None:
+    del done, total
+
+
+# Not ``python -m``, which would make a second copy of the module, named __main__, whose state the
+# functions that run there do not see.
+_SERVE = "from edgepack.worker import main; main()"
+
+
 class _Worker:
-    """One ``python -m edgepack.worker``. What it prints goes to a file, for error messages."""
+    """One process that serves calls. What it prints goes to a file, for error messages."""
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
-        self._child = start_program(
-            [sys.executable, "-m", "edgepack.worker"], stderr=self._log.fileno()
-        )
+        self._child = start_program([sys.executable, "-c", _SERVE], stderr=self._log.fileno())
 
     @property
     def is_alive(self) -> bool:
         return self._child.poll() is None
 
-    def call(self, function: Callable[..., Value], arguments: tuple[object, ...]) -> Value:
-        stdin, stdout = self._child.stdin, self._child.stdout
-        if stdin is None or stdout is None:
+    def call(
+        self,
+        function: Callable[..., Value],
+        arguments: tuple[object, ...],
+        on_progress: OnProgress,
+    ) -> Value:
+        stdin = self._child.stdin
+        if stdin is None:
             raise RuntimeError("a worker is always started with both pipes")
         try:
             send(stdin, (function, arguments))
-            kind, value = receive(stdout)
-        except (EOFError, BrokenPipeError) as error:
+        except BrokenPipeError as error:
             raise self._died(function.__qualname__) from error
+        kind, value = self._receive(function)
+        while kind == "progress":
+            try:
+                on_progress(*value)
+            except BaseException:
+                # Its answer is still to come, and the next call would take it for its own.
+                self.kill()
+                raise
+            kind, value = self._receive(function)
         if kind == "error":
             raise value
         if kind == "bug":
             raise RuntimeError(f"in a worker process:\n{value}")
         return cast("Value", value)
+
+    def _receive(self, function: Callable[..., object]) -> tuple[str, Any]:
+        stdout = self._child.stdout
+        if stdout is None:
+            raise RuntimeError("a worker is always started with both pipes")
+        try:
+            return cast("tuple[str, Any]", receive(stdout))
+        except EOFError as error:
+            raise self._died(function.__qualname__) from error
 
     def _died(self, doing: str) -> ToolError:
         code = self._child.wait()

@@ -19,7 +19,7 @@ from edgepack.yaml_source import YamlSource, read_yaml
 SCHEMA_VERSION = 1
 
 Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-Recipe = Literal["fp32", "fp16", "int8-static", "int8-dynamic"]
+Recipe = Literal["fp32", "fp16", "int8-static", "int8-dynamic", "int4-weight"]
 BackendName = Literal[
     "acl", "coreml", "cpu", "cuda", "nnapi", "openvino", "qnn", "tensorrt", "xnnpack"
 ]
@@ -126,7 +126,7 @@ class Variant(StrictModel):
     backend: BackendName
     recipe: Recipe
     dialect: Dialect | None = None
-    """Set if and only if the recipe is a quantized one."""
+    """Set if and only if the recipe is one of int8; int4-weight has one form alone."""
     model_format: Literal["onnx"] | OrtFormat = "onnx"
     providers: list[Provider]
     placement: Literal["all"] | Annotated[float, Field(gt=0, le=1)] = "all"

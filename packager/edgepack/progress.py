@@ -5,7 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 
 class Progress(Protocol):
@@ -14,6 +19,9 @@ class Progress(Protocol):
     @contextmanager
     def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
         """Give a function to call after each of ``total`` parts, with the part's name."""
+
+    def within(self, part: str, done: int, total: int) -> None:
+        """Say how far one part of the running task is; any thread may."""
 
     def note(self, text: str) -> None:
         """Say one line."""
@@ -27,6 +35,9 @@ class Silent:
         """Ignore the parts."""
         del title, total
         yield lambda _: None
+
+    def within(self, part: str, done: int, total: int) -> None:
+        """Ignore how far a part is."""
 
     def note(self, text: str) -> None:
         """Ignore the line."""
@@ -47,6 +58,9 @@ class Lines:
 
         yield advance
 
+    def within(self, part: str, done: int, total: int) -> None:
+        """Ignore how far a part is: a log wants its end alone."""
+
     def note(self, text: str) -> None:
         """Write one line."""
         sys.stderr.write(text + "\n")
@@ -54,7 +68,12 @@ class Lines:
 
 
 class Bars:
-    """Bars on a terminal."""
+    """Bars on a terminal: one for the task, and one for each part that says how far it is."""
+
+    def __init__(self) -> None:
+        self._bars: RichProgress | None = None
+        self._parts: dict[str, TaskID] = {}
+        self._lock = Lock()
 
     @contextmanager
     def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
@@ -72,7 +91,29 @@ class Bars:
         )
         with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
             bar = bars.add_task(title, total=total, part="")
-            yield lambda part: bars.update(bar, advance=1, part=part)
+            self._bars = bars
+
+            def advance(part: str) -> None:
+                with self._lock:
+                    if part in self._parts:
+                        bars.remove_task(self._parts.pop(part))
+                    bars.update(bar, advance=1, part=part)
+
+            try:
+                yield advance
+            finally:
+                with self._lock:
+                    self._bars = None
+                    self._parts.clear()
+
+    def within(self, part: str, done: int, total: int) -> None:
+        """Show or move the part's own bar; it goes when the part is done."""
+        with self._lock:
+            if self._bars is None:
+                return
+            if part not in self._parts:
+                self._parts[part] = self._bars.add_task(part, total=total, part="")
+            self._bars.update(self._parts[part], completed=done)
 
     def note(self, text: str) -> None:
         """Write one line."""

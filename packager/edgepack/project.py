@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,6 +184,17 @@ class Limits(StrictModel):
     """Absolute, in the metric's own unit."""
     min_sqnr_db: float | None = None
     """Signal to noise against fp32 in dB, for the worst group of channels of the worst output."""
+
+    def excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
+        """Return by how much a drop is too large and an SQNR too small: (0, 0) if both are met.
+
+        A drop that is no number meets nothing.
+        """
+        if math.isnan(drop):
+            return math.inf, math.inf
+        most = math.inf if self.metric_drop is None else self.metric_drop
+        least = -math.inf if self.min_sqnr_db is None else self.min_sqnr_db
+        return max(0.0, drop - most), max(0.0, least - sqnr_db)
 
 
 class Span(StrictModel):

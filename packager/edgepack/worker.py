@@ -1,7 +1,7 @@
 """A worker process: reads calls on stdin, answers on stdout, ends when stdin ends.
 
-Started by :class:`edgepack.processes.Workers` as ``python -m edgepack.worker``. What libraries
-print goes to stderr, because stdout carries the answers.
+Started by :class:`edgepack.processes.Workers`. What libraries print goes to stderr, because stdout
+carries the answers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import pickle
 import queue
 import sys
 import threading
+import time
 import traceback
 from typing import IO, Any
 
 from edgepack.errors import EdgepackError
 
 _HEADER_BYTES = 8
+_REPORT_INTERVAL_S = 0.1
 
 
 def send(stream: IO[bytes], message: object) -> None:
@@ -43,6 +45,31 @@ def _receive_bytes(stream: IO[bytes]) -> bytes:
     return stream.read(int.from_bytes(header, "big"))
 
 
+class _Reports:
+    """How far a call is, sent between its start and its answer, a few times a second at most."""
+
+    stream: IO[bytes] | None = None
+    """Where the answers go; None in a process that is no worker."""
+    due_at: float = 0.0
+
+    def send(self, done: int, total: int) -> None:
+        if self.stream is None or (done < total and time.monotonic() < self.due_at):
+            return
+        send(self.stream, ("progress", (done, total)))
+        self.due_at = time.monotonic() + _REPORT_INTERVAL_S
+
+
+_reports = _Reports()
+
+
+def report(done: int, total: int) -> None:
+    """Tell the process that made the running call how many of its parts are done.
+
+    Outside a worker this does nothing. Call it in the thread that runs the call.
+    """
+    _reports.send(done, total)
+
+
 def _read_calls(stream: IO[bytes], calls: queue.Queue[bytes]) -> None:
     """Queue calls; when the parent is gone, end this process whatever it is computing."""
     try:
@@ -56,6 +83,7 @@ def main() -> None:
     """Serve calls until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    _reports.stream = answers
     calls: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
     while True:
@@ -68,7 +96,3 @@ def main() -> None:
         except BaseException:  # noqa: BLE001  (the parent raises it as a bug, with this traceback)
             answer = ("bug", traceback.format_exc())
         send(answers, answer)
-
-
-if __name__ == "__main__":
-    main()

@@ -21,12 +21,12 @@ def test_build_when_json_is_asked_prints_one_document_and_progress_on_stderr(tmp
     )
     streams = capsys.readouterr()
     document = json.loads(streams.out)
-    assert document["steps"] == 13
+    assert document["steps"] == 14
     assert [v["id"] for v in document["bundles"][0]["bundle"]["manifest"]["variants"]] == [
         "cpu-int8-static",
         "cpu-fp32",
     ]
-    assert "build 13/13" in streams.err
+    assert "build 14/14" in streams.err
 
 
 def test_build_when_a_project_lies_here_needs_no_arguments(tmp_path, monkeypatch, capsys):
@@ -96,7 +96,7 @@ def test_dry_run_when_asked_prints_the_plan(tmp_path, capsys):
     project = tiny_models.write_project(tmp_path, "targets: [host, raspberry-pi]")
     assert run(["build", "--project", str(project), "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("step    ranges-") for line in lines) == 1
+    assert sum(line.startswith("step    calibration-") for line in lines) == 1
     assert sum(line.startswith("step    int8-static-") for line in lines) == 2
     assert sum(line.startswith("bundle  raspberry-pi") for line in lines) == 2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import int8_nets
@@ -12,11 +11,16 @@ import onnxruntime
 import pytest
 import tiny_models
 from edgepack.accuracy import min_sqnr_db
+from edgepack.calibration.statistics import (
+    TensorStatistics,
+    read_statistics,
+    write_statistics,
+)
 from edgepack.errors import StepError
 from edgepack.quantization.dialect import require_dialect
 from edgepack.steps.base import MODEL
+from edgepack.steps.calibration import STATISTICS
 from edgepack.steps.int8_static import Int8Static
-from edgepack.steps.ranges import RANGES, Ranges, read_ranges
 from onnx import TensorProto, helper, numpy_helper
 
 MAX_IR = 13
@@ -79,7 +83,11 @@ def net(request, tmp_path):
 
 
 def quantized(inputs, out, dialect, **settings):
-    int8_nets.run(Int8Static(dialect, MAX_IR, **settings), inputs, out)
+    """The file of a step that has no samples to make it better with: plain rounding."""
+    step = Int8Static(dialect, MAX_IR, **settings)
+    out.mkdir(parents=True)
+    step.run({name: path for name, path in inputs.items() if name != "samples"}, out)
+    step.verify(inputs, out)
     return File(out / MODEL)
 
 
@@ -176,8 +184,13 @@ def test_file_when_ranges_are_given_is_the_one_onnxruntime_calibrates_itself(tmp
     theirs = File(calibrated_by_onnxruntime(inputs, tmp_path / "theirs.onnx"))
     assert ours.constants.keys() == theirs.constants.keys()
     for name, array in theirs.constants.items():
-        np.testing.assert_array_equal(ours.constants[name], array)
+        # Scales are computed in another order: the last bit may differ.
+        np.testing.assert_array_max_ulp(*map(as_float, (ours.constants[name], array)), maxulp=1)
     assert sorted(ours.nodes) == sorted(theirs.nodes)
+
+
+def as_float(array):
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 def calibrated_by_onnxruntime(inputs, path):
@@ -333,8 +346,10 @@ def test_int8_when_it_would_divide_by_zero_is_refused(tmp_path):
         helper.make_node("Reciprocal", ["b"], ["y"], "inverse"),
     ]
     inputs, _ = product_net(tmp_path, nodes, [("w", (1, 1, 1, 1))], [1, 1, 2, 2], [1, 1, 2, 2])
-    ranges = inputs["ranges"] / RANGES
-    ranges.write_text(json.dumps({**json.loads(ranges.read_text()), "b": [0.0, 1000.0]}))
+    statistics = read_statistics(inputs["statistics"] / STATISTICS)
+    counts = np.array([1, 1])
+    statistics["b"] = TensorStatistics(0.0, 1000.0, counts, first=0, width=512.0)
+    write_statistics(statistics, inputs["statistics"] / STATISTICS)
     with pytest.raises(StepError, match=r"NaN or infinity.*rounded to 0") as refusal:
         int8_nets.run(Int8Static(int8_nets.CPU, MAX_IR), inputs, tmp_path / "out")
     assert "--variant cpu-fp32" in refusal.value.hint
@@ -495,70 +510,3 @@ def test_require_dialect_when_the_file_lies_says_so(honest, lie):
 def test_require_dialect_when_another_was_asked_for_says_what_it_found(honest, other, found):
     with pytest.raises(StepError, match=found):
         require_dialect(File(honest).model, other)
-
-
-# --- ranges -----------------------------------------------------------------------------------
-
-
-def test_ranges_when_collected_are_the_extremes_of_every_float_tensor(tmp_path):
-    model = tiny_models.conv_net(tmp_path / "net.onnx", batch=1)
-    feeds = int8_nets.image_feeds()
-    inputs = int8_nets.calibrated(tmp_path / "steps", model, feeds, simplify=False)
-    ranges = read_ranges(inputs["ranges"])
-    assert set(ranges) == {"image", "c", "n", "r", "p", "f", "scores"}
-    everything = np.concatenate([feed["image"].ravel() for feed in feeds])
-    assert ranges["image"] == (everything.min(), everything.max())
-    assert ranges["r"][0] == 0
-    again = tmp_path / "again"
-    int8_nets.run(Ranges(), {k: inputs[k] for k in ("model", "samples")}, again)
-    assert (again / RANGES).read_bytes() == (inputs["ranges"] / RANGES).read_bytes()
-
-
-def test_ranges_when_a_tensor_is_infinite_leave_it_out_and_its_node_float(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
-        helper.make_node("Mul", ["a", "huge"], ["b"], "overflow"),
-        helper.make_node("Clip", ["b", "low", "high"], ["c"], "back"),
-        helper.make_node("Conv", ["c", "w"], ["y"], "last"),
-    ]
-    constants = [
-        ("w", np.ones((1, 1, 1, 1), np.float32)),
-        ("huge", np.array(3e38, np.float32)),
-        ("low", np.array(-1, np.float32)),
-        ("high", np.array(1, np.float32)),
-    ]
-    value = (TensorProto.FLOAT, [1, 1, 2, 2])
-    model = tiny_models.save(
-        tmp_path / "net.onnx", nodes, [("x", *value)], [("y", *value)], constants
-    )
-    feeds = [{"x": np.full((1, 1, 2, 2), 100, np.float32)}]
-    inputs = int8_nets.calibrated(tmp_path / "steps", model, feeds, simplify=False)
-    assert json.loads((inputs["ranges"] / RANGES).read_text())["b"] is None
-    notes = int8_nets.run(Int8Static(int8_nets.CPU, MAX_IR), inputs, tmp_path / "out")
-    assert set(notes.facts["left_float"]) == {"overflow", "back"}
-    assert "no finite range" in notes.facts["left_float"]["overflow"]
-
-
-def test_ranges_when_the_model_is_float16_are_refused(tmp_path):
-    value = (TensorProto.FLOAT16, [1, 4])
-    model = tiny_models.save(
-        tmp_path / "net.onnx",
-        [helper.make_node("Add", ["x", "half"], ["y"], "add")],
-        [("x", *value)],
-        [("y", *value)],
-        [("half", np.ones(4, np.float16))],
-    )
-    with pytest.raises(StepError, match="float16: 1 constants, 'half' first"):
-        int8_nets.calibrated(tmp_path / "s", model, [{"x": np.ones((1, 4), np.float16)}])
-
-
-@pytest.mark.parametrize(
-    "lie", [{"image": [0.0, 0.1]}, {"r": [2.0, 1.0]}, {"r": [0.0, float("nan")]}]
-)
-def test_ranges_when_the_file_lies_says_so(tmp_path, lie):
-    model = tiny_models.conv_net(tmp_path / "net.onnx", batch=1)
-    inputs = int8_nets.calibrated(tmp_path / "steps", model, int8_nets.image_feeds())
-    path = inputs["ranges"] / RANGES
-    path.write_text(json.dumps({**json.loads(path.read_text()), **lie}))
-    with pytest.raises(StepError, match="calibration is wrong"):
-        Ranges().verify(inputs, inputs["ranges"])

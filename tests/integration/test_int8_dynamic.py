@@ -169,6 +169,32 @@ def test_dialect_when_it_cannot_be_is_refused(tmp_path, wrong):
         quantize(tmp_path, Int8Dynamic(dialect(**wrong), 8))
 
 
+def uneven(path):
+    """An embedding made by weights of which one column is far larger than all others."""
+    weights = floats(16, 32)
+    weights[:, 3] *= 1000
+    back = np.ones(32, np.float32)
+    back[3] = 1 / 1000
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "product"),
+        node("Mul", ["h", "back"], ["e"], "even"),
+        node("LpNormalization", ["e"], ["y"], "unit", axis=1),
+    ]
+    return mlp(path, nodes, [("w", weights), ("back", back)])
+
+
+def test_embedding_when_one_scale_serves_uneven_columns_is_refused(tmp_path):
+    uneven(tmp_path)
+    with pytest.raises(StepError, match=r"cosine") as caught:
+        quantize(tmp_path, Int8Dynamic(dialect(per_channel=False), 8))
+    assert caught.value.hint
+
+
+def test_embedding_when_columns_have_scales_of_their_own_is_near(tmp_path):
+    uneven(tmp_path)
+    assert quantize(tmp_path).facts["worst_cosine"] > 0.99
+
+
 def test_model_when_quantized_already_is_refused(tmp_path):
     mlp(tmp_path)
     quantize(tmp_path)

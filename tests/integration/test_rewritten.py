@@ -247,7 +247,8 @@ def test_rewrites_when_all_are_asked_for_run_in_order(tmp_path):
     notes = rewrite(tmp_path, *REWRITES)
     assert ops(tmp_path) == ["Conv", "Relu", "GlobalAveragePool", "Reshape", "Gemm"]
     assert notes.facts["rewrites"] == {
-        "flatten-to-reshape": 1, "fold-batch-norm": 1, "fuse-pad": 0, "coreml-cache-key": 1,
+        "flatten-to-reshape": 1, "fold-batch-norm": 1, "fuse-pad": 0, "smooth-norms": 0,
+        "coreml-cache-key": 1,
     }  # fmt: skip
 
 

@@ -57,6 +57,25 @@ def test_worker_when_it_refuses_raises_the_same_error_here(workers):
     assert (caught.value.problem, caught.value.where) == ("no", "here")
 
 
+def test_worker_when_its_function_reports_progress_tells_it_before_the_answer(workers):
+    told = []
+    assert workers.call(worker_tasks.count, 500, on_progress=lambda *far: told.append(far)) == 500
+    assert told[-1] == (500, 500)
+    assert told == sorted(told)
+    assert len(told) < 500, "a few times a second at most"
+    assert workers.call(worker_tasks.count, 3) == 3, "nobody has to listen"
+    assert worker_tasks.count(2) == 2, "nor need there be a worker"
+
+
+def test_worker_when_nobody_takes_its_progress_does_not_answer_the_next_call(workers):
+    def refuse(done: int, total: int) -> None:
+        raise ValueError(f"{done} of {total}")
+
+    with pytest.raises(ValueError, match="3"):
+        workers.call(worker_tasks.count, 3, on_progress=refuse)
+    assert workers.call(worker_tasks.count, 4) == 4
+
+
 def test_worker_when_it_has_a_bug_or_cannot_import_shows_the_traceback(workers, monkeypatch):
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         workers.call(divmod, 1, 0)

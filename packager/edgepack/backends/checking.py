@@ -38,6 +38,8 @@ FAMILIES: dict[str, Family] = {
 _PROCESSORS = {"arm": "aarch64", "amd64": "x86-64"}
 """The architecture of a device, by the word that ``.ort`` files are written for it with."""
 
+_BLOCKWISE_SINCE = "1.23"
+"""The first onnxruntime that loads what int4-weight writes."""
 _AS_PEP_440 = 'write a PEP 440 specifier, such as ">=3.11" or "==1.31.1"'
 _AS_SPELT = "keys and values are spelt as onnxruntime spells them"
 
@@ -181,7 +183,7 @@ def misfits(variant: Variant, profile: Profile) -> list[Misfit]:
         known = nearest(variant.backend, BACKENDS)
         return [Misfit(("backend",), f"there is no backend {variant.backend!r}", known)]
     found = [*_common(variant, backend), *_names(variant), *_kernels(variant, profile)]
-    found += _replays(variant, profile)
+    found += [*_replays(variant, profile), *_four_bits(variant, profile)]
     return [*found, *backend.misfits(variant, profile.device)]
 
 
@@ -249,6 +251,22 @@ def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
                 ("model_format", "ort"),
                 f"{name} {version} does not load .ort files of style runtime",
                 "write {ort: fixed, platform: arm}, or model_format: onnx",
+            )
+
+
+def _four_bits(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+    """Yield whether a target's onnxruntime is older than the operators of int4-weight.
+
+    Source: :mod:`edgepack.steps.int4_weight`.
+    """
+    for name, pin in profile.runtime.packages.items():
+        version = min(re.findall(r"\d+(?:\.\d+)*", pin), key=Version, default=_BLOCKWISE_SINCE)
+        old = Version(version) < Version(_BLOCKWISE_SINCE)
+        if variant.recipe == "int4-weight" and old and "onnxruntime" in name:
+            yield Misfit(
+                ("recipe",),
+                f"{name} {version} does not load weights in blocks of 4 bits",
+                f"pin {_BLOCKWISE_SINCE} or newer, or use int8-dynamic",
             )
 
 

@@ -9,7 +9,7 @@ from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
 NAME: BackendName = "cpu"
 PROVIDER = "CPUExecutionProvider"
 PROVIDERS = frozenset({PROVIDER})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "int8-static", "int8-dynamic"})
+RECIPES: frozenset[Recipe] = frozenset({"fp32", "int8-static", "int8-dynamic", "int4-weight"})
 FORMATS = frozenset({"onnx", "ort-fixed", "ort-runtime"})
 STATIC_SHAPES = False
 REWRITES: tuple[str, ...] = ()

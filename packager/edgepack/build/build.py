@@ -12,12 +12,20 @@ from edgepack.backends.checking import load_target, project_targets
 from edgepack.build.assembly import BuiltBundle, Job, assemble
 from edgepack.build.cache import own_cache, temporary_cache
 from edgepack.build.execution import execute
-from edgepack.build.judging import FailedVariant, MissedLimit, RefusedVariant, judge
+from edgepack.build.judging import (
+    FailedVariant,
+    MissedLimit,
+    RefusedVariant,
+    judge,
+    searches,
+)
+from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.build.planning import make_plan
 from edgepack.build.timing import SlowerVariant, slower_variants
 from edgepack.errors import LimitError, ModelError, UsageError
 from edgepack.model.facts import model_facts, require_plain_signature
 from edgepack.plan import Plan
+from edgepack.processes import Workers
 from edgepack.profile import own_profile_file, target_ids
 from edgepack.progress import Progress, Silent
 from edgepack.project import find_project
@@ -106,6 +114,10 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     for planned in job.plan.bundles:
         if own := own_profile_file(planned.profile.id):
             progress.note(f"target {planned.profile.id}: its profile is {own}, not one shipped")
+    if job.facts.quantization:
+        progress.note(f"{job.facts.name} is {job.facts.quantization.state}")
+    for variant in (v for planned in job.plan.bundles for v in planned.variants if v.offered):
+        progress.note(f"{variant.variant.id}: {variant.offered}")
     with ExitStack() as stack:
         cache = own_cache() if use_cache else temporary_cache(stack)
         execution = execute(
@@ -114,6 +126,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             jobs=jobs or min(os.cpu_count() or 1, 4),
             progress=progress,
         )
+        for line in (line for b in job.plan.bundles for line in searches(b, execution)):
+            progress.note(line)
         judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
         bundles = [
             assemble(job, planned, verdict, execution, cache, out)
@@ -159,4 +173,9 @@ def _planned(
         )
     facts = model_facts(loaded.model_path)
     require_plain_signature(facts)
-    return Job(loaded, facts, make_plan(loaded, facts, list(profiles.values()), variants))
+    with Workers(1) as workers:
+        named = () if targets else named_targets(loaded)
+        chosen, offers = offer_int8_dynamic(
+            loaded.model_path, facts, list(profiles.values()), named, workers
+        )
+    return Job(loaded, facts, make_plan(loaded, facts, chosen, variants, offers))

@@ -18,7 +18,7 @@ from edgepack.model.reading import external_files, read_structure
 from edgepack.plan import Plan, PlannedStep
 from edgepack.processes import Workers
 from edgepack.progress import Progress
-from edgepack.steps import run_step
+from edgepack.steps import Notes, run_step
 
 # A guess on the safe side, not a measurement: a worker with onnx and onnxruntime loaded, and the
 # copies of a model that protobuf, sessions and the quantizer may hold at once.
@@ -144,11 +144,20 @@ class _Run:
             paths = {name: self._path(origin) for name, origin in planned.inputs.items()}
             artifact = self.cache.keep(
                 key,
-                lambda out: self.workers.call(run_step, planned.step, paths, out),
+                lambda out: self._call(planned, paths, out),
                 by_content=not planned.step.cacheable,
             )
             self.made.add(key)
             return artifact
+
+    def _call(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
+        return self.workers.call(
+            run_step,
+            planned.step,
+            paths,
+            out,
+            on_progress=lambda done, total: self.progress.within(planned.id, done, total),
+        )
 
     def _memory(self, planned: PlannedStep) -> int:
         """Return about how many bytes a step takes: a worker, and its models several times over."""

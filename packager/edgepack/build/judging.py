@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from edgepack.errors import EdgepackError
 from edgepack.model.finding import Finding, alike
 from edgepack.plan import PlannedBundle, PlannedVariant
 from edgepack.project import Limits
+from edgepack.quantization.search import Tried, describe
 from edgepack.steps.base import read_notes
 from edgepack.steps.evaluation import as_accuracy
 from edgepack.steps.placed import read_placement
@@ -79,7 +80,11 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         if error := next(
             (execution.failed[s] for s in variant.steps if s in execution.failed), None
         ):
-            failed.append(FailedVariant(target, variant.variant.id, error))
+            lost = FailedVariant(target, variant.variant.id, error)
+            if variant.offered:
+                refused.append(RefusedVariant(target, lost.variant, lost.reason))
+            else:
+                failed.append(lost)
             continue
         for step_id in variant.steps:
             execution.artifacts[step_id].require_whole()
@@ -87,10 +92,32 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         if reason := unplaced(variant, execution):
             refused.append(RefusedVariant(target, variant.variant.id, reason))
         elif reason := missed_limit(accuracy, limits) if accuracy else "":
-            missed.append(MissedLimit(target, variant.variant.id, reason))
+            found = described_search(variant, execution)
+            tried = f"; this is the best of what was tried: {found}" if found else ""
+            if variant.offered:
+                refused.append(RefusedVariant(target, variant.variant.id, reason))
+            else:
+                missed.append(MissedLimit(target, variant.variant.id, f"{reason}{tried}"))
         else:
             shipped.append((variant, accuracy))
     return Verdict(target, tuple(shipped), tuple(missed), tuple(failed), tuple(refused))
+
+
+def described_search(variant: PlannedVariant, execution: Execution) -> str:
+    """Return what was tried to keep a variant's accuracy, or nothing if nothing was."""
+    for step_id in variant.history:
+        facts = read_notes(execution.artifacts[step_id].path).facts
+        if facts.get("tried"):
+            return describe([Tried(**entry) for entry in facts["tried"]])
+    return ""
+
+
+def searches(planned: PlannedBundle, execution: Execution) -> Iterator[str]:
+    """Yield a line for each variant for which something was tried."""
+    for variant in planned.variants:
+        made = all(step_id in execution.artifacts for step_id in variant.history)
+        if made and (found := described_search(variant, execution)):
+            yield f"{planned.profile.id} {variant.variant.id}: tried {found}"
 
 
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:

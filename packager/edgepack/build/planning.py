@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from edgepack.backends import BACKENDS
+from edgepack.build.carrying import Carrying
+from edgepack.build.offering import Offer
 from edgepack.build.shapes import with_shape_profiles
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
@@ -18,8 +20,8 @@ from edgepack.errors import ModelError, ProfileError, SamplesError, UsageError, 
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.plan import Plan, PlanBuilder, PlannedBundle, PlannedVariant
-from edgepack.profile import OrtFormat, Profile, Variant
-from edgepack.project import ImageInput, LoadedProject, SampleSource
+from edgepack.profile import OrtFormat, Profile, Recipe, Variant
+from edgepack.project import ImageInput, Limits, LoadedProject, SampleSource
 from edgepack.steps.bucketed import (
     INLINE_WEIGHTS,
     Bucketed,
@@ -27,19 +29,27 @@ from edgepack.steps.bucketed import (
     static_problem,
     wants_static,
 )
+from edgepack.steps.calibration import Calibration
 from edgepack.steps.evaluation import Evaluation
 from edgepack.steps.fp16 import Fp16
 from edgepack.steps.fp32 import Fp32
 from edgepack.steps.fusion import Fusion
 from edgepack.steps.goldens import Goldens
+from edgepack.steps.int4_weight import Int4Weight
 from edgepack.steps.int8_dynamic import Int8Dynamic
+from edgepack.steps.int8_static import LimitSearch
 from edgepack.steps.layer_errors import LayerErrors
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.ort_format import REPLAY, AsOrt
 from edgepack.steps.placed import Placed
 from edgepack.steps.prepared import Prepared, fixed_signature
-from edgepack.steps.ranges import Ranges
-from edgepack.steps.recipes import INT8_OPSET, least_opset, recipe_step
+from edgepack.steps.recipes import (
+    INT8_OPSET,
+    OPSET_OF_16_BITS,
+    least_opset,
+    recipe_step,
+    takes_16_bits,
+)
 from edgepack.steps.rewritten import Rewritten
 from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part, PythonSamples
 from edgepack.steps.simplified import Simplified
@@ -49,8 +59,20 @@ LAYER_SAMPLES = 16
 """Samples over which the error of each node is found."""
 # How near goldens, which the CPU computes, are met at best: on the CPU of a device, and on other
 # providers, which may compute float32 in float16 and round int8 elsewhere.
-CPU_CAP_DB = {"fp32": 60.0, "fp16": 30.0, "int8-static": 20.0, "int8-dynamic": 20.0}
-OTHER_CAP_DB = {"fp32": 30.0, "fp16": 30.0, "int8-static": 8.0, "int8-dynamic": 8.0}
+CPU_CAP_DB = {
+    "fp32": 60.0,
+    "fp16": 30.0,
+    "int8-static": 20.0,
+    "int8-dynamic": 20.0,
+    "int4-weight": 20.0,
+}
+OTHER_CAP_DB = {
+    "fp32": 30.0,
+    "fp16": 30.0,
+    "int8-static": 8.0,
+    "int8-dynamic": 8.0,
+    "int4-weight": 8.0,
+}
 
 NO_CALIBRATION = (
     "int8-static needs calibration samples; add to edgepack.yaml:"
@@ -63,8 +85,11 @@ def make_plan(
     facts: ModelFacts,
     profiles: Sequence[Profile],
     variants: Sequence[str] = (),
+    offers: Sequence[Offer] = (),
 ) -> Plan:
     """Return the plan of a build for the given targets, or for only some of their variants.
+
+    ``offers`` says which of the variants were added to the profiles, and why.
 
     Raises:
         ModelError: No target's runtime loads the model's opset.
@@ -73,7 +98,8 @@ def make_plan(
             none.
         SamplesError: A source of samples is missing or empty.
     """
-    planner = _Planner(loaded, facts, PlanBuilder())
+    reasons = {(offer.target, offer.variant): offer.reason for offer in offers}
+    planner = _Planner(loaded, facts, PlanBuilder(), reasons)
     if all(facts.opset > profile.runtime.max_opset for profile in profiles):
         highest = max(profile.runtime.max_opset for profile in profiles)
         raise ModelError(
@@ -93,6 +119,8 @@ class _Planner:
     loaded: LoadedProject
     facts: ModelFacts
     builder: PlanBuilder
+    offers: Mapping[tuple[str, str], str]
+    """Why variants were added, by target and variant."""
 
     def __post_init__(self) -> None:
         project = self.loaded.project
@@ -164,8 +192,19 @@ class _Planner:
         if self.facts.opset > profile.runtime.max_opset:
             reason = _too_new(self.facts, profile.runtime.max_opset)
             return PlannedBundle(profile, (), tuple((v.id, reason) for v in chosen))
+        quantization = self.facts.quantization
+        unfit = Carrying(quantization).left_out(chosen) if quantization else {}
         for variant in chosen:
-            if variant.recipe == "int8-static" and self.calibration is None:
+            if variant.id in unfit:
+                if wanted:
+                    raise UsageError(
+                        f"variant {variant.id!r} cannot be built: {unfit[variant.id]}",
+                        hint="leave --variant out, or give the float model",
+                        where="--variant",
+                    )
+                left_out.append((variant.id, unfit[variant.id]))
+                continue
+            if self._wants_samples(variant) and self.calibration is None:
                 if wanted:
                     raise UsageError(
                         f"variant {variant.id!r} cannot be built without calibration samples",
@@ -179,6 +218,17 @@ class _Planner:
                 continue
             planned.append(self._variant(profile, variant))
         return PlannedBundle(profile, tuple(planned), tuple(left_out))
+
+    def _numbers(self, variant: Variant) -> Recipe:
+        """Return the recipe of a variant's numbers: with a model that is carried, the model's."""
+        found = self.facts.quantization
+        if found is None:
+            return variant.recipe
+        return "fp16" if found.form == "float16" else "int8-static"
+
+    def _wants_samples(self, variant: Variant) -> bool:
+        """Return whether a variant is calibrated: what is quantized already is only carried."""
+        return variant.recipe == "int8-static" and self.facts.quantization is None
 
     def _no_static_shapes(self, variant: Variant) -> str:
         sizes = self.loaded.project.buckets
@@ -199,7 +249,7 @@ class _Planner:
             model = self.builder.step(Rewritten(last), model=model, samples=probes)
             history.append(model)
         cpu = variant.backend == "cpu"
-        cap_db = (CPU_CAP_DB if cpu else OTHER_CAP_DB)[variant.recipe]
+        cap_db = (CPU_CAP_DB if cpu else OTHER_CAP_DB)[self._numbers(variant)]
         goldens = self.builder.step(
             Goldens(GOLDEN_COUNT, cap_db, processor()), model=model, samples=probes
         )
@@ -227,12 +277,13 @@ class _Planner:
             fusion=fusion,
             layers=layers,
             history=tuple(history),
+            offered=self.offers.get((profile.id, variant.id), ""),
             bucketed=bucketed,
         )
 
     def _layers(self, variant: Variant, model: str, probes: str | None) -> str | None:
         """Add the step that holds an int8 model's tensors beside those it was made from."""
-        if variant.recipe != "int8-static":
+        if not self._wants_samples(variant):
             return None
         reference = self.builder.steps[model].inputs["model"]
         step = LayerErrors(LAYER_SAMPLES, processor())
@@ -271,22 +322,57 @@ class _Planner:
     ) -> str:
         """Add the steps that change numbers, and return the last; others go into ``history``."""
         step = recipe_step(profile, variant)
+        if self.facts.quantization:
+            step = Fp32(profile.runtime.max_ir)
         if isinstance(step, Fp32):
             return self.builder.step(step, model=history[-1])
         if isinstance(step, Fp16):
             return self.builder.step(step, model=history[-1], samples=probes)
+        if isinstance(step, Int4Weight):
+            return self.builder.step(
+                step, model=history[-1], calibration=self.calibration, samples=probes
+            )
         opset = AtLeastOpset(INT8_OPSET)
         model = self.builder.step(opset, model=history[-1], samples=probes)
         history.append(model)
+        if "LayerNormalization" in self.facts.op_counts:
+            smooth = Rewritten(("smooth-norms",))
+            model = self.builder.step(smooth, model=model, samples=probes)
+            history.append(model)
         if isinstance(step, Int8Dynamic):
             return self.builder.step(step, model=model, samples=probes)
-        ranges = self.builder.step(Ranges(), model=model, samples=self.calibration)
-        history.append(ranges)
-        if least_opset(variant) > INT8_OPSET:
-            opset = AtLeastOpset(least_opset(variant))
+        collecting = Calibration(every_op=step.every_op)
+        statistics = self.builder.step(collecting, model=model, samples=self.calibration)
+        history.append(statistics)
+        search = self._limit_search(wide=takes_16_bits(profile, variant))
+        least = OPSET_OF_16_BITS if search and search.wide else least_opset(variant)
+        if least > INT8_OPSET:
+            opset = AtLeastOpset(least)
             model = self.builder.step(opset, model=model, samples=probes)
             history.append(model)
-        return self.builder.step(step, model=model, ranges=ranges, samples=self.calibration)
+        step = replace(step, scores_output=self.scores_output, search=search)
+        searched = self._searched(history[0]) if step.search else {}
+        return self.builder.step(
+            step, model=model, statistics=statistics, samples=self.calibration, **searched
+        )
+
+    def _limit_search(self, *, wide: bool) -> LimitSearch | None:
+        """Return what int8 is searched for: the project's limits, if it has any."""
+        project = self.loaded.project
+        source = project.samples.evaluation
+        if project.limits == Limits() or source is None:
+            return None
+        return LimitSearch(project.limits, source.metric, project.interpreter, wide)
+
+    def _searched(self, prepared: str) -> dict[str, str | None]:
+        """Return the inputs that a search takes besides: what an evaluation takes."""
+        source = self.loaded.project.samples.evaluation
+        hooked = source is not None and not isinstance(source.metric, str | None)
+        return {
+            "reference": prepared,
+            "evaluation": self.evaluation,
+            "project": self.folder if hooked else None,
+        }
 
     def _evaluation(self, prepared: str, model: str) -> str | None:
         source = self.loaded.project.samples.evaluation

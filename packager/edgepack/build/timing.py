@@ -82,7 +82,7 @@ def compare_latency(
 def slower_variants(
     plan: Plan, judged: Sequence[Verdict], execution: Execution
 ) -> Iterator[SlowerVariant]:
-    """Yield the shipped int8 variants that are slower than fp32 on this machine.
+    """Yield the shipped int8 and int4 variants that are slower than fp32 on this machine.
 
     Only variants for a CPU like this machine's are measured; models that targets share, once.
     """
@@ -107,7 +107,7 @@ def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
     variant = planned.variant
     return (
         variant.backend == "cpu"
-        and variant.recipe.startswith("int8")
+        and variant.recipe.startswith(("int4", "int8"))
         and device.arch == architecture()
         and set(variant.requires.cpu) <= cpu_flags()
     )

@@ -77,6 +77,8 @@ def print_inspection(inspection: Inspection) -> None:
     ops = ", ".join(f"{name} {count}" for name, count in facts.op_counts.items())
     write_line(f"operators: {ops}")
     write_line(f"weights: {facts.initializer_bytes} bytes")
+    if facts.quantization:
+        write_line(facts.quantization.state)
     if facts.external_data:
         write_line(f"external data: {', '.join(facts.external_data)}")
     _print_findings(inspection.findings)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
+from edgepack.model.quantized import Quantization, quantization_of
 from edgepack.model.reading import external_files, model_digest, read_structure
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class ModelFacts:
     op_counts: dict[str, int]
     """Operators with how often they occur, subgraphs included."""
     initializer_bytes: int
+    quantization: Quantization | None
+    """How the model is quantized already, or that it is float16; None for a float32 one."""
     external_data: tuple[str, ...]
     """Files that hold weights, relative to the model."""
     metadata: dict[str, str]
@@ -90,6 +93,7 @@ def model_facts(path: Path) -> ModelFacts:
         outputs=outputs,
         op_counts=dict(sorted(Counter(_op_name(node) for node in nodes).items())),
         initializer_bytes=sum(_tensor_bytes(t) for t in model.graph.initializer),
+        quantization=quantization_of(model),
         external_data=tuple(external_files(model)),
         metadata={entry.key: entry.value for entry in model.metadata_props},
     )

@@ -93,13 +93,17 @@ def _session_options(
     return options
 
 
-def run_session(session: onnxruntime.InferenceSession, feed: Mapping[str, Any]) -> Arrays:
-    """Return all outputs by name.
+def run_session(
+    session: onnxruntime.InferenceSession,
+    feed: Mapping[str, Any],
+    outputs: Sequence[str] | None = None,
+) -> Arrays:
+    """Return the outputs that are asked for, or all, by name.
 
     Raises:
         ModelError: The run fails; names the node where onnxruntime says which.
     """
-    names = [output.name for output in session.get_outputs()]
+    names = outputs or [output.name for output in session.get_outputs()]
     try:
         return dict(zip(names, session.run(names, dict(feed)), strict=True))
     except runtime_errors() as error:

@@ -78,7 +78,10 @@ def attribute(node: onnx.NodeProto, name: str, default: float) -> float:
 
 
 def require_dialect(
-    model: onnx.ModelProto, dialect: Dialect, per_tensor_ops: Collection[str] = ()
+    model: onnx.ModelProto,
+    dialect: Dialect,
+    per_tensor_ops: Collection[str] = (),
+    wide: Collection[str] = (),
 ) -> None:
     """Prove that a QDQ model speaks a dialect.
 
@@ -88,18 +91,31 @@ def require_dialect(
     - Weights, constant operands of convolutions and matrix products, have the dialect's type.
       Signed ones have zero point 0. Where the dialect is per channel they have one scale per
       channel, along the axis that :func:`weight_axes` says, and one scale else.
-    - Constant biases of operators with quantized weights are int32 with zero point 0 and the
-      product of the scales of input and weights as scale, or float constants, as the dialect says.
+    - Constant biases of operators with quantized input and weights are int32 with zero point 0 and
+      the product of their scales as scale, or float constants, as the dialect says.
     - No QuantizeLinear has a constant before it: constants are stored as integers.
     - Other constants (the operand of a Mul, say) have the type of activations, of weights, or,
       where biases are quantized, of a bias: that of a normalization is one.
+    - Activations named in ``wide``, those that share their scale, and constants that are combined
+      with them have 16 bits (uint16, int16 where the dialect is symmetric), and no others.
+
+    Args:
+        model: With all its data.
+        dialect: What it has to speak.
+        per_tensor_ops: Operators whose weights have one scale in any case.
+        wide: Names of activations of the float model.
 
     Raises:
         StepError: Names the first node that does not, and what was found.
     """
     if not any(node.op_type == QUANTIZE for node in model.graph.node):
         raise StepError("nothing in the model could be quantized", hint=WITHOUT_INT8)
-    _Proof(model, dialect, per_tensor_ops).run()
+    _Proof(model, dialect, per_tensor_ops, wide).run()
+
+
+def wide_type(dialect: Dialect) -> str:
+    """Return the type of activations that have 16 bits in a dialect."""
+    return "int16" if dialect.symmetric else "uint16"
 
 
 @dataclass
@@ -107,6 +123,7 @@ class _Proof:
     model: onnx.ModelProto
     dialect: Dialect
     per_tensor_ops: Collection[str]
+    wide: Collection[str]
     constants: dict[str, Array] = field(init=False)
     weights: dict[str, onnx.NodeProto] = field(init=False)
     """DequantizeLinear nodes of constants, by their output."""
@@ -114,6 +131,10 @@ class _Proof:
     """Constants, those of Constant nodes too."""
     sources: dict[str, onnx.NodeProto] = field(init=False)
     """All DequantizeLinear nodes, by their output."""
+    wide_parameters: set[str] = field(init=False)
+    """Zero points of activations that have 16 bits."""
+    beside_wide: set[str] = field(init=False)
+    """What operators read that read or write such activations."""
 
     def __post_init__(self) -> None:
         from onnx import numpy_helper
@@ -125,6 +146,21 @@ class _Proof:
         self.made = {n.output[0] for n in nodes if n.op_type == "Constant"} | set(self.constants)
         self.sources = {n.output[0]: n for n in nodes if n.op_type == DEQUANTIZE}
         self.weights = {k: n for k, n in self.sources.items() if n.input[0] in self.constants}
+        self.wide_parameters = {n.input[2] for n in self._conversions() if self._is_wide(n)}
+        values = {
+            name
+            for n in self._conversions()
+            if self.wide_parameters.intersection(n.input[2:3])
+            for name in (n.input[0], n.output[0])
+        }
+        self.beside_wide = {
+            name for n in nodes if values.intersection((*n.input, *n.output)) for name in n.input
+        }
+
+    def _is_wide(self, node: onnx.NodeProto) -> bool:
+        """Return whether a conversion is before or behind an activation with 16 bits."""
+        name = node.input[0] if node.op_type == QUANTIZE else node.output[0]
+        return name in self.wide and len(node.input) > 2
 
     def run(self) -> None:
         dims = {name: self.constants[n.input[0]].shape for name, n in self.weights.items()}
@@ -167,7 +203,9 @@ class _Proof:
         return scale, zero
 
     def _check_activation(self, node: onnx.NodeProto, zero: Array) -> None:
-        bad = zero.dtype != self.dialect.activations or (self.dialect.symmetric and zero.any())
+        is_wide = node.input[2] in self.wide_parameters
+        due = wide_type(self.dialect) if is_wide else self.dialect.activations
+        bad = zero.dtype != due or (self.dialect.symmetric and zero.any())
         if bad or zero.size != 1:
             raise _wrong(node, f"its zero point is {zero.dtype} {zero.ravel()[0]}")
 
@@ -192,13 +230,15 @@ class _Proof:
         types: set[str] = {self.dialect.activations, self.dialect.weights}
         if self.dialect.bias == "int32":
             types.add("int32")
+        if node.output[0] in self.beside_wide:
+            types.add(wide_type(self.dialect))
         if zero.dtype.name not in types:
             raise _wrong(node, f"its constant is {zero.dtype}")
         if zero.any() and (self.dialect.symmetric or zero.dtype == "int32"):
             raise _wrong(node, f"the zero point of its constant is {zero.ravel()[0]}")
 
     def _check_bias(self, product: onnx.NodeProto, bias: str) -> None:
-        if self.dialect.bias == "float32":
+        if self.dialect.bias == "float32" or product.input[0] not in self.sources:
             if bias not in self.constants:
                 raise _wrong(product, "its bias is quantized")
             return
@@ -208,8 +248,6 @@ class _Proof:
         scale, zero = self._parameters(node)
         if zero.dtype != "int32" or zero.any():
             raise _wrong(node, f"it is a bias with the zero point {zero.dtype} {zero.ravel()[0]}")
-        if product.input[0] not in self.sources:
-            raise _wrong(product, "its bias is quantized and its input is not")
         inputs = [self.constants[self.sources[name].input[1]] for name in product.input[:2]]
         due = np.float64(inputs[0]).ravel() * np.float64(inputs[1]).ravel()
         if not np.allclose(scale.ravel(), due, rtol=_SCALE_TOLERANCE, atol=0):

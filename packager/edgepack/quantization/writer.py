@@ -1,326 +1,507 @@
-"""Writing a QDQ model with onnxruntime's quantizer, from ranges that are known already."""
+"""Writing a QDQ model from ranges that are known already, in time linear in the number of nodes.
+
+Every tensor that becomes integers is spelt QuantizeLinear -> DequantizeLinear; constants are stored
+as integers behind a DequantizeLinear. :mod:`~edgepack.quantization.operators` says which tensors
+these are, :mod:`~edgepack.quantization.grid` what their scales are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.errors import StepError
+from edgepack.model.facts import default_opset
 from edgepack.profile import Dialect
-from edgepack.quantization.dialect import CHANNELED, attribute, weight_axes
-from edgepack.quantization.errors import quantizer_errors
+from edgepack.quantization.dialect import (
+    DEQUANTIZE,
+    QUANTIZE,
+    WITHOUT_INT8,
+    weight_axes,
+    wide_type,
+)
+from edgepack.quantization.grid import (
+    Grid,
+    bias_grid,
+    bias_integers,
+    constant_grid,
+    range_grid,
+    scaled_grid,
+    with_room_for,
+)
+from edgepack.quantization.operators import (
+    ConstantUse,
+    Options,
+    Tensors,
+    is_quantized,
+    place_integers,
+    read_tensors,
+    role_of,
+    settled_ranges,
+)
+from edgepack.quantization.preparing import (
+    STANDARD,
+    body_reads,
+    declared_types,
+    free_name,
+    inferred_types,
+    values_of,
+)
+from edgepack.quantization.preparing import quantizable as quantizable  # noqa: PLC0414
 
 if TYPE_CHECKING:
     import onnx
 
 Array = np.ndarray[Any, Any]
+
 _NO_RANGE = "the tensor {!r} has no known type or no finite range"
-_FLAT_BIAS = "its bias is no vector, which onnxruntime's quantizer takes alone"
+_FLAT_BIAS = "its bias is no vector, and integer kernels add one number per column"
+_LEAST_OPSET = 13
+"""The first with one scale per channel (onnx/docs/Changelog.md, QuantizeLinear)."""
+_OPSET_OF_16_BITS = 21
+"""The first whose QuantizeLinear has 16 bits (the same); onnxruntime's own has them at any."""
+_ONNXRUNTIME = "com.microsoft"
+# What onnxruntime's configuration for QNN (1.31.1, execution_providers/qnn/quant_config.py) asks
+# for: ranges at least this wide, and these scales and zero points of 16-bit outputs.
+_QNN_LEAST_SPAN = 1e-4
+_QNN_OUTPUTS = {
+    ("Sigmoid", "uint16"): (1 / 65536, 0),
+    ("Sigmoid", "int16"): (1 / 32768, 0),
+    ("Tanh", "uint16"): (1 / 32768, 32768),
+    ("Tanh", "int16"): (1 / 32768, 0),
+}
+
+
+def dequantized_name(tensor: str, model: onnx.ModelProto) -> str:
+    """Return the name that what a tensor became has in a QDQ model, if the tensor has a pair there.
+
+    A tensor X of the float model is X -> QuantizeLinear -> ``X_DequantizeLinear_Output``, which all
+    readers read. A model's output X keeps its name behind the pair: it is
+    ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair keeps its name, or is
+    gone where a Relu or Clip went into its integers. Where these stay, as they do in symmetric
+    dialects, what they alone read is cut off at the range of what they write.
+
+    Args:
+        tensor: Name in the float model.
+        model: The float model or the QDQ model: its inputs and outputs are looked at.
+    """
+    inputs = {value.name for value in model.graph.input}
+    if tensor not in inputs and any(value.name == tensor for value in model.graph.output):
+        return tensor
+    return f"{tensor}_DequantizeLinear_Output"
+
+
+def observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> frozenset[str]:
+    """Return the activations that can get a Q/DQ pair in any dialect: those that need a range.
+
+    Where no type is known, neither to the model nor to shape inference, a tensor is among them.
+
+    Args:
+        model: A float model, from :func:`quantizable` or not. It is not changed.
+        every_op: As in :class:`QdqWriter`.
+    """
+    tensors = read_tensors(model, inferred_types(model), ())
+    touched: set[str] = set()
+    for node in model.graph.node:
+        if is_quantized(node, every_op=every_op):
+            touched.update(_activations(node))
+    return frozenset(touched) & (tensors.floats | tensors.untyped)
 
 
 @dataclass(frozen=True)
 class QdqWriter:
     """Writes QDQ models of one dialect. Nothing is calibrated: the ranges are given.
 
-    The model is what :func:`quantizable` returned.
+    The model is what :func:`quantizable` returned; it is not changed. Names of tensors are kept:
+    see :func:`dequantized_name`. Every node of the main graph reads the dequantized value of a
+    tensor that has a pair. Bodies of If, Loop and Scan stay float: their nodes are no candidates,
+    they read tensors of the main graph as float, and constants that they share with it stay.
+
+    16-bit pairs below opset 21 are of the domain com.microsoft; in a model all of whose activations
+    have 16 bits, so is every QuantizeLinear and DequantizeLinear.
     """
 
     model: onnx.ModelProto
     ranges: Mapping[str, tuple[float, float]]
+    """Lowest and highest value of the activations, in their unit; finite."""
     dialect: Dialect
     per_tensor_ops: tuple[str, ...] = ()
     """Operators whose weights have one scale even where the dialect is per channel."""
     every_op: bool = False
-    """Quantize operators of every type with the options that onnxruntime gives for QNN, instead of
-    those types that onnxruntime's quantizer knows."""
+    """Quantize operators of every type, as onnxruntime does for QNN, instead of
+    :data:`~edgepack.quantization.operators.QUANTIZED_OPS`."""
+    weight_scales: Mapping[str, Array] = field(default_factory=dict)
+    """By name of a constant that is a weight: its scale, or scales along the axis that
+    :func:`~edgepack.quantization.dialect.weight_axes` says, float32. Its values are multiples of
+    them, and are exact as integers. A scale with which a bias would not fit int32 is not used."""
+    unpaired: frozenset[str] = frozenset()
+    """Activations that stay float though the rules would give them a pair. So does what all of
+    their values are moved to (by a Reshape, say), the input of a Relu or Clip that writes one and
+    alone reads it, and the constants that are combined with them. A part of their values (by a
+    Slice or Split) can have a pair."""
+    wide: frozenset[str] = frozenset()
+    """Activations that have 16 bits: uint16, and int16 in a symmetric dialect. They have a grid of
+    their own. What moves their values, and constants other than weights that are combined with
+    them, have 16 bits too. No integer kernel of an 8-bit dialect takes them: those operators
+    compute in float between conversions."""
 
     def candidates(self) -> frozenset[str]:
         """Return the names of the nodes that are quantized unless they are excluded."""
-        types = set(self._options(self.model)[0])
-        return frozenset(node.name for node in self.model.graph.node if node.op_type in types)
+        return frozenset(self.model.graph.node[index].name for index in self._candidates)
 
     def unusable(self) -> dict[str, str]:
-        """Return the candidates that the quantizer cannot take, each with the reason."""
-        candidates = self.candidates()
-        dims = {t.name: tuple(t.dims) for t in self.model.graph.initializer}
-        integers, endless = self._integers(), self._endless()
+        """Return the candidates that cannot be quantized, each with the reason."""
         found: dict[str, str] = {}
-        for node in self.model.graph.node:
-            if node.name not in candidates:
-                continue
-            for name in filter(None, (*node.input, *node.output)):
-                ranged = name in dims or name in self.ranges or name in integers
-                if name in endless or not ranged:
-                    found.setdefault(node.name, _NO_RANGE.format(name))
-            if node.op_type == "Gemm" and len(node.input) > 2:
-                bias = dims.get(node.input[2])
-                if bias is not None and len(bias) != 1:
-                    found.setdefault(node.name, _FLAT_BIAS)
+        for index in sorted(self._candidates):
+            node = self.model.graph.node[index]
+            unknown = next((name for name in _activations(node) if not self._is_known(name)), "")
+            endless = next((name for name in self._operands(node) if name in self._endless), "")
+            if unknown or endless:
+                found[node.name] = _NO_RANGE.format(unknown or endless)
+            elif node.op_type == "Gemm" and len(node.input) > 2:
+                bias = self._tensors.constants.get(node.input[2])
+                if bias is not None and len(bias.dims) != 1:
+                    found[node.name] = _FLAT_BIAS
         return found
 
     def write(self, excluded: Collection[str]) -> onnx.ModelProto:
         """Return the QDQ model; nodes named in ``excluded`` are left as they are.
 
         Raises:
-            StepError: onnxruntime's quantizer fails.
+            StepError: A tensor that gets a pair has no range, the opset is below 13, or a scale of
+                ``weight_scales`` does not fit its constant.
         """
-        import onnx
-        from onnxruntime.quantization import QuantFormat
-        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-        from onnxruntime.quantization.quantize import check_static_quant_arguments
-
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self.model)
-        _part_constants(copy, excluded, everywhere=self.dialect.activations == "int8")
-        activations, weights = self._types()
-        with quantizer_errors("quantizer"):
-            check_static_quant_arguments(QuantFormat.QDQ, activations, weights)
-            op_types, options = self._options(copy)
-            quantizer = QDQQuantizer(
-                copy,
-                per_channel=self.dialect.per_channel,
-                reduce_range=False,
-                weight_qType=weights,
-                activation_qType=activations,
-                tensors_range=self._tensors_data(),
-                nodes_to_quantize=[],
-                nodes_to_exclude=list(excluded),
-                op_types_to_quantize=op_types,
-                extra_options=options,
+        if default_opset(self.model) < _LEAST_OPSET:
+            raise StepError(
+                f"the model's opset is {default_opset(self.model)}, and scales per channel came"
+                f" with {_LEAST_OPSET}",
+                hint=f"export the model with opset {_LEAST_OPSET} or higher, or {WITHOUT_INT8}",
             )
-            quantizer.quantize_model()
-            quantizer.model.topological_sort()
-        written: onnx.ModelProto = quantizer.model.model
-        return written
+        nodes = self.model.graph.node
+        chosen = frozenset(k for k in self._candidates if nodes[k].name not in excluded)
+        return _Writing(self, self._tensors, chosen).run()
 
-    def _types(self) -> tuple[Any, Any]:
-        from onnxruntime.quantization import QuantType
+    @cached_property
+    def _candidates(self) -> frozenset[int]:
+        nodes = enumerate(self.model.graph.node)
+        return frozenset(k for k, node in nodes if is_quantized(node, every_op=self.every_op))
 
-        types = {
-            "uint8": QuantType.QUInt8,
-            "int8": QuantType.QInt8,
-            "uint16": QuantType.QUInt16,
-        }
-        return types[self.dialect.activations], types[self.dialect.weights]
+    @cached_property
+    def _tensors(self) -> Tensors:
+        return read_tensors(self.model, declared_types(self.model), self.ranges.keys())
 
-    def _options(self, model: onnx.ModelProto) -> tuple[list[str], dict[str, Any]]:
-        """Return the operator types to quantize, and the quantizer's extra options."""
-        from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
-
-        signed = self.dialect.weights == "int8"
-        options: dict[str, Any] = {
-            "ActivationSymmetric": self.dialect.symmetric,
-            "WeightSymmetric": signed,
-            "QuantizeBias": self.dialect.bias == "int32",
-        }
-        op_types = sorted({*QLinearOpsRegistry, *QDQRegistry})
-        if self.every_op:
-            op_types, for_qnn = self._qnn_options(model)
-            options = {**for_qnn, **options}
-        overrides = dict(options.get("TensorQuantOverrides", {}))
-        if self.dialect.per_channel:
-            # A lone override without an axis is how the quantizer is told one scale for all.
-            for name in self._one_scale(model):
-                overrides.setdefault(name, [{"symmetric": signed}])
-        return op_types, {**options, "TensorQuantOverrides": overrides}
-
-    def _qnn_options(self, model: onnx.ModelProto) -> tuple[list[str], dict[str, Any]]:
-        from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
-
-        activations, weights = self._types()
-        config = get_qnn_qdq_config(
-            model,
-            None,
-            activation_type=activations,
-            weight_type=weights,
-            per_channel=self.dialect.per_channel,
-            activation_symmetric=self.dialect.symmetric,
-            weight_symmetric=self.dialect.weights == "int8",
-        )
-        return sorted(config.op_types_to_quantize), config.extra_options
-
-    def _one_scale(self, model: onnx.ModelProto) -> list[str]:
-        from onnx import TensorProto
-
-        dims = {
-            tensor.name: tuple(tensor.dims)
-            for tensor in model.graph.initializer
-            if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16)
-        }
-        axes = weight_axes(model.graph.node, dims, self.per_tensor_ops)
-        return sorted(name for name, axis in axes.items() if axis is None)
-
-    def _element_types(self) -> dict[str, int]:
-        graph = self.model.graph
-        return {
-            value.name: value.type.tensor_type.elem_type
-            for value in (*graph.value_info, *graph.input, *graph.output)
-            if value.type.HasField("tensor_type")
-        }
-
-    def _integers(self) -> set[str]:
-        """Return the tensors of which it is known that they are not float."""
-        from onnx import TensorProto
-
-        floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UNDEFINED)
-        return {name for name, kind in self._element_types().items() if kind not in floats}
-
-    def _endless(self) -> set[str]:
-        """Return the constants whose range no float32 scale can express; masks hold infinity."""
+    @cached_property
+    def _endless(self) -> frozenset[str]:
+        """Names of constants whose range no float32 scale can express; masks hold infinity."""
         found = set()
-        for tensor in self.model.graph.initializer:
-            values = _values(tensor)
-            if values.dtype.kind == "f" and values.size:
+        for name in filter(self._tensors.is_constant, self._tensors.constants):
+            values = values_of(self._tensors.constants[name])
+            if values.size:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    span = np.float32(values.max()) - np.float32(values.min())
+                    span = values.max() - values.min()
                 if not np.isfinite(span):
-                    found.add(tensor.name)
-        return found
+                    found.add(name)
+        return frozenset(found)
 
-    def _tensors_data(self) -> Any:  # noqa: ANN401  (onnxruntime has no types)
-        from onnx import TensorProto
-        from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
+    def _is_known(self, name: str) -> bool:
+        """Return whether a tensor has a range, or needs none: it is no float32 one."""
+        of_other_type = name not in self._tensors.floats and name not in self._tensors.untyped
+        return name in self._tensors.constants or name in self.ranges or of_other_type
 
-        half = {name for name, k in self._element_types().items() if k == TensorProto.FLOAT16}
-        data = {}
-        constants = {tensor.name for tensor in self.model.graph.initializer}
-        for name, limits in self.ranges.items():
-            if name in constants:
-                continue
-            low, high = np.asarray(limits, np.float16 if name in half else np.float32)
-            data[name] = TensorData(lowest=np.asarray(low), highest=np.asarray(high))
-        return TensorsData(CalibrationMethod.MinMax, data)
-
-
-def quantizable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inferred shapes, mended where onnxruntime's quantizer stumbles.
-
-    - Constant nodes are initializers: the quantizer takes other constants for activations.
-    - Every node has a name of its own: the quantizer tells nodes apart by name, and gives nodes
-      without one that share a bias the wrong scale.
-    - A Gemm's factors alpha and beta are multiplied into its constants, without which it is not
-      fused, and its constant bias is a vector with one value per column, without which the
-      quantizer fails (both measured with onnxruntime 1.31.1, 2026-11-21).
-
-    What is computed stays the same, but for the rounding of those products.
-    """
-    from onnxruntime.quantization.quant_utils import save_and_reload_model_with_shape_infer
-
-    with quantizer_errors("shape inference"):
-        copy: onnx.ModelProto = save_and_reload_model_with_shape_infer(model)
-    _store_constants(copy)
-    _name_nodes(copy)
-    constants = {tensor.name: tensor for tensor in copy.graph.initializer}
-    for node in copy.graph.node:
-        if node.op_type == "Gemm" and node.domain in ("", "ai.onnx"):
-            _plain_gemm(copy, node, constants)
-    return copy
-
-
-def _part_constants(model: onnx.ModelProto, excluded: Collection[str], *, everywhere: bool) -> None:
-    """Give excluded nodes, and each node with weights, copies of the constants they share.
-
-    The quantizer replaces a constant for all its readers; excluded ones would then compute in float
-    with quantized weights. And onnxruntime 1.31.1 does not load a model in which two operators
-    share an int8 constant where ``session.x64quantprecision`` is set, as it is on x86-64 without
-    VNNI ("Attempt to replace the existing tensor", measured 2026-11-21).
-
-    Args:
-        model: Changed in place.
-        excluded: Names of the nodes that stay float.
-        everywhere: Whether the constants of all other nodes become int8, not only weights.
-    """
-    weighted = (*CHANNELED, "LayerNormalization", "InstanceNormalization", "BatchNormalization")
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    taken: dict[str, str] = {}
-    """By constant: the suffix that its first reader would get, who keeps it."""
-    for node in model.graph.node:
-        own = f"/{node.name}" if everywhere or node.op_type in weighted else "/shared"
-        own = "/float" if node.name in excluded else own
+    def _operands(self, node: onnx.NodeProto) -> Iterator[str]:
         for place, name in enumerate(node.input):
-            if name not in constants or taken.setdefault(name, own) == own:
-                continue
-            node.input[place] = f"{name}{own}"
-            if node.input[place] not in constants:
-                constants[node.input[place]] = model.graph.initializer.add()
-                constants[node.input[place]].CopyFrom(constants[name])
-                constants[node.input[place]].name = node.input[place]
+            if role_of(node, place) != "plain":
+                yield name
 
 
-def _store_constants(model: onnx.ModelProto) -> None:
-    import onnx
+def _activations(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the tensors of a node that can get a pair; constants may be among them."""
+    for place, name in enumerate(node.input):
+        if name and role_of(node, place) in ("data", "weight"):
+            yield name
+    yield from filter(None, node.output)
 
-    outputs = {value.name for value in model.graph.output}
-    kept = []
-    for node in model.graph.node:
-        value = node.attribute[0] if node.op_type == "Constant" and node.attribute else None
-        if value is None or value.type != onnx.AttributeProto.TENSOR or node.output[0] in outputs:
-            kept.append(node)
+
+class _Writing:
+    """One QDQ model in the making."""
+
+    def __init__(self, settings: QdqWriter, tensors: Tensors, chosen: frozenset[int]) -> None:
+        import onnx
+
+        self._settings = settings
+        self._dialect = settings.dialect
+        self._tensors = tensors
+        self._nodes = list(settings.model.graph.node)
+        self._span = _QNN_LEAST_SPAN if settings.every_op else 0.0
+        self._ranges = settled_ranges(self._nodes, chosen, tensors, settings.ranges)
+        self._grids: dict[str, Grid] = {}
+        """By activation with a grid of its own, or stem of a constant."""
+        if settings.every_op:
+            self._grids.update(self._qnn_grids(chosen))
+        self._opset = default_opset(settings.model)
+        self._place = place_integers(self._nodes, tensors, self._options(chosen), self._own_grid)
+        self._written = onnx.ModelProto()
+        self._graph = self._written.graph
+        self._taken = set(tensors.names)
+        self._named: dict[str, str] = {}
+        self._stored: set[str] = set()
+
+    def run(self) -> onnx.ModelProto:
+        """Return the model: pairs behind what they are of, constants before their first reader."""
+        source = self._settings.model
+        _copy_fields(source, self._written, without=("graph",))
+        _copy_fields(source.graph, self._graph, without=("node", "initializer", "value_info"))
+        for value in source.graph.input:
+            self._add_pair(value.name)
+        for index, node in enumerate(self._nodes):
+            if index not in self._place.removed:
+                self._add_node(index, node)
+        self._keep_constants()
+        self._keep_types()
+        self._import_domain()
+        return self._written
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    def _options(self, chosen: frozenset[int]) -> Options:
+        return Options(
+            chosen=chosen,
+            merges=not self._dialect.symmetric,
+            # onnxruntime 1.31.1 does not load a model in which two operators share an int8 constant
+            # where session.x64quantprecision is set, as it is on x86-64 without VNNI ("Attempt to
+            # replace the existing tensor", measured 2026-11-21).
+            shares_constants=self._dialect.activations != "int8",
+            biases=self._dialect.bias == "int32",
+            unpaired=self._settings.unpaired,
+            wide=self._settings.wide,
+        )
+
+    def _type_of(self, *, is_wide: bool) -> str:
+        if not is_wide or self._dialect.activations == "uint16":
+            return self._dialect.activations
+        return wide_type(self._dialect)
+
+    def _own_grid(self, name: str) -> Grid:
+        """Return the grid of an activation that has one of its own.
+
+        Raises:
+            StepError: It has no range.
+        """
+        if name not in self._grids:
+            if name not in self._ranges:
+                raise StepError(
+                    f"the tensor {name!r} is to be quantized and has no range",
+                    hint="this is a fault in edgepack: please report it with the model",
+                )
+            low, high = (np.asarray(end, np.float32) for end in self._ranges[name])
+            kind = self._type_of(is_wide=name in self._settings.wide)
+            symmetric = self._dialect.symmetric
+            self._grids[name] = range_grid(
+                low, high, kind, symmetric=symmetric, least_span=self._span
+            )
+        return self._grids[name]
+
+    def _qnn_grids(self, chosen: frozenset[int]) -> Iterator[tuple[str, Grid]]:
+        for index in chosen:
+            node = self._nodes[index]
+            kind = self._type_of(is_wide=node.output[0] in self._settings.wide)
+            if node.domain in STANDARD and (node.op_type, kind) in _QNN_OUTPUTS:
+                scale, zero = _QNN_OUTPUTS[node.op_type, kind]
+                yield node.output[0], Grid(np.asarray(scale, np.float32), np.asarray(zero, kind))
+
+    def _grid_at(self, index: int, place: int) -> Grid:
+        """Return the grid of a node's input that is integer."""
+        use = self._place.constants.get((index, place))
+        if use:
+            return self._grids[use.stem]
+        return self._grid_of(self._place.pairs[self._nodes[index].input[place]])
+
+    def _grid_of(self, source: str) -> Grid:
+        return self._grids[source] if source in self._grids else self._own_grid(source)
+
+    # --- constants ----------------------------------------------------------------------------
+
+    def _constant(self, index: int, place: int, use: ConstantUse) -> str:
+        """Store a constant as integers, unless it is, and return the name of what readers read."""
+        output = self._name(f"{use.stem}_DequantizeLinear_Output")
+        if use.stem in self._stored:
+            return output
+        self._stored.add(use.stem)
+        name = self._nodes[index].input[place]
+        values = values_of(self._tensors.constants[name])
+        parameters = use.stem
+        if use.role == "bias":
+            grid = bias_grid(self._grid_at(index, 0), self._grid_at(index, 1))
+            integers = bias_integers(values, grid)
+            parameters = f"{use.stem}_quantized"
+        else:
+            is_weight = use.role == "weight"
+            grid = (
+                self._weight_grid(index, name, values)
+                if is_weight
+                else self._operand_grid(values, use)
+            )
+            integers = grid.integers(values)
+        self._grids[use.stem] = grid
+        stored = self._store(f"{use.stem}_quantized", integers)
+        self._convert(DEQUANTIZE, use.stem, stored, output, grid, parameters)
+        return output
+
+    def _operand_grid(self, values: Array, use: ConstantUse) -> Grid:
+        kind = self._type_of(is_wide=use.is_wide)
+        return constant_grid(values, kind, symmetric=self._dialect.symmetric, least_span=self._span)
+
+    def _weight_grid(self, index: int, name: str, values: Array) -> Grid:
+        """Return the grid of a weight.
+
+        Raises:
+            StepError: It is given, and does not fit.
+        """
+        node, kind = self._nodes[index], self._dialect.weights
+        axis = None
+        if self._dialect.per_channel:
+            dims = {name: values.shape}
+            axis = weight_axes([node], dims, self._settings.per_tensor_ops).get(name)
+        # Integer kernels want one zero point in all channels, which only symmetric ones have.
+        symmetric = kind == "int8" or axis is not None
+        given = self._settings.weight_scales.get(name)
+        if given is not None:
+            _require_fit(name, given, 1 if axis is None else values.shape[axis])
+            grid = scaled_grid(values, given, kind, symmetric=symmetric, axis=axis)
+        else:
+            span = self._span
+            grid = constant_grid(values, kind, symmetric=symmetric, axis=axis, least_span=span)
+        bias = self._place.constants.get((index, 2))
+        if kind == "int8" and bias and bias.role == "bias":
+            floats = values_of(self._tensors.constants[node.input[2]])
+            return with_room_for(floats, self._grid_at(index, 0), grid)
+        return grid
+
+    # --- the graph ----------------------------------------------------------------------------
+
+    def _add_node(self, index: int, node: onnx.NodeProto) -> None:
+        inputs = [self._read(index, place, name) for place, name in enumerate(node.input)]
+        outputs = [self._made(name) for name in node.output]
+        copy = self._graph.node.add()
+        copy.CopyFrom(node)
+        copy.input[:] = inputs
+        copy.output[:] = [self._before_pair(name) for name in outputs]
+        for name in outputs:
+            self._add_pair(name)
+
+    def _read(self, index: int, place: int, name: str) -> str:
+        use = self._place.constants.get((index, place))
+        if use:
+            return self._constant(index, place, use)
+        return self._behind_pair(name) if name in self._place.pairs else name
+
+    def _made(self, name: str) -> str:
+        """Return what an output is called where it goes through removed nodes."""
+        while name in self._place.merged:
+            name = self._place.merged[name]
+        return name
+
+    def _is_kept(self, name: str) -> bool:
+        """Return whether a tensor has to keep its name behind its pair."""
+        return name in self._tensors.outputs and name not in self._tensors.inputs
+
+    def _before_pair(self, name: str) -> str:
+        paired = name in self._place.pairs and self._is_kept(name)
+        return self._name(f"{name}_QuantizeLinear_Input") if paired else name
+
+    def _behind_pair(self, name: str) -> str:
+        return name if self._is_kept(name) else self._name(f"{name}_DequantizeLinear_Output")
+
+    def _add_pair(self, name: str) -> None:
+        if name not in self._place.pairs:
+            return
+        source = self._place.pairs[name]
+        grid = self._grid_of(source)
+        integers = self._name(f"{name}_QuantizeLinear_Output")
+        self._convert(QUANTIZE, name, self._before_pair(name), integers, grid, source)
+        self._convert(DEQUANTIZE, name, integers, self._behind_pair(name), grid, source)
+
+    def _convert(
+        self, op: str, stem: str, before: str, behind: str, grid: Grid, parameters: str
+    ) -> None:
+        """Add a QuantizeLinear or DequantizeLinear."""
+        node = self._graph.node.add()
+        node.op_type, node.name = op, f"{stem}_{op}"
+        node.domain = self._domain_of(grid)
+        node.input.append(before)
+        node.input.append(self._store(f"{parameters}_scale", grid.scale))
+        node.input.append(self._store(f"{parameters}_zero_point", grid.zero_point))
+        node.output.append(behind)
+        if grid.axis is not None:
+            node.attribute.add(name="axis", type=2, i=grid.axis)
+
+    def _domain_of(self, grid: Grid) -> str:
+        all_wide = self._dialect.activations == "uint16"
+        needs = all_wide or grid.zero_point.dtype.itemsize == 2
+        return _ONNXRUNTIME if needs and self._opset < _OPSET_OF_16_BITS else ""
+
+    def _store(self, wanted: str, values: Array) -> str:
+        """Add an initializer, unless it is there, and return its name."""
+        import onnx
+
+        new = wanted not in self._named
+        name = self._name(wanted)
+        if new:
+            tensor = self._graph.initializer.add()
+            tensor.name = name
+            tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
+            tensor.dims.extend(values.shape)
+            tensor.raw_data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+        return name
+
+    def _name(self, wanted: str) -> str:
+        """Return a name that the float model does not use, the same for the same wish."""
+        if wanted not in self._named:
+            self._named[wanted] = free_name(wanted, self._taken)
+        return self._named[wanted]
+
+    def _keep_constants(self) -> None:
+        """Add the float constants that are still read."""
+        read = set(self._tensors.outputs)
+        for node in self._graph.node:
+            read.update(node.input)
+            read.update(body_reads(node))
+        for tensor in self._settings.model.graph.initializer:
+            if tensor.name in read:
+                self._graph.initializer.add().CopyFrom(tensor)
+
+    def _keep_types(self) -> None:
+        """Add the types of the tensors that are still there."""
+        there = {name for node in self._graph.node for name in node.output}
+        kept = (v for v in self._settings.model.graph.value_info if v.name in there)
+        self._graph.value_info.extend(kept)
+
+    def _import_domain(self) -> None:
+        known = any(entry.domain == _ONNXRUNTIME for entry in self._written.opset_import)
+        used = any(node.domain == _ONNXRUNTIME for node in self._graph.node)
+        if used and not known:
+            self._written.opset_import.add(domain=_ONNXRUNTIME, version=1)
+
+
+def _require_fit(name: str, scales: Array, channels: int) -> None:
+    if np.size(scales) != channels or not (np.isfinite(scales).all() and np.all(scales > 0)):
+        raise StepError(
+            f"the weight {name!r} was given {np.size(scales)} scales for {channels} channels, or"
+            " one that is not positive",
+            hint="this is a fault in edgepack: please report it with the model",
+        )
+
+
+def _copy_fields(source: Any, target: Any, without: Collection[str]) -> None:  # noqa: ANN401
+    """Copy the fields of a protobuf message but those left out, which would cost memory."""
+    for field_of, value in source.ListFields():
+        if field_of.name in without:
             continue
-        model.graph.initializer.add().CopyFrom(value.t)
-        model.graph.initializer[-1].name = node.output[0]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-
-
-def _name_nodes(model: onnx.ModelProto) -> None:
-    taken = {node.name for node in model.graph.node}
-    seen: set[str] = set()
-    for index, node in enumerate(model.graph.node):
-        if not node.name or node.name in seen:
-            node.name = _free_name(f"{node.name or node.op_type}_{index}", taken)
-        seen.add(node.name)
-
-
-def _free_name(stem: str, taken: set[str]) -> str:
-    name, count = stem, 0
-    while name in taken:
-        count += 1
-        name = f"{stem}_{count}"
-    taken.add(name)
-    return name
-
-
-def _plain_gemm(
-    model: onnx.ModelProto, node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
-) -> None:
-    """Rewrite one Gemm; its new constants are its own, those it shared stay as they are."""
-    alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
-    if node.input[1] not in constants:
-        return
-    weights = _values(constants[node.input[1]])
-    bias = constants.get(node.input[2]) if len(node.input) > 2 else None
-    if alpha != 1.0:
-        scaled = weights * weights.dtype.type(alpha)
-        node.input[1] = _add(model, f"{node.input[1]}/{node.name}", scaled)
-        _drop(node, "alpha")
-    if bias is None:
-        return
-    values = _values(bias)
-    columns = weights.shape[0] if attribute(node, "transB", 0) else weights.shape[1]
-    vector = values.size in (1, columns) and values.shape[:-1] in ((), (1,))
-    if vector and (values.shape != (columns,) or beta != 1.0):
-        flat = np.broadcast_to(values.ravel() * values.dtype.type(beta), (columns,))
-        node.input[2] = _add(model, f"{bias.name}/{node.name}", flat)
-        _drop(node, "beta")
-
-
-def _values(tensor: onnx.TensorProto) -> Array:
-    from onnx import numpy_helper
-
-    return np.asarray(numpy_helper.to_array(tensor))
-
-
-def _add(model: onnx.ModelProto, name: str, values: Array) -> str:
-    from onnx import numpy_helper
-
-    model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
-    return name
-
-
-def _drop(node: onnx.NodeProto, name: str) -> None:
-    kept = [entry for entry in node.attribute if entry.name != name]
-    del node.attribute[:]
-    node.attribute.extend(kept)
+        if hasattr(value, "MergeFrom"):
+            getattr(target, field_of.name).MergeFrom(value)
+        else:
+            setattr(target, field_of.name, value)

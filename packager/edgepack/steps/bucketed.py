@@ -64,6 +64,7 @@ _SAME_DB: Mapping[Recipe, float] = {
     "fp16": 40.0,
     "int8-static": 30.0,
     "int8-dynamic": 20.0,
+    "int4-weight": 20.0,
 }
 _NOT_INDIFFERENT = (
     "give an input that masks what is padded (inputs: {NAME: {mask: DIM}}), a value that changes"

@@ -30,6 +30,7 @@ from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.comparing import probe_inputs
+from edgepack.steps.embeddings import require_close_embeddings
 from edgepack.steps.fp32 import require_ir
 from edgepack.steps.half import (
     SUFFIX,
@@ -140,7 +141,8 @@ class Fp16:
         """Prove that the file is the same network in float16.
 
         It loads, its inputs and outputs are those of the model, float16 constants are the model's
-        rounded and not clamped, there are float16 nodes, and its outputs are numbers.
+        rounded and not clamped, there are float16 nodes, its outputs are numbers, and its
+        embeddings are near the model's.
 
         Raises:
             StepError: One of these is not so.
@@ -153,6 +155,7 @@ class Fp16:
         old, new = make_session(inputs["model"] / MODEL), make_session(out / MODEL)
         for feed in probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), _PROBES):
             require_finite(run_session(new, feed), run_session(old, feed))
+        require_close_embeddings(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
 
 
 def _notes(

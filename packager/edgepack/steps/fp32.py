@@ -1,4 +1,4 @@
-"""The ``fp32`` recipe: numbers stay as they are."""
+"""The ``fp32`` recipe: numbers stay as they are, also those of a model quantized already."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from edgepack.errors import StepError
 from edgepack.model.ir import lower_ir
+from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import MODEL, Inputs, Notes
@@ -32,14 +33,17 @@ class Fp32:
         Raises:
             ModelError: A weight has a type that the target's IR version does not have.
         """
-        if read_structure(inputs["model"] / MODEL).ir_version > self.max_ir:
+        structure = read_structure(inputs["model"] / MODEL)
+        quantization = quantization_of(structure)
+        kept = f"numbers kept: it is {quantization.state}" if quantization else "numbers kept"
+        if structure.ir_version > self.max_ir:
             model = read_model(inputs["model"] / MODEL)
             done = lower_ir(model, self.max_ir)
             write_model(model, out / MODEL)
-            return Notes(f"numbers kept; {done}")
+            return Notes(f"{kept}; {done}")
         for file in inputs["model"].glob(f"{MODEL}*"):
             shutil.copyfile(file, out / file.name)
-        return Notes("numbers kept")
+        return Notes(kept)
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that the file loads and that its IR version is one the target knows.

@@ -4,40 +4,84 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from edgepack.accuracy import SIMILAR_RANGE
+from edgepack.calibration.statistics import read_statistics
 from edgepack.data import SampleSet
 from edgepack.errors import StepError
-from edgepack.model.fusion import FloatNode, FusionCoverage, fusion_coverage, is_product
-from edgepack.model.graph import Graph, read_graph
+from edgepack.model.fusion import fusion_coverage
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import make_session, run_session
+from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.profile import Dialect
+from edgepack.project import Limits, PythonMetric
+from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut, split_samples
 from edgepack.quantization.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
-from edgepack.quantization.writer import QdqWriter, quantizable
+from edgepack.quantization.improving import Improving, as_tried
+from edgepack.quantization.making import (
+    JudgingMaker,
+    QdqMaker,
+    QdqSettings,
+    Written,
+    has_products,
+    runs_integers,
+)
+from edgepack.quantization.mixed_width import wide_names
+from edgepack.quantization.search import Measured, Scheme, Search, Tried, describe
+from edgepack.quantization.spread import spread_tensors
+from edgepack.quantization.writer import quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.calibration import STATISTICS
+from edgepack.steps.embeddings import require_close_embeddings
+from edgepack.steps.evaluation import Judge, hook_metric
 from edgepack.steps.fp32 import require_ir
-from edgepack.steps.ranges import read_ranges
 
-_LONE = "it lies among float operators, and converting for it costs more than it saves"
-_ROUNDS = 4
+if TYPE_CHECKING:
+    import onnx
+
+EXACT = "exact.onnx"
+"""The float model of which the int8 model is an image, where it is not the one that was given: the
+same outputs, and channels inside of another scale."""
+
+Array = np.ndarray[Any, Any]
+
 _SHOWN = 3
-# Operators that onnxruntime's CPU provider has no integer kernel for (1.31.1: the optimized graphs
-# of one-node QDQ models keep them float, 2026-11-21).
-_WITHOUT_KERNEL = ("ConvTranspose", "LayerNormalization", "InstanceNormalization")
+# With 256 times as many steps, ranges may differ as much more before the smaller one is lost.
+_SIMILAR_RANGE = {
+    "uint8": SIMILAR_RANGE,
+    "int8": SIMILAR_RANGE,
+    "uint16": 256 * SIMILAR_RANGE,
+}
+
+
+@dataclass(frozen=True)
+class LimitSearch:
+    """What a model is searched for: a limit, and the metric that it is about."""
+
+    limits: Limits
+    metric: str | PythonMetric | None
+    interpreter: str | None
+    wide: bool = False
+    """Whether the provider takes operators of 16 bits beside those of 8."""
 
 
 @dataclass(frozen=True)
 class Int8Static:
     """Activations and weights in small integers, as one execution provider wants them.
 
-    Inputs: ``model``; ``ranges``; ``samples``, for the proof.
+    Inputs: ``model``; ``statistics``; ``samples``, to judge by and for the proof. With a ``search``
+    also what :class:`~edgepack.steps.evaluation.Evaluation` takes: ``reference``; ``evaluation``,
+    its samples; ``project`` where the metric is a hook.
+
+    Without samples the model is written as the ranges say. With them, weights and ranges are made
+    better as far as held-out samples prove it, outputs that are noise are repaired or refused, and
+    a limit is searched for, in that order: see :mod:`edgepack.quantization.search`.
 
     For a CPU, what onnxruntime's optimizer would leave as float between integers is not quantized
     in the first place, and a model of which no convolution or matrix product would run as integers
@@ -45,8 +89,7 @@ class Int8Static:
     """
 
     name: ClassVar[str] = "int8-static"
-    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
-    cacheable = True
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
     dialect: Dialect
     max_ir: int
     cpu: Literal["x86-64", "aarch64"] | None = None
@@ -55,127 +98,145 @@ class Int8Static:
     """Operators whose weights have one scale even where the dialect is per channel."""
     every_op: bool = False
     """Quantize operators of every type, as onnxruntime advises for QNN."""
+    processor: str = ""
+    """The kind of processor that judges: its kernels decide what is kept."""
+    scores_output: str | None = None
+    """The output that may hold class scores."""
+    search: LimitSearch | None = None
+    """None without a limit."""
+
+    @property
+    def cacheable(self) -> bool:
+        """A user's own metric may change without anything here knowing."""
+        return self.search is None or not isinstance(self.search.metric, PythonMetric)
 
     def check(self, inputs: Inputs) -> None:
         """Accept any model that ranges could be found for."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
-        """Write ``model.onnx``.
+        """Write ``model.onnx``, and ``exact.onnx`` where channels were scaled or used anew.
 
         Raises:
-            StepError: onnxruntime's quantizer fails or finds nothing to quantize, or the CPU would
-                run all of it as float.
+            StepError: Nothing can be quantized, the CPU would run all of it as float, or the
+                outputs are noise and stay so.
+        """
+        with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
+            maker = QdqMaker(self._settings, Path(scratch))
+            first = self._first(inputs, maker)
+            search = self._search(inputs, maker, first) if "samples" in inputs else None
+            best = search.best if search else first
+            for file in best.path.parent.glob(f"{MODEL}*"):
+                shutil.move(file, out / file.name)
+        if best.scheme.exact is not first.scheme.exact:
+            write_model(best.scheme.exact, out / EXACT)
+        tried = search.tried if search else ()
+        pairs = _quantized_tensors(out / MODEL)
+        fused = fusion_coverage(out / MODEL, self.cpu).facts() if self.cpu else {}
+        facts = {
+            "quantized_tensors": pairs,
+            "left_float": dict(best.scheme.left),
+            "unpaired": sorted(best.scheme.unpaired),
+            "tried": [each.facts() for each in tried],
+        }
+        return Notes(
+            f"{self.dialect.activations} activations, {self.dialect.weights} weights:"
+            f" {pairs} tensors quantized{_listed(best.scheme.left)}{_summary(tried, inputs)}",
+            {**facts, **fused},
+        )
+
+    @property
+    def _settings(self) -> QdqSettings:
+        return QdqSettings(self.dialect, self.per_tensor_ops, self.every_op, self.cpu)
+
+    def _first(self, inputs: Inputs, maker: QdqMaker) -> Written:
+        """Write the model as the ranges say, weights rounded to the nearest.
+
+        Raises:
+            StepError: Nothing can be quantized, or the CPU would run all of it as float.
         """
         model = read_model(inputs["model"] / MODEL)
         lower_ir(model, self.max_ir)
-        writer = QdqWriter(
-            quantizable(model),
-            read_ranges(inputs["ranges"]),
-            self.dialect,
-            self.per_tensor_ops,
-            self.every_op,
-        )
-        left = writer.unusable()
-        write_model(writer.write(left), out / MODEL)
-        if not _quantized_tensors(out / MODEL):
+        model = quantizable(model)
+        statistics = read_statistics(inputs["statistics"] / STATISTICS)
+        ranges = {name: (found.low, found.high) for name, found in statistics.items()}
+        spread = spread_tensors(model, statistics, _SIMILAR_RANGE[self.dialect.activations])
+        scheme = Scheme(model, model, ranges, unpaired=frozenset(spread))
+        left = self._settings.writer(scheme).unusable()
+        written = maker.write(replace(scheme, left=left))
+        if not _quantized_tensors(written.path) and len(written.scheme.left) == len(left):
             raise StepError("nothing in the model could be quantized", hint=WITHOUT_INT8)
-        fused = _FitToCpu(writer, self.cpu, out / MODEL, left).run() if self.cpu else None
-        pairs = _quantized_tensors(out / MODEL)
-        return Notes(
-            f"{self.dialect.activations} activations, {self.dialect.weights} weights:"
-            f" {pairs} tensors quantized" + _listed(left),
-            {"quantized_tensors": pairs, "left_float": left, **(fused.facts() if fused else {})},
-        )
+        if self.cpu and not runs_integers(written.coverage, model):
+            raise _all_float(self.cpu, model, written.scheme.left)
+        return written
+
+    def _search(self, inputs: Inputs, maker: QdqMaker, first: Written) -> Search:
+        """Make the first model better as far as held-out samples and the limit want it.
+
+        Raises:
+            StepError: The outputs are noise.
+            SamplesError: The metric does not fit the outputs.
+        """
+        samples = SampleSet.read(inputs["samples"])
+        split = split_samples(len(samples))
+        reference = FloatOutputs(inputs["model"] / MODEL, Chosen(samples, split.held_out))
+        statistics = read_statistics(inputs["statistics"] / STATISTICS)
+        held_out = HeldOut(reference, self.scores_output)
+        fitted_to = Chosen(samples, split.fitted)
+        improving = Improving(self._settings, statistics, fitted_to, held_out)
+        judging = JudgingMaker(maker, held_out, improving.fitted)
+        search = Search(judging, judging.judged(first))
+        candidates = improving.chosen_activations(first.scheme)
+        search.tried += as_tried(candidates)
+        search.improve(improving.methods(candidates))
+        search.require_signal()
+        if self.search is not None:
+            judging.metric = self._metric(inputs)
+            search.meet(self.search.limits, wide=self.search.wide)
+        return search
+
+    def _metric(self, inputs: Inputs) -> Callable[[Path], Measured]:
+        """Return what measures a model as the evaluation step will."""
+        if self.search is None:
+            raise TypeError("only a search has a metric")
+        metric, interpreter = self.search.metric, self.search.interpreter
+        samples = SampleSet.read(inputs["evaluation"])
+        everything = Chosen(samples, tuple(range(len(samples))))
+        reference = FloatOutputs(inputs["reference"] / MODEL, everything)
+        hooked = isinstance(metric, PythonMetric)
+
+        def call(outputs: list[Arrays], labels: Array | None) -> float:
+            if not isinstance(metric, PythonMetric):
+                raise TypeError("only a Python metric has a hook")
+            return hook_metric(metric.python, outputs, labels, inputs["project"], interpreter)
+
+        def measured(model: Path) -> Measured:
+            session = make_session(model)
+            judge = Judge(samples.labels, self.scores_output, keep_outputs=hooked)
+            for feed, expected in zip(samples, reference, strict=True):
+                judge.add(expected, run_session(session, feed))
+            found = judge.result(metric, call)
+            return Measured(found["metric"], found["drop"], found["worst"]["sqnr_db"])
+
+        return measured
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove the dialect on the file, that it gives finite numbers, and that the CPU fuses it.
 
         Raises:
-            StepError: Nothing was quantized, something was written in another dialect, or nothing
-                fuses.
+            StepError: Nothing was quantized, something was written in another dialect, nothing
+                fuses, or an embedding is far from the float model's.
         """
         require_ir(out / MODEL, self.max_ir)
-        require_dialect(read_model(out / MODEL), self.dialect, self.per_tensor_ops)
+        model = read_model(out / MODEL)
+        wide = wide_names(model) if self.search is not None and self.search.wide else ()
+        require_dialect(model, self.dialect, self.per_tensor_ops, wide)
         session = make_session(out / MODEL)
         _require_finite(run_session(session, SampleSet.read(inputs["samples"]).inputs(0)))
+        require_close_embeddings(inputs["model"] / MODEL, out / MODEL, inputs["samples"])
         if self.cpu:
-            source = read_graph(read_model(inputs["model"] / MODEL))
-            _require_integers(fusion_coverage(out / MODEL, self.cpu), source, self.cpu, {})
-
-
-@dataclass
-class _FitToCpu:
-    """Leaves float what onnxruntime's optimizer would leave float, without useless conversions."""
-
-    writer: QdqWriter
-    cpu: Literal["x86-64", "aarch64"]
-    path: Path
-    left: dict[str, str]
-    """Nodes that are not quantized, with the reason; what is found is added."""
-
-    def run(self) -> FusionCoverage:
-        """Write the model again until it fits; return what the optimizer makes of it.
-
-        Raises:
-            StepError: Nothing worthwhile would run as integers.
-        """
-        found = fusion_coverage(self.path, self.cpu)
-        for _ in range(_ROUNDS):
-            islands = self._float(found, products=True)
-            if not islands:
-                break
-            self.left.update(islands)
-            found = self._written(self.left, self.path)
-        found = self._without_others(found)
-        _require_integers(found, read_graph(self.writer.model), self.cpu, self.left)
-        return found
-
-    def _without_others(self, found: FusionCoverage) -> FusionCoverage:
-        """Exclude other nodes too, as long as conversions go with that and no product does.
-
-        These are float ones, and integer ones that no integer product is connected with.
-        """
-        for _ in range(_ROUNDS):
-            others = {**self._float(found, products=False), **self._lone(found)}
-            if not others:
-                break
-            with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
-                path = Path(scratch) / MODEL
-                tried = self._written({**self.left, **others}, path)
-                fewer = _conversions(tried) < _conversions(found)
-                if not fewer or tried.integer_products < found.integer_products:
-                    break
-                for file in path.parent.glob(f"{MODEL}*"):
-                    shutil.move(file, self.path.parent / file.name)
-            self.left.update(others)
-            found = tried
-        return found
-
-    def _lone(self, found: FusionCoverage) -> dict[str, str]:
-        if not found.integer_products:
-            return {}
-        return {name: _LONE for name in found.lone if name in self.writer.candidates()}
-
-    def _float(self, found: FusionCoverage, *, products: bool) -> dict[str, str]:
-        """Return the nodes that are quantized and run as float all the same, with the reason."""
-        candidates = self.writer.candidates() - self.left.keys()
-        return {
-            node.name: self._why(node)
-            for node in found.float_nodes
-            if node.is_product is products and node.name in candidates
-        }
-
-    def _written(self, left: Mapping[str, str], path: Path) -> FusionCoverage:
-        write_model(self.writer.write(left), path)
-        return fusion_coverage(path, self.cpu)
-
-    def _why(self, node: FloatNode) -> str:
-        if node.op in _WITHOUT_KERNEL:
-            return f"onnxruntime's CPU provider has no integer kernel for {node.op}"
-        activations = self.writer.dialect.activations
-        if activations == "uint16" or (activations == "int8" and self.cpu == "x86-64"):
-            return f"the CPU of {self.cpu} runs {activations} activations as float"
-        return f"onnxruntime's optimizer does not fuse this {node.op}"
+            source = read_structure(inputs["model"] / MODEL)
+            if not runs_integers(fusion_coverage(out / MODEL, self.cpu), source):
+                raise _all_float(self.cpu, source, {})
 
 
 def _quantized_tensors(model: Path) -> int:
@@ -192,21 +253,13 @@ def _require_finite(outputs: Mapping[str, Any]) -> None:
             )
 
 
-def _conversions(found: FusionCoverage) -> int:
-    return found.leftover_quantize + found.leftover_dequantize
-
-
-def _require_integers(
-    found: FusionCoverage, source: Graph, cpu: str, left: Mapping[str, str]
-) -> None:
-    has_products = any(map(is_product, source.nodes))
-    worthwhile = found.integer_products if has_products else found.integer_ops
-    if not worthwhile:
-        raise StepError(
-            f"no {'convolution or matrix product' if has_products else 'operator'} of the model"
-            f" would run as integers on {cpu}, so int8 would be slower than fp32{_listed(left)}",
-            hint=WITHOUT_INT8,
-        )
+def _all_float(cpu: str, source: onnx.ModelProto, left: Mapping[str, str]) -> StepError:
+    what = "convolution or matrix product" if has_products(source) else "operator"
+    return StepError(
+        f"no {what} of the model would run as integers on {cpu}, so int8 would be slower than"
+        f" fp32{_listed(left)}",
+        hint=WITHOUT_INT8,
+    )
 
 
 def _listed(left: Mapping[str, str]) -> str:
@@ -215,3 +268,16 @@ def _listed(left: Mapping[str, str]) -> str:
     shown = "; ".join(f"{name!r}: {why}" for name, why in list(left.items())[:_SHOWN])
     more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     return f", {len(left)} nodes left float ({shown}{more})"
+
+
+def _summary(tried: Sequence[Tried], inputs: Inputs) -> str:
+    if not tried:
+        return ""
+    split = split_samples(len(SampleSet.read(inputs["samples"])))
+    count = len(split.held_out)
+    judged = (
+        f"{count} held-out samples"
+        if split.is_apart
+        else f"all {count} samples, too few to hold any out"
+    )
+    return f"; judged on {judged}: {describe(tried)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB, sqnr_db
+from edgepack.calibration.observing import Observer
 from edgepack.data import SampleSet
 from edgepack.errors import StepError
-from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import make_session, run_session
+from edgepack.model.reading import read_structure
 from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
 from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.int8_static import EXACT
 
 if TYPE_CHECKING:
     import onnx
@@ -35,6 +35,7 @@ class LayerErrors:
     """The error of each tensor that both models have, as the int8 model's readers see it.
 
     Inputs: ``reference``, the float model that ``model`` was made from; ``model``; ``samples``.
+    Where the step that made ``model`` scaled channels, its own float model is the reference.
     The error of a tensor holds that of everything before it. Tensors of subgraphs are not seen.
     """
 
@@ -55,7 +56,7 @@ class LayerErrors:
         Raises:
             ModelError: onnxruntime refuses one of the models with its tensors as outputs.
         """
-        reference, model = inputs["reference"] / MODEL, inputs["model"] / MODEL
+        reference, model = _reference(inputs), inputs["model"] / MODEL
         pairs = compared_tensors(read_structure(reference), read_structure(model))
         samples = SampleSet.read(inputs["samples"])
         feeds = (samples.inputs(index) for index in range(min(self.count, len(samples))))
@@ -89,8 +90,8 @@ class LayerErrors:
         Raises:
             StepError: One is not, or its error is not a number.
         """
-        names = {n for node in read_structure(inputs["reference"] / MODEL).graph.node
-                 for n in node.output}  # fmt: skip
+        nodes = read_structure(_reference(inputs)).graph.node
+        names = {name for node in nodes for name in node.output}
         for layer in read_layer_errors(out):
             if layer["tensor"] not in names or not math.isfinite(layer["sqnr_db"]):
                 raise StepError(
@@ -102,6 +103,12 @@ class LayerErrors:
 def read_layer_errors(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written above)
     """Return the list that :class:`LayerErrors` wrote."""
     return json.loads((folder / LAYER_ERRORS).read_text(encoding="utf-8"))
+
+
+def _reference(inputs: Inputs) -> Path:
+    """Return the float model whose tensors have the int8 model's channels."""
+    exact = inputs["model"] / EXACT
+    return exact if exact.exists() else inputs["reference"] / MODEL
 
 
 def compared_tensors(reference: onnx.ModelProto, model: onnx.ModelProto) -> dict[str, str]:
@@ -138,19 +145,17 @@ def _errors(
     """Return the SQNR in dB of each float tensor over all samples; one sample is held at a time."""
     signal: defaultdict[str, float] = defaultdict(float)
     noise: defaultdict[str, float] = defaultdict(float)
-    with tempfile.TemporaryDirectory(prefix="edgepack-layers-") as scratch:
-        first = make_session(_with_outputs(reference, pairs, Path(scratch) / "float"))
-        second = make_session(_with_outputs(model, pairs.values(), Path(scratch) / "int8"))
-        for feed in feeds:
-            ours, theirs = run_session(first, feed), run_session(second, feed)
-            for name, other in pairs.items():
-                value = np.asarray(ours[name])
-                if value.dtype.kind != "f" or value.shape != theirs[other].shape:
-                    continue
-                exact = value.astype(np.float64)
-                with np.errstate(invalid="ignore", over="ignore"):
-                    signal[name] += float(np.sum(exact**2))
-                    noise[name] += float(np.sum((exact - theirs[other]) ** 2))
+    first = Observer.open(reference, read_structure(reference), pairs)
+    second = Observer.open(model, read_structure(model), pairs.values())
+    for feed in feeds:
+        ours, theirs = first.run(feed), second.run(feed)
+        for name, other in pairs.items():
+            if name not in ours or ours[name].shape != theirs[other].shape:
+                continue
+            exact = ours[name].astype(np.float64)
+            with np.errstate(invalid="ignore", over="ignore"):
+                signal[name] += float(np.sum(exact**2))
+                noise[name] += float(np.sum((exact - theirs[other]) ** 2))
     return {name: _decibel(signal[name], noise[name]) for name in signal}
 
 
@@ -158,17 +163,3 @@ def _decibel(signal: float, noise: float) -> float:
     if noise == 0:
         return EQUAL_SQNR_DB
     return sqnr_db(signal, noise) if math.isfinite(signal) else -math.inf
-
-
-def _with_outputs(path: Path, names: Any, folder: Path) -> Path:  # noqa: ANN401  (any iterable)
-    import onnx
-
-    model = read_model(path)
-    present = {value.name for value in model.graph.output}
-    for name in names:
-        if name not in present:
-            model.graph.output.append(onnx.ValueInfoProto(name=name))
-            present.add(name)
-    folder.mkdir()
-    write_model(model, folder / MODEL)
-    return folder / MODEL

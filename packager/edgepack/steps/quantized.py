@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgepack.errors import StepError
+from edgepack.model.quantized import quantization_of, quantized_nodes
 
 if TYPE_CHECKING:
     import onnx
-
-_QUANTIZED_PREFIXES = ("QLinear", "DynamicQuantize", "QAttention", "QGemm", "QEmbed", "QMoE")
-_QUANTIZED_OPS = {
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "ConvInteger",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "MatMulNBits",
-    "GatherBlockQuantized",
-}
-
-
-def quantized_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Return the nodes that compute in, or convert to or from, small integers.
-
-    Those of subgraphs and of the model's own functions are among them.
-    """
-    return [
-        node
-        for node in every_node(model)
-        if node.op_type in _QUANTIZED_OPS or node.op_type.startswith(_QUANTIZED_PREFIXES)
-    ]
 
 
 def require_unquantized(model: onnx.ModelProto) -> None:
@@ -45,8 +22,8 @@ def require_unquantized(model: onnx.ModelProto) -> None:
     found = quantized_nodes(model)
     if found:
         raise StepError(
-            f"the model is quantized already: {len(found)} such nodes, {found[0].name!r}"
-            f" ({found[0].op_type}) first",
+            f"the model is quantized already ({quantization_of(model)}): {len(found)} such nodes,"
+            f" {found[0].name!r} ({found[0].op_type}) first",
             hint="give the float model, or carry this one as it is: --variant cpu-fp32",
         )
 
@@ -76,18 +53,3 @@ def is_finite_as(array: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -
     if array.shape == reference.shape and reference.dtype.kind == "f":
         bad &= np.isfinite(reference)
     return not bad.any()
-
-
-def every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of the graph, of its subgraphs and of the model's functions."""
-    yield from _nodes(model.graph.node)
-    for function in model.functions:
-        yield from _nodes(function.node)
-
-
-def _nodes(nodes: Any) -> Iterator[onnx.NodeProto]:  # noqa: ANN401  (a protobuf container)
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _nodes(graph.node)

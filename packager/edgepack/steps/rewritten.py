@@ -19,6 +19,7 @@ import numpy as np
 from edgepack.errors import StepError, nearest
 from edgepack.model.facts import default_opset, signature
 from edgepack.model.reading import read_model, write_model
+from edgepack.quantization.smoothing import smooth_norms
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.comparing import worst_sqnr_db
 from edgepack.steps.half import (
@@ -438,10 +439,20 @@ def _set_pads(node: onnx.NodeProto, more: Sequence[int]) -> None:
     node.attribute.extend([*kept, helper.make_attribute("pads", pads.tolist())])
 
 
+# --- smooth-norms ------------------------------------------------------------------------------
+
+
+def smooth(model: onnx.ModelProto) -> list[str]:
+    """Make the large channels that a LayerNormalization gives to products smaller, for 8 bits."""
+    constants_to_initializers(model)
+    return smooth_norms(model)
+
+
 REWRITES: dict[str, Callable[[onnx.ModelProto], list[str]]] = {
     "flatten-to-reshape": flatten_to_reshape,
     "fold-batch-norm": fold_batch_norm,
     "fuse-pad": fuse_pad,
+    "smooth-norms": smooth,
     "coreml-cache-key": coreml_cache_key,
 }
 """Name to function; ``coreml-cache-key`` belongs last."""

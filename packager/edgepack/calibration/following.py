@@ -1,0 +1,115 @@
+"""Tensors whose statistics follow from those of others, so that they need not be observed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+
+_STANDARD = ("", "ai.onnx")
+_MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity")
+"""All values of the input are in the output, each once."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """A Concat: every value of its inputs is in it, as often as they have it."""
+
+    inputs: tuple[str, ...]
+    axis: int
+    """From 0."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A Relu or Clip: what it reads, and what its output does not leave."""
+
+    input: str
+    low: float
+    high: float
+
+
+def moves(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
+    """Return those of the tensors ``names`` that hold the values of another of them, with that.
+
+    Only where the other one has channels, which is from rank 3 on: else it is the moving that shows
+    them.
+    """
+    ranks, found = _ranks(model), {}
+    for node in _nodes(model, *_MOVING):
+        source = node.input[0]
+        if {source, node.output[0]} <= set(names) and ranks.get(source, 0) >= 3:
+            found[node.output[0]] = source
+    return found
+
+
+def joins(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Join]:
+    """Return those of the tensors ``names`` that join others of them.
+
+    Only from rank 4 on: below, which axis counts channels depends on the sizes.
+    """
+    ranks, found = _ranks(model), {}
+    for node in _nodes(model, "Concat"):
+        rank = ranks.get(node.output[0], 0)
+        if rank >= 4 and {node.output[0], *node.input} <= set(names):
+            axis = next((entry.i for entry in node.attribute if entry.name == "axis"), 1)
+            found[node.output[0]] = Join(tuple(node.input), axis % rank)
+    return found
+
+
+def clamps(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Bounds]:
+    """Return those of the tensors ``names`` that a Relu or Clip makes of another of them.
+
+    Clips are among them if their bounds are constants. None reads the output of another.
+    """
+    constants = _constants(model)
+    found: dict[str, Bounds] = {}
+    for node in _nodes(model, "Relu", "Clip"):
+        if not {node.input[0], node.output[0]} <= set(names) or node.input[0] in found:
+            continue
+        if (bounds := _bounds(node, constants)) and bounds.low <= bounds.high:
+            found[node.output[0]] = bounds
+    return found
+
+
+def _ranks(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the ranks of tensors as far as the model tells; 0 is that of a scalar, or unknown."""
+    graph = model.graph
+    return {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*graph.value_info, *graph.input, *graph.output)
+    }
+
+
+def _nodes(model: onnx.ModelProto, *ops: str) -> Iterator[onnx.NodeProto]:
+    return (n for n in model.graph.node if n.op_type in ops and n.domain in _STANDARD)
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Return the constants of the main graph; those in other files have no values here."""
+    found = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in _nodes(model, "Constant"):
+        if node.attribute[0].name == "value":
+            found[node.output[0]] = node.attribute[0].t
+    return {name: tensor for name, tensor in found.items() if not tensor.external_data}
+
+
+def _bounds(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Bounds | None:
+    """Return the bounds of a Relu or Clip; None where they are no constants."""
+    from onnx import numpy_helper
+
+    if node.op_type == "Relu":
+        return Bounds(node.input[0], 0.0, math.inf)
+    # Attributes until opset 10, inputs from then on.
+    ends = {"min": -math.inf, "max": math.inf}
+    ends.update((entry.name, entry.f) for entry in node.attribute)
+    for end, name in zip(("min", "max"), node.input[1:], strict=False):
+        if name and name not in constants:
+            return None
+        if name:
+            ends[end] = float(numpy_helper.to_array(constants[name]).item())
+    return Bounds(node.input[0], ends["min"], ends["max"])

@@ -1,0 +1,166 @@
+"""Models that are no float32 ones any more: quantized, in which form and types, or float16."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnx
+
+Form = Literal["QDQ", "QOperator", "dynamic", "weight-only", "float16"]
+
+_QUANTIZED_PREFIXES = ("QLinear", "DynamicQuantize", "QAttention", "QGemm", "QEmbed", "QMoE")
+_BLOCKWISE = {"MatMulNBits", "GatherBlockQuantized", "MatMulBnb4"}
+_INTEGER_PRODUCTS = {"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"}
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_QUANTIZED_OPS = {_QUANTIZE, _DEQUANTIZE, *_INTEGER_PRODUCTS, *_BLOCKWISE}
+# Biases are no weights: 32 bits whatever the dialect is.
+_BIAS = "int32"
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How a model is quantized."""
+
+    form: Form
+    """``QDQ``: QuantizeLinear and DequantizeLinear around float operators. ``QOperator``: integer
+    operators with scales of their own. ``dynamic``: activations quantized while running.
+    ``weight-only``: weights alone. ``float16``: most of its constants are in float16."""
+    nodes: int = 0
+    """How many nodes compute in, or convert to or from, small integers."""
+    activations: tuple[str, ...] = ()
+    """Of QDQ: the types that QuantizeLinear makes."""
+    weights: tuple[str, ...] = ()
+    """Of QDQ: the types of constants that DequantizeLinear reads, biases apart."""
+    symmetric: bool = False
+    """Of QDQ: whether all zero points of activations are 0."""
+    per_channel: bool = False
+    """Of QDQ: whether any constant has several scales."""
+
+    @property
+    def state(self) -> str:
+        """What the model is, as the end of a sentence."""
+        return "float16 already" if self.form == "float16" else f"quantized already ({self})"
+
+    def __str__(self) -> str:
+        parts = []
+        if self.activations:
+            symmetric = "symmetric " if self.symmetric else ""
+            parts.append(f"{symmetric}{' and '.join(self.activations)} activations")
+        if self.weights:
+            scales = "a scale per channel" if self.per_channel else "one scale each"
+            parts.append(f"{' and '.join(self.weights)} weights with {scales}")
+        return f"{self.form}{': ' if parts else ''}{', '.join(parts)}"
+
+
+def quantization_of(model: onnx.ModelProto) -> Quantization | None:
+    """Return how a model is quantized, or None for a float32 one; nothing is executed.
+
+    A model without its external data will do: types are said with the tensors. Types that a
+    constant outside the main graph gives are not found.
+    """
+    nodes = quantized_nodes(model)
+    if not nodes:
+        return Quantization("float16") if _is_float16(model) else None
+    ops = {node.op_type for node in nodes}
+    plain = ops <= {_QUANTIZE, _DEQUANTIZE} | _BLOCKWISE
+    if not plain:
+        dynamic = bool(ops & _INTEGER_PRODUCTS) or any(op.startswith("Dynamic") for op in ops)
+        return Quantization("dynamic" if dynamic else "QOperator", len(nodes))
+    if _QUANTIZE not in ops:
+        return Quantization("weight-only", len(nodes))
+    return _qdq(model, nodes)
+
+
+def _is_float16(model: onnx.ModelProto) -> bool:
+    """Return whether more of a model's constants are float16 than float32."""
+    sizes = Counter[str]()
+    for tensor in _constants(model).values():
+        sizes[_dtype(tensor)] += math.prod(tensor.dims)
+    return sizes["float16"] > sizes["float"]
+
+
+def _qdq(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> Quantization:
+    constants = _constants(model)
+    written = [node for node in nodes if node.op_type == _QUANTIZE]
+    read = [n for n in nodes if n.op_type == _DEQUANTIZE and n.input[0] in constants]
+    weights = [node for node in read if _dtype(constants[node.input[0]]) != _BIAS]
+    return Quantization(
+        "QDQ",
+        len(nodes),
+        activations=tuple(sorted({_made_by(node, constants) for node in written})),
+        weights=tuple(sorted({_dtype(constants[node.input[0]]) for node in weights})),
+        symmetric=all(_zero_point_is_0(node, constants) for node in written),
+        per_channel=any(
+            node.input[1] in constants and np.prod(constants[node.input[1]].dims) > 1
+            for node in weights
+        ),
+    )
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    found = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            found[node.output[0]] = node.attribute[0].t
+    return found
+
+
+def _dtype(tensor: onnx.TensorProto) -> str:
+    from onnx import TensorProto
+
+    return str(TensorProto.DataType.Name(tensor.data_type)).lower()
+
+
+def _made_by(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> str:
+    """Return the type that a QuantizeLinear makes: its zero point's, else uint8."""
+    from onnx import TensorProto
+
+    zero = node.input[2] if len(node.input) > 2 else ""
+    if zero in constants:
+        return _dtype(constants[zero])
+    said = next((a.i for a in node.attribute if a.name == "output_dtype" and a.i), 0)
+    return str(TensorProto.DataType.Name(said)).lower() if said else "uint8"
+
+
+def _zero_point_is_0(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> bool:
+    from onnx import TensorProto, numpy_helper
+
+    zero = constants.get(node.input[2]) if len(node.input) > 2 else None
+    if zero is None:
+        return len(node.input) < 3 or not node.input[2]
+    outside = zero.data_location == TensorProto.EXTERNAL
+    return not outside and not np.any(numpy_helper.to_array(zero))
+
+
+def quantized_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes that compute in, or convert to or from, small integers.
+
+    Those of subgraphs and of the model's own functions are among them.
+    """
+    return [
+        node
+        for node in every_node(model)
+        if node.op_type in _QUANTIZED_OPS or node.op_type.startswith(_QUANTIZED_PREFIXES)
+    ]
+
+
+def every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graph, of its subgraphs and of the model's functions."""
+    yield from _nodes(model.graph.node)
+    for function in model.functions:
+        yield from _nodes(function.node)
+
+
+def _nodes(nodes: Any) -> Iterator[onnx.NodeProto]:  # noqa: ANN401  (a protobuf container)
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _nodes(graph.node)

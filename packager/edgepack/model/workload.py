@@ -1,0 +1,94 @@
+"""What a model computes most: multiply-adds of matrix products beside those of other products."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgepack.model.reading import read_structure
+
+if TYPE_CHECKING:
+    import onnx
+
+MATRIX_PRODUCTS = ("MatMul", "Gemm")
+_RECURRENT = ("LSTM", "GRU", "RNN")
+# What a size that nobody says is taken for: a sequence's length, or what is left of an image's.
+_UNKNOWN = 64
+# Larger constants say no shape.
+_SMALL = 1024
+
+Dims = Sequence[int | str]
+
+
+def matrix_share(path: Path) -> float:
+    """Return the part of a model's multiply-adds that is in matrix products, 0 to 1.
+
+    Matrix products are MatMul and Gemm with constant weights; the others are convolutions,
+    recurrent layers and products of two activations. Shapes are those that onnx infers; sizes that
+    are not known count as 64. Bodies of If, Loop and Scan are not looked at. Call it in a worker:
+    it runs onnx's shape inference.
+    """
+    model = read_structure(path)
+    weights = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    shapes = _Shapes(_inferred(model), weights)
+    counts = {True: 0.0, False: 0.0}
+    for node in model.graph.node:
+        if node.domain in ("", "ai.onnx"):
+            matrix = node.op_type in MATRIX_PRODUCTS and node.input[1] in weights
+            counts[matrix] += shapes.multiply_adds(node)
+    return counts[True] / max(1.0, sum(counts.values()))
+
+
+def _inferred(model: onnx.ModelProto) -> Mapping[str, Dims]:
+    """Return the shapes of activations; the model's weights are taken out of it."""
+    import onnx
+
+    for tensor in model.graph.initializer:
+        if prod(tensor.dims) > _SMALL:
+            bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            tensor.CopyFrom(bare)
+    # Operators of other domains end in an error; then what the file says is all that is known.
+    with contextlib.suppress(onnx.shape_inference.InferenceError):
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    graph = model.graph
+    return {
+        value.name: [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
+        for value in (*graph.value_info, *graph.input, *graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    activations: Mapping[str, Dims]
+    weights: Mapping[str, tuple[int, ...]]
+
+    def multiply_adds(self, node: onnx.NodeProto) -> float:
+        """Return how often a node multiplies and adds; 0 for one that is no product."""
+        if node.op_type in MATRIX_PRODUCTS:
+            return self._size(node.output[0]) * self._inner(node)
+        if node.op_type == "Conv":
+            return self._size(node.output[0]) * prod(self._sizes(node.input[1])[1:])
+        if node.op_type == "ConvTranspose":
+            return self._size(node.input[0]) * prod(self._sizes(node.input[1])[1:])
+        if node.op_type in _RECURRENT:
+            places = prod(self._sizes(node.input[0])[:2])
+            return float(places * sum(self._size(name) for name in node.input[1:3]))
+        return 0.0
+
+    def _inner(self, node: onnx.NodeProto) -> int:
+        """Return the length of the dot products of a MatMul or Gemm."""
+        turned = any(a.name == "transB" and a.i for a in node.attribute)
+        sizes = self._sizes(node.input[1])
+        return sizes[-1] if turned else sizes[-2] if len(sizes) > 1 else sizes[0] if sizes else 1
+
+    def _size(self, name: str) -> float:
+        return float(prod(self._sizes(name)))
+
+    def _sizes(self, name: str) -> list[int]:
+        dims = self.weights.get(name) or self.activations.get(name) or ()
+        return [dim if isinstance(dim, int) and dim > 0 else _UNKNOWN for dim in dims]

@@ -1,0 +1,411 @@
+"""How close quantized models come to their float model on samples that nothing was fitted to.
+
+A method is kept only if it brings the outputs nearer on such held-out samples. They are few, so a
+difference counts only if it is larger than what chance makes of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from edgepack.accuracy import (
+    EQUAL_SQNR_DB,
+    SIMILAR_RANGE,
+    OutputCloseness,
+    class_scores,
+    range_groups,
+    sqnr_db,
+)
+from edgepack.data import SampleSet
+from edgepack.model.running import Arrays, make_session, run_session
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Array = np.ndarray[Any, Any]
+Verdict = Literal["closer", "farther", "unclear"]
+
+HELD_OUT_EVERY = 4
+"""One sample in so many is held out."""
+LEAST_SAMPLES = 8
+"""With fewer, none is held out: the rest would be too few to fit anything to."""
+MOST_HELD_OUT = 32
+"""More samples do not change decisions, and each costs a run for every model that is tried."""
+MOST_FITTED = 128
+"""More samples make weights no better, and each costs a run of both networks."""
+NOTICEABLE_DB = 0.1
+"""A smaller difference in SQNR is none."""
+RUINED_DB = 1.0
+"""How far the error of a ruined output lies at most below what the output varies by: at 0 dB, an
+output that is the same for all samples would be as close."""
+LEAST_KAPPA = 0.2
+"""Cohen's kappa of the best classes at or below which agreement is near chance ("slight", Landis
+and Koch 1977)."""
+# Below, all is noise; above, all is as good as equal.
+_LOWEST_DB, _HIGHEST_DB = 0.0, 60.0
+_LEAST_VARIATION = 0.01
+_NO_NUMBER = "an output has NaN or infinity: a small number was rounded to 0, and divided by"
+_KEPT_BYTES = 256_000_000
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which samples methods are fitted to, and which judge them: indices, in ascending order."""
+
+    fitted: tuple[int, ...]
+    held_out: tuple[int, ...]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether no sample is in both; False where there are too few to hold any out."""
+        return not set(self.fitted) & set(self.held_out)
+
+
+def verdict(gain_db: float, error_db: float) -> Verdict:
+    """Return what a gain says, given its standard error."""
+    if abs(gain_db) < NOTICEABLE_DB or abs(gain_db) <= error_db:
+        return "unclear"
+    return "closer" if gain_db > 0 else "farther"
+
+
+def jackknife_error(without: Sequence[float]) -> float:
+    """Return the standard error of a statistic from its values with each sample left out."""
+    count = len(without)
+    return math.sqrt((count - 1) * float(np.var(without))) if count > 1 else 0.0
+
+
+def split_samples(count: int) -> Split:
+    """Return the split of a calibration set: by index, so that it is the same in every build.
+
+    Every fourth sample is held out; with fewer than 8 samples all are in both parts. Of many
+    samples some are taken, evenly spread.
+    """
+    every = tuple(range(count))
+    if count < LEAST_SAMPLES:
+        return Split(every, every)
+    held_out = every[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
+    fitted = tuple(sorted(set(every) - set(held_out)))
+    return Split(_spread(fitted, MOST_FITTED), _spread(held_out, MOST_HELD_OUT))
+
+
+def _spread(indices: tuple[int, ...], most: int) -> tuple[int, ...]:
+    taken = min(len(indices), most)
+    return tuple(indices[n * len(indices) // taken] for n in range(taken))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some samples of a set, read one at a time and as often as asked for."""
+
+    samples: SampleSet
+    indices: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return (self.samples.inputs(index) for index in self.indices)
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """How close one model is to the float model, on the same samples as all it is compared with."""
+
+    signal: Array
+    """(samples, groups) float64: energy of the float model's outputs. A group is a group of
+    channels of similar range (:func:`edgepack.accuracy.range_groups`) of one output."""
+    noise: Array
+    """(samples, groups) float64: energy of the difference; infinite where it is no number. Of an
+    output of integers it is the number of values that differ, and its size is the signal."""
+    variation: Array
+    """(groups,) float64: energy of the differences of the float model's outputs from their means
+    over the samples; at least a hundredth of their energy, which is as good as 20 dB."""
+    kinds: tuple[int, ...]
+    """By group: groups of one kind have the same number. Between the ranges of two kinds of one
+    output is a gap of more than 16."""
+    best: Array | None
+    """(samples, 2) int64: the classes with the highest scores, of the float and of this model; None
+    where no output holds class scores."""
+
+    @property
+    def sqnr_db(self) -> float:
+        """SQNR of the worst group over all samples."""
+        return float(min(_decibels(self.signal.sum(0), self.noise.sum(0)), default=EQUAL_SQNR_DB))
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of samples with the same best class; None where there are no classes."""
+        return None if self.best is None else float(np.mean(self._agrees))
+
+    @property
+    def resolved_db(self) -> float:
+        """How far the error lies below what the outputs vary by, for the worst kind of groups.
+
+        Groups of one kind are judged together: classes that no sample shows have scores of nearly
+        0, which int8 makes 0, and nothing is lost with that. What is always 0 is not judged.
+        """
+        kinds = np.array(self.kinds, int)
+        return min(
+            (
+                sqnr_db(varied, noise)
+                for kind in sorted(set(self.kinds))
+                for varied, noise in [self._of_kind(kinds == kind)]
+                if varied > 0 or math.isinf(noise)
+            ),
+            default=EQUAL_SQNR_DB,
+        )
+
+    def _of_kind(self, members: Array) -> tuple[float, float]:
+        return float(self.variation[members].sum()), float(self.noise[:, members].sum())
+
+    @property
+    def ruin(self) -> str:
+        """Say why the outputs are noise, or nothing if they are not."""
+        if not np.isfinite(self.noise).all():
+            return _NO_NUMBER
+        if self.resolved_db <= RUINED_DB:
+            return (
+                "the error is as large as what the output varies by between samples"
+                f" ({self.resolved_db:.1f} dB)"
+            )
+        best = self.best
+        if best is not None and len(best) >= LEAST_SAMPLES and _kappa(*best.T) <= LEAST_KAPPA:
+            return f"the best class is the same in {self.agreement:.0%} of samples, as by chance"
+        return ""
+
+    def compare(self, other: Closeness) -> Verdict:
+        """Return whether this one is closer, farther, or too near the other to tell.
+
+        The worst group decides, or all groups on average where the worst differs by less than
+        0.1 dB. The difference must be more than its standard error over the samples, by the
+        jackknife, and at least 0.1 dB. Where the best classes agree less, by more than one standard
+        deviation of as many tosses of a coin, it is farther in any case.
+        """
+        lost, won = self._changed(other)
+        if lost - won > math.sqrt(lost + won):
+            return "farther"
+        count = len(self.signal)
+        without = [self._gain(other, np.delete(np.arange(count), n)) for n in range(count)]
+        return verdict(self.gain_db(other), jackknife_error(without))
+
+    def gain_db(self, other: Closeness) -> float:
+        """Return by how many dB this one is closer, on all samples."""
+        return self._gain(other, np.arange(len(self.signal)))
+
+    def _gain(self, other: Closeness, samples: Array) -> float:
+        """Return by how many dB this one is closer on some of the samples."""
+        ours, theirs = self._groups_db(samples), other._groups_db(samples)
+        worst = float(ours.min(initial=_HIGHEST_DB) - theirs.min(initial=_HIGHEST_DB))
+        if abs(worst) >= NOTICEABLE_DB or not ours.size:
+            return worst
+        return float(ours.mean() - theirs.mean())
+
+    def _groups_db(self, samples: Array) -> Array:
+        """Return each group's SQNR; what is all noise, and what is nearly equal, is cut off."""
+        found = _decibels(self.signal[samples].sum(0), self.noise[samples].sum(0))
+        return np.clip(found, _LOWEST_DB, _HIGHEST_DB)
+
+    def _changed(self, other: Closeness) -> tuple[int, int]:
+        """Return how many samples' best classes this one alone misses, and alone meets."""
+        ours, theirs = self._agrees, other._agrees
+        return int(np.sum(theirs & ~ours)), int(np.sum(ours & ~theirs))
+
+    @property
+    def _agrees(self) -> Array:
+        """(samples,) bool: whether the best class is the same; empty where there are none."""
+        return np.zeros(0, bool) if self.best is None else self.best[:, 0] == self.best[:, 1]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Channels of similar range in one output; outputs of another size have groups of their own."""
+
+    output: str
+    size: int
+    """How many channels the output has; 0 for an output of integers."""
+    channels: Array
+    kind: int
+    variation: float
+    """See :class:`Closeness`."""
+
+
+@dataclass
+class FloatOutputs:
+    """The float model's outputs for samples, as often as asked for.
+
+    They are kept as far as 256 MB go, and computed again beyond that.
+    """
+
+    model: Path
+    feeds: Chosen
+
+    def __iter__(self) -> Iterator[Arrays]:
+        yield from self._kept
+        rest = Chosen(self.feeds.samples, self.feeds.indices[len(self._kept) :])
+        yield from (run_session(self._session, feed) for feed in rest)
+
+    @cached_property
+    def _session(self) -> onnxruntime.InferenceSession:
+        return make_session(self.model)
+
+    @cached_property
+    def _kept(self) -> list[Arrays]:
+        kept: list[Arrays] = []
+        room = _KEPT_BYTES
+        for feed in self.feeds:
+            outputs = run_session(self._session, feed)
+            room -= sum(array.nbytes for array in outputs.values())
+            if room < 0:
+                break
+            kept.append(outputs)
+        return kept
+
+
+@dataclass
+class HeldOut:
+    """Compares models with their float model on the same few samples."""
+
+    reference: FloatOutputs
+    scores_output: str | None = None
+    """The output that may hold class scores."""
+
+    def closeness(self, model: Path) -> Closeness:
+        """Return how close a model is.
+
+        Sessions are made as for goldens and evaluation (:func:`edgepack.model.running.make_session`
+        ), so that int8 does not saturate on a processor without VNNI.
+
+        Raises:
+            ModelError: onnxruntime refuses the model.
+        """
+        session = make_session(model)
+        energies, best = [], []
+        for feed, expected in zip(self.reference.feeds, self.reference, strict=True):
+            found = run_session(session, feed)
+            energies.append(_energies(self._groups, expected, found))
+            best.append([self._best_class(outputs) for outputs in (expected, found)])
+        pairs = np.array(energies, np.float64).reshape(len(energies), len(self._groups), 2)
+        scored = all(index is not None for indices in best for index in indices)
+        return Closeness(
+            signal=pairs[:, :, 0],
+            noise=pairs[:, :, 1],
+            variation=np.array([group.variation for group in self._groups], np.float64),
+            kinds=tuple(group.kind for group in self._groups),
+            best=np.array(best, np.int64) if scored else None,
+        )
+
+    @cached_property
+    def _groups(self) -> tuple[_Group, ...]:
+        """The groups of all float outputs, from what they hold on all the samples."""
+        totals: dict[str, _Total] = {}
+        for outputs in self.reference:
+            for name, array in outputs.items():
+                totals.setdefault(name, _Total()).add(array)
+        groups: list[_Group] = []
+        for name, total in totals.items():
+            groups += _groups_of(name, total, groups[-1].kind + 1 if groups else 0)
+        return tuple(groups)
+
+    def _best_class(self, outputs: Arrays) -> int | None:
+        scores = class_scores(outputs[self.scores_output]) if self.scores_output else None
+        return None if scores is None else int(np.argmax(scores))
+
+
+@dataclass
+class _Total:
+    """What one output of the float model holds over all samples."""
+
+    energies: OutputCloseness = field(default_factory=OutputCloseness)
+    """Of floats alone."""
+    sum: Array | None = None
+    """None where shapes differ between samples."""
+    count: int = 0
+
+    def add(self, array: Array) -> None:
+        if array.dtype.kind == "f" and array.size:
+            self.energies.add(array, array)
+        if self.count == 0:
+            self.sum = np.zeros(array.shape, np.float64)
+        if self.sum is not None:
+            self.sum = self.sum + array if self.sum.shape == array.shape else None
+        self.count += 1
+
+    def variation(self, size: int) -> Array:
+        """Return, for each channel, the energy of the differences from the mean."""
+        energy = self.energies.sums[size].signal
+        if self.sum is None or self.count == 1:
+            return energy
+        mean = OutputCloseness()
+        mean.add(self.sum / self.count, self.sum / self.count)
+        around = (energy - self.count * mean.sums[size].signal) * self.count / (self.count - 1)
+        least: Array = np.maximum(around, _LEAST_VARIATION * energy)
+        return least
+
+
+def _groups_of(output: str, total: _Total, kind: int) -> Iterator[_Group]:
+    """Yield the groups of one output; their kinds count from the given number."""
+    if not total.energies.sums:
+        size = 0 if total.sum is None else total.sum.size
+        yield _Group(output, 0, np.zeros(0, int), kind, float(size * total.count))
+    for size, sums in total.energies.sums.items():
+        variation = total.variation(size)
+        lowest = math.inf
+        for channels in range_groups(sums.peak):
+            peaks = sums.peak[channels]
+            kind += bool(peaks.max() * SIMILAR_RANGE < lowest < math.inf)
+            lowest = float(min(peaks[peaks > 0], default=0.0))
+            yield _Group(output, size, channels, kind, float(variation[channels].sum()))
+        kind += 1
+
+
+def _energies(
+    groups: Sequence[_Group], expected: Arrays, found: Arrays
+) -> list[tuple[float, float]]:
+    """Return the energies of signal and error of one sample in each group."""
+    ones: dict[str, OutputCloseness] = {}
+    for name in {group.output for group in groups if group.size}:
+        ones[name] = OutputCloseness()
+        same_shape = expected[name].shape == found[name].shape
+        ones[name].add(expected[name], found[name] if same_shape else expected[name] + math.nan)
+    return [
+        _energies_of(group, ones[group.output])
+        if group.size
+        else _differing(expected[group.output], found[group.output])
+        for group in groups
+    ]
+
+
+def _energies_of(group: _Group, one: OutputCloseness) -> tuple[float, float]:
+    if group.size not in one.sums:
+        return 0.0, 0.0
+    sums = one.sums[group.size]
+    noise = float(sums.noise[group.channels].sum())
+    return float(sums.signal[group.channels].sum()), noise if math.isfinite(noise) else math.inf
+
+
+def _differing(expected: Array, found: Array) -> tuple[float, float]:
+    """Return the size of an output of integers, and how many of its values differ."""
+    if expected.shape != found.shape:
+        return float(expected.size), math.inf
+    return float(expected.size), float(np.sum(expected != found))
+
+
+def _decibels(signal: Array, noise: Array) -> Array:
+    """Return SQNR in dB for pairs of energies."""
+    pairs = zip(signal.tolist(), noise.tolist(), strict=True)
+    return np.array([sqnr_db(*pair) for pair in pairs], np.float64)
+
+
+def _kappa(ours: Array, theirs: Array) -> float:
+    """Return Cohen's kappa: agreement beyond that of chance, 1 at most, 0 where it is chance."""
+    classes = np.union1d(ours, theirs)
+    chance = sum(float(np.mean(ours == c) * np.mean(theirs == c)) for c in classes)
+    agreed = float(np.mean(ours == theirs))
+    return 1.0 if chance == 1 else (agreed - chance) / (1 - chance)

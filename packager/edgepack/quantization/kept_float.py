@@ -1,0 +1,101 @@
+"""Keeping float what is left float in a QDQ model.
+
+onnxruntime quantizes the weights of a Conv, ConvTranspose or Gemm by itself where its input comes
+from a DequantizeLinear and its output goes to a QuantizeLinear, through Relu and Clip or directly:
+to int8 with one scale for the whole tensor, whatever the dialect is, on every execution provider.
+On mobilenet_v1_0.25_128 one pointwise convolution left float so costs 12 dB instead of gaining one
+(onnxruntime 1.31.1, x86-64, 2026-11-21). Source: WeightBiasQuantization,
+onnxruntime/core/optimizer/qdq_transformer/weight_bias_quantization.cc (read 2026-11-21).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
+from edgepack.quantization.mixed_width import unify_widths
+from edgepack.quantization.writer import QdqWriter
+
+if TYPE_CHECKING:
+    import onnx
+
+_TAKEN = ("Conv", "ConvTranspose", "Gemm")
+_PASSED = ("Relu", "Clip")
+
+
+def write_qdq(writer: QdqWriter, left: Collection[str]) -> onnx.ModelProto:
+    """Return the QDQ model in which the nodes that are left float stay so in onnxruntime.
+
+    Where some activations have 16 bits, each operator's have one width.
+
+    Raises:
+        StepError: As :meth:`QdqWriter.write`.
+    """
+    model = writer.write(left)
+    if writer.wide:
+        unify_widths(model)
+    keep_float(model)
+    return model
+
+
+def keep_float(model: onnx.ModelProto) -> None:
+    """Put a Max between a float product's output and its QuantizeLinear.
+
+    It is taken with the smallest value that the integers can express, so it changes nothing that
+    the QuantizeLinear does not cut off anyway. It costs one pass over the tensor.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    producers = {name: node for node in graph.node for name in node.output}
+    readers = Counter(name for node in graph.node for name in node.input)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        product = _product_before(node, producers, readers)
+        if product is not None and _is_taken(product, producers, constants):
+            step, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
+            lowest = np.array((np.iinfo(zero.dtype).min - int(zero)) * float(step), np.float32)
+            names = [f"{node.input[0]}/{part}" for part in ("lowest", "kept_float")]
+            graph.initializer.append(numpy_helper.from_array(lowest, names[0]))
+            nodes.append(
+                onnx.helper.make_node("Max", [node.input[0], names[0]], [names[1]], names[1])
+            )
+            node.input[0] = names[1]
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _product_before(
+    node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], readers: Counter[str]
+) -> onnx.NodeProto | None:
+    """Return the product whose output a QuantizeLinear alone reads, through Relu and Clip."""
+    if node.op_type != QUANTIZE:
+        return None
+    before = producers.get(node.input[0])
+    while before is not None and readers[before.output[0]] == 1:
+        if before.op_type in _TAKEN:
+            return before
+        if before.op_type not in _PASSED:
+            return None
+        before = producers.get(before.input[0])
+    return None
+
+
+def _is_taken(
+    product: onnx.NodeProto,
+    producers: dict[str, onnx.NodeProto],
+    constants: dict[str, onnx.TensorProto],
+) -> bool:
+    import onnx
+
+    source = producers.get(product.input[0])
+    weights = constants.get(product.input[1])
+    dequantized = source is not None and source.op_type == DEQUANTIZE
+    return dequantized and weights is not None and weights.data_type == onnx.TensorProto.FLOAT

@@ -1,0 +1,246 @@
+"""What a search keeps, in which order it tries, and where it ends; judged by made-up models."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from edgepack.errors import StepError
+from edgepack.project import Limits
+from edgepack.quantization.closeness import Closeness
+from edgepack.quantization.search import Measured, Method, Scheme, Search, Trial, Tried, describe
+from edgepack.quantization.sensitivity import NodeLoss, Sensitivity, TensorLoss
+from onnx import TensorProto, helper, numpy_helper
+
+NODES = ("a", "b", "c", "d", "e", "f", "g", "h")
+
+
+def weights(value):
+    """Eight nodes, each with a weight of its own."""
+    nodes = [helper.make_node("Mul", [f"x{n}", f"w{n}"], [f"x{n}'"], n) for n in NODES]
+    value_info = helper.make_tensor_value_info("xa", TensorProto.FLOAT, [1])
+    constants = [numpy_helper.from_array(np.array([value], np.float32), f"w{n}") for n in NODES]
+    graph = helper.make_graph(nodes, "g", [value_info], [value_info], constants)
+    return helper.make_model(graph)
+
+
+@dataclass
+class MadeUp:
+    """Quantized models whose closeness is a sum: a base, and what each node gains when float."""
+
+    folder: object
+    base_db: float
+    gains: dict[str, float] = field(default_factory=dict)
+    drop_per_db: float = 0.01
+    refused: int = len(NODES)
+    """So many nodes left float are too many for the target."""
+    files: int = 0
+    measured: list[float] = field(default_factory=list)
+    fit_db: float = 0.0
+    """What fitted weights gain."""
+    refitted: int = 0
+
+    def level(self, scheme):
+        extra = sum(float(scale) for scale in scheme.weight_scales.values())
+        lone = sum(self.gains.get(name, 0.0) for name in scheme.unpaired | scheme.wide)
+        return self.base_db + extra + lone + sum(self.gains.get(n, 0.0) for n in scheme.left)
+
+    def make(self, scheme):
+        if len(scheme.left) >= self.refused:
+            return None
+        self.files += 1
+        path = self.folder / str(self.files) / "model.onnx"
+        path.parent.mkdir()
+        path.write_bytes(b"")
+        noise = np.full((10, 1), 10 ** (-self.level(scheme) / 10))
+        return Trial(scheme, path, Closeness(np.ones((10, 1)), noise, np.full(1, 10.0), (0,), None))
+
+    def is_closer(self, trial, other):
+        return trial.closeness.compare(other.closeness) == "closer"
+
+    def fitted(self, scheme):
+        self.refitted += 1
+        return replace(scheme, weight_scales={"fitted": np.float32(self.fit_db)})
+
+    def sensitivity(self, trial):
+        del trial
+        nodes = [NodeLoss(f"x{n}'", (n,), 1 / (k + 1)) for k, n in enumerate(NODES)]
+        tensors = [TensorLoss("t", 0.4), TensorLoss("v", 0.2), TensorLoss("u", 0.0)]
+        return Sensitivity(tuple(nodes), tuple(tensors))
+
+    def measure(self, trial):
+        level = self.level(trial.scheme)
+        self.measured.append(level)
+        return Measured("top1", max(0.0, (30 - level) * self.drop_per_db), level)
+
+
+def search_of(maker):
+    exact = weights(0.5)
+    return Search(maker, maker.make(Scheme(exact, exact, {})))
+
+
+def method(what, *gains):
+    """Alternatives that gain so many dB each, whatever they are put on."""
+    return Method(
+        what,
+        lambda scheme: [
+            replace(scheme, weight_scales={**scheme.weight_scales, what: np.float32(gain)})
+            for gain in gains
+        ],
+    )
+
+
+def test_improve_when_methods_help_or_hurt_keeps_those_that_help(tmp_path):
+    maker = MadeUp(tmp_path, 10)
+    search = search_of(maker)
+    search.improve([method("good", 3), method("bad", -1), method("none"), method("two", 1, 2)])
+    assert set(search.best.scheme.weight_scales) == {"good", "two"}
+    assert search.best.closeness.sqnr_db == pytest.approx(15)
+    assert [(each.what, each.accepted) for each in search.tried[1:]] == [
+        ("good", True),
+        ("bad", False),
+        ("two", True),
+        ("two", True),
+    ]
+
+
+def test_improve_when_a_method_fails_says_so_and_goes_on(tmp_path):
+    def fail(scheme):
+        raise StepError("it met its end", hint="")
+
+    search = search_of(MadeUp(tmp_path, 10))
+    search.improve([Method("bold", fail), method("good", 3)])
+    assert str(search.tried[1]) == "bold failed, it met its end"
+    assert search.tried[2].accepted
+
+
+def test_improve_when_done_leaves_the_best_model_alone_on_disk(tmp_path):
+    search = search_of(MadeUp(tmp_path, 10))
+    search.improve([method("good", 3), method("bad", -1), method("better", 1)])
+    assert list(tmp_path.rglob("model.onnx")) == [search.best.path]
+
+
+def test_signal_when_it_is_there_tries_nothing(tmp_path):
+    maker = MadeUp(tmp_path, 2)
+    search_of(maker).require_signal()
+    assert maker.files == 1
+
+
+def test_signal_when_it_is_noise_is_repaired_with_as_few_float_nodes_as_do(tmp_path):
+    maker = MadeUp(tmp_path, -5, dict.fromkeys(NODES, 8.0))
+    search = search_of(maker)
+    search.require_signal()
+    assert set(search.best.scheme.left) == {"a", "b"}, "the two with the largest losses"
+    assert maker.refitted == 1
+
+
+def test_signal_when_it_stays_noise_is_refused_with_what_was_tried(tmp_path):
+    search = search_of(MadeUp(tmp_path, -5, dict.fromkeys(NODES, 1.0)))
+    with pytest.raises(
+        StepError, match=r"int8 gives noise.*\(-5\.0 dB\); tried: .*float: 'a'"
+    ) as no:
+        search.require_signal()
+    assert "--variant cpu-fp32" in no.value.hint
+
+
+def test_signal_when_the_target_takes_no_more_float_nodes_is_refused(tmp_path):
+    search = search_of(MadeUp(tmp_path, -5, dict.fromkeys(NODES, 3.0), refused=2))
+    with pytest.raises(StepError, match="int8 gives noise"):
+        search.require_signal()
+
+
+def test_limit_when_met_at_once_measures_once(tmp_path):
+    maker = MadeUp(tmp_path, 25)
+    search = search_of(maker)
+    search.meet(Limits(metric_drop=0.06))
+    assert maker.measured == [25]
+    assert not search.best.scheme.left
+
+
+def test_limit_when_missed_leaves_float_what_gains_most_first(tmp_path):
+    maker = MadeUp(tmp_path, 20, {"d": 4.0, "b": 1.0})
+    search = search_of(maker)
+    search.meet(Limits(metric_drop=0.07))
+    assert list(search.best.scheme.left) == ["d"], "not 'a', whose own error is the largest"
+    assert search.tried[-1].accepted
+    assert search.tried[-1].metric_drop == pytest.approx(0.06)
+    assert maker.refitted == 0, "no weights were fitted before"
+
+
+def test_limit_when_weights_were_fitted_fits_them_to_what_stays_quantized(tmp_path):
+    maker = MadeUp(tmp_path, 20, {"d": 4.0}, fit_db=3)
+    search = search_of(maker)
+    search.improve([Method("fitted", lambda scheme: [maker.fitted(scheme)])])
+    search.meet(Limits(metric_drop=0.04))
+    assert list(search.best.scheme.left) == ["d"]
+    assert maker.measured == [23, 27]
+    assert maker.refitted == 2
+    assert list(tmp_path.rglob("model.onnx")) == [search.best.path]
+
+
+def test_limit_when_a_tensor_hurts_most_leaves_that_unquantized(tmp_path):
+    search = search_of(MadeUp(tmp_path, 20, {"t": 9.0}))
+    search.meet(Limits(min_sqnr_db=28))
+    assert search.best.scheme.unpaired == {"t"}
+    assert not search.best.scheme.left
+
+
+def test_limit_when_16_bits_are_enough_leaves_nothing_float(tmp_path):
+    maker = MadeUp(tmp_path, 20, {"t": 3.0, "v": 3.0, "a": 20.0})
+    search = search_of(maker)
+    search.meet(Limits(min_sqnr_db=25), wide=True)
+    assert search.best.scheme.wide == {"t", "v"}
+    assert not search.best.scheme.left
+    assert maker.measured == [20, 23, 26]
+
+
+def test_limit_when_16_bits_gain_nothing_goes_on_to_float(tmp_path):
+    maker = MadeUp(tmp_path, 20, {"a": 6.0})
+    search = search_of(maker)
+    search.meet(Limits(min_sqnr_db=25), wide=True)
+    assert not search.best.scheme.wide
+    assert list(search.best.scheme.left) == ["a"]
+    assert maker.measured == [20, 26]
+
+
+def test_limit_when_out_of_reach_keeps_the_nearest_and_ends(tmp_path):
+    maker = MadeUp(tmp_path, 10, {"b": 2.0, "c": -1.0})
+    search = search_of(maker)
+    search.meet(Limits(metric_drop=0.01))
+    assert not any(each.accepted for each in search.tried)
+    assert list(search.best.scheme.left) == ["b"]
+    assert search.best.closeness.sqnr_db == pytest.approx(max(maker.measured))
+    assert len(maker.measured) <= 5, "1, 2, 4 and 5 of 10 places at most, and none"
+    assert list(tmp_path.rglob("model.onnx")) == [search.best.path]
+
+
+def test_tried_when_written_says_what_was_kept_and_on_which_samples(tmp_path):
+    maker = MadeUp(tmp_path, 20, {"b": 4.0}, fit_db=3)
+    search = search_of(maker)
+    search.improve([Method("fitted", lambda scheme: [maker.fitted(scheme)])])
+    search.meet(Limits(metric_drop=0.04))
+    facts = json.loads(json.dumps([each.facts() for each in search.tried]))
+    assert facts[-1]["on"] == "evaluation"
+    assert facts[-1]["metric_drop"] == pytest.approx(0.03)
+    assert [Tried(**entry) for entry in facts] == [replace(t, **numbers(t)) for t in search.tried]
+    lines = describe(search.tried).split("; ")
+    assert lines[1:3] == ["fitted: 23.0 dB (kept)", "as it is: metric drop 0.0700, 23.0 dB"]
+    assert lines[-1] == "float: 'b': metric drop 0.0300, 27.0 dB (kept)"
+
+
+def numbers(tried):
+    facts = tried.facts()
+    return {name: facts[name] for name in ("sqnr_db", "agreement", "metric_drop")}
+
+
+def test_scheme_when_nodes_are_left_float_has_their_exact_weights():
+    exact, rounded = weights(0.5), weights(0.25)
+    scheme = Scheme(exact, rounded, {}, left={"a": "first"}).leaving({"b": "second", "a": "third"})
+    values = {t.name: float(numpy_helper.to_array(t)[0]) for t in scheme.model.graph.initializer}
+    found = {node.name: values[node.input[1]] for node in scheme.model.graph.node}
+    assert found["b"] == 0.5
+    assert found["c"] == 0.25
+    assert found["a"] == 0.25, "it was left before, and is as the scheme had it"
+    assert scheme.left == {"a": "first", "b": "second"}
