@@ -31,6 +31,16 @@ class Row:
     """The absolute numbers behind the ratio."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """What is compared side by side."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """Each as long as the heads, or shorter where there is nothing more to say."""
+
+
 def interleaved(
     first: Callable[[], float], second: Callable[[], float], pairs: int
 ) -> list[tuple[float, float]]:

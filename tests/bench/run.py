@@ -16,18 +16,24 @@ from collections.abc import Callable, Iterator, Sequence
 
 import all_targets
 import build_overhead
+import calibration
 import harness_latency
+import quantization
 import rebuild
 import start_up
-from measuring import Row
+import writing
+from measuring import Row, Table
 from projects import VARIABLE, public_data
 
-MEASUREMENTS: dict[str, Callable[[], Iterator[Row]]] = {
+MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "help": start_up.measure,
     "rebuild": rebuild.measure,
     "harness": harness_latency.measure,
     "overhead": build_overhead.measure,
     "all": all_targets.measure,
+    "writing": writing.measure,
+    "calibration": calibration.measure,
+    "quantization": quantization.measure,
 }
 
 
@@ -40,14 +46,30 @@ def main(names: Sequence[str]) -> None:
         print(f"{VARIABLE} is not set: only what needs no public model", file=sys.stderr)
     for name in names or MEASUREMENTS:
         print(f"measuring {name} ...", file=sys.stderr)
-        for row in MEASUREMENTS[name]():
-            print_row(row)
+        for found in MEASUREMENTS[name]():
+            if isinstance(found, Row):
+                print_row(found)
+            else:
+                print_table(found)
 
 
 def print_row(row: Row) -> None:
     """Print what was measured, the ratio beside its aim, and what stands behind it."""
     print(row.what)
     print(f"  {row.found:26}  aim: {row.aim}   ({row.count}; {row.beside})", flush=True)
+
+
+def print_table(table: Table) -> None:
+    """Print a table with its columns aligned."""
+    print(table.title)
+    rows = [table.heads, *table.rows]
+    whole = [row for row in rows if len(row) == len(table.heads)]
+    widths = [max(len(row[column]) for row in whole) for column in range(len(table.heads))]
+    for row in rows:
+        first, *others = row
+        sizes = widths[1:] if len(row) == len(table.heads) else [0] * len(others)
+        cells = (cell.rjust(size) for cell, size in zip(others, sizes, strict=True))
+        print("  " + "  ".join([first.ljust(widths[0]), *cells]), flush=True)
 
 
 if __name__ == "__main__":

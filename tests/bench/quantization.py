@@ -1,0 +1,154 @@
+"""Accuracy of int8 models: edgepack's beside onnxruntime's, NNCF's and onnxsim's, in one run.
+
+Every tool gets the same simplified float model and the same calibration samples, and every int8
+model is judged by the same other samples, in the same kind of session. The dialect is what the
+tool can be told: NNCF and onnxsim choose their own. Times are of one call on this machine: they
+include calibration and writing, not imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from edgepack.accuracy import paired_drop, sqnr_db
+from edgepack.model.running import make_session
+from measuring import Row, Table, run, scratch
+from peers import peer_python
+from projects import VARIABLE
+from quantization_tasks import Task, tasks
+
+HERE = Path(__file__).resolve().parent
+DIALECTS = {
+    "u8/s8 per channel": ("activations=uint8", "weights=int8", "symmetric=no", "per_channel=yes"),
+    "s8/s8 symmetric": ("activations=int8", "weights=int8", "symmetric=yes", "per_channel=yes"),
+    "u8/u8 per tensor": ("activations=uint8", "weights=uint8", "symmetric=no", "per_channel=no"),
+    "u16/u8 per channel": ("activations=uint16", "weights=int8", "symmetric=no", "per_channel=yes"),
+}
+OTHERS = (
+    ("NNCF, default", "nncf", ()),
+    ("NNCF, best", "nncf", ("preset=mixed", "fast=no")),
+    ("onnxsim, minmax", "onnxsim", ("method=minmax",)),
+)
+"""What is compared with all dialects: tools that choose their own."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One way to quantize."""
+
+    name: str
+    tool: str
+    options: tuple[str, ...]
+
+
+@dataclass
+class Quantized:
+    """An int8 model, what it took, and what it computes."""
+
+    scheme: Scheme
+    took: dict[str, float]
+    path: Path
+    outputs: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+
+def schemes() -> Iterator[Scheme]:
+    """Yield what is compared, in the order of the table."""
+    for dialect, options in DIALECTS.items():
+        for tool in ("edgepack", "onnxruntime"):
+            yield Scheme(f"{tool}, {dialect}", tool, options)
+    for name, tool, options in OTHERS:
+        yield Scheme(name, tool, options)
+
+
+def measure() -> Iterator[Row | Table]:
+    """Yield one table for each model."""
+    root = os.environ.get(VARIABLE, "")
+    if not root:
+        return
+    for task in tasks(Path(root).resolve()):
+        with scratch() as folder:
+            yield _table(task, folder)
+
+
+def _table(task: Task, folder: Path) -> Table:
+    samples = folder / "samples.npy"
+    np.save(samples, task.calibration())
+    model = folder / "model.onnx"
+    run([sys.executable, str(HERE / "edgepack_tool.py"), "simplify", str(task.model), str(model)])
+    made = [_quantized(scheme, task, model, samples, folder) for scheme in schemes()]
+    reference = _evaluate(task, model, [each for each in made if isinstance(each, Quantized)])
+    rows = [_row(each, task, reference) for each in made]
+    heads = ("", "top-1 %", "drop, points (95 %)", "agrees %", "SQNR dB", "s", "peak MB")
+    count = len(reference)
+    return Table(f"{task.name}, int8 against fp32 on {count} samples", heads, tuple(rows))
+
+
+def _quantized(
+    scheme: Scheme, task: Task, model: Path, samples: Path, folder: Path
+) -> Quantized | tuple[Scheme, str]:
+    """Return the model, or why the tool did not make it."""
+    out = folder / f"{scheme.name.replace('/', '-')}.onnx"
+    script = "edgepack_tool.py" if scheme.tool == "edgepack" else "peer_tool.py"
+    python = sys.executable if scheme.tool == "edgepack" else str(peer_python())
+    verb = "quantize" if scheme.tool == "edgepack" else scheme.tool
+    argv = [python, str(HERE / script), verb, str(model), task.input_name, str(samples), str(out)]
+    done = subprocess.run(
+        [*argv, *scheme.options],
+        env={**os.environ, "ORT_DISABLE_TELEMETRY": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=1800,
+    )
+    if done.returncode:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        return scheme, " ".join(last)
+    return Quantized(scheme, json.loads(done.stdout.splitlines()[-1]), out)
+
+
+def _evaluate(task: Task, model: Path, made: list[Quantized]) -> list[np.ndarray[Any, Any]]:
+    """Run every model on every sample, and return what the float model gives."""
+    float_session = make_session(model)
+    sessions = [make_session(each.path) for each in made]
+    reference = []
+    for sample in task.evaluation():
+        feed = {task.input_name: sample}
+        reference.append(float_session.run(None, feed)[0].ravel().astype(np.float64))
+        for each, session in zip(made, sessions, strict=True):
+            each.outputs.append(session.run(None, feed)[0].ravel().astype(np.float64))
+    return reference
+
+
+def _row(
+    made: Quantized | tuple[Scheme, str], task: Task, reference: list[np.ndarray[Any, Any]]
+) -> tuple[str, ...]:
+    if isinstance(made, tuple):
+        scheme, why = made
+        return (scheme.name, f"refused: {why[:300]}")
+    ours, theirs = np.stack(reference), np.stack(made.outputs)
+    best, other = ours.argmax(axis=1), theirs.argmax(axis=1)
+    top1 = drop = "-"
+    if task.labels is not None:
+        hits = [list((each == task.labels).astype(float)) for each in (best, other)]
+        found = paired_drop(*hits)
+        top1 = f"{100 * np.mean(hits[1]):.1f}"
+        low, high = found.interval or (found.value, found.value)
+        drop = f"{100 * found.value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+    noise = float(np.sum((ours - theirs) ** 2))
+    return (
+        made.scheme.name,
+        top1,
+        drop,
+        f"{100 * np.mean(best == other):.1f}",
+        f"{sqnr_db(float(np.sum(ours**2)), noise):.1f}",
+        f"{made.took['seconds']:.1f}",
+        f"{made.took['peak_bytes'] / 1e6:.0f}",
+    )
