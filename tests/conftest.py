@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+# As in edgepack's workers, where the steps run that tests call here.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("VECLIB_MAXIMUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -228,12 +228,19 @@ def _ignore(done: int, total: int) -> None:
 _SERVE = "from edgepack.worker import main; main()"
 
 
+# Sums of matrix products depend on how many threads share them, and so would a bundle's bytes.
+# onnxruntime has threads of its own. The names are OpenBLAS's and Accelerate's.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1"}
+
+
 class _Worker:
     """One process that serves calls. What it prints goes to a file, for error messages."""
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
-        self._child = start_program([sys.executable, "-c", _SERVE], stderr=self._log.fileno())
+        self._child = start_program(
+            [sys.executable, "-c", _SERVE], environment=_ONE_THREAD, stderr=self._log.fileno()
+        )
 
     @property
     def is_alive(self) -> bool:

@@ -21,7 +21,10 @@ import sys
 import time
 from pathlib import Path
 
+# As in edgepack's workers.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["VECLIB_MAXIMUM_THREADS"] = "1"
 
 import numpy as np
 from edgepack.calibration.collecting import collect

@@ -17,8 +17,7 @@ from edgepack.profile import load_profile
 from edgepack.progress import Silent
 from edgepack.verification import verify_here
 from onnx import TensorProto, helper
-
-from tests.tiny_models import save
+from tiny_models import save
 
 node = helper.make_node
 FLOAT = TensorProto.FLOAT

@@ -17,8 +17,7 @@ from edgepack.steps.base import MODEL, Notes, run_step
 from edgepack.steps.fp16 import Fp16
 from edgepack.steps.prepared import fix_dims
 from onnx import TensorProto, helper, numpy_helper
-
-from tests.tiny_models import conv_net, save
+from tiny_models import conv_net, save
 
 FLOAT = TensorProto.FLOAT
 node = helper.make_node

@@ -19,8 +19,7 @@ from edgepack.steps.base import MODEL, Notes, run_step
 from edgepack.steps.int4_weight import Int4Weight
 from edgepack.verification import verify_here
 from onnx import TensorProto, helper, numpy_helper
-
-from tests.tiny_models import conv_net, save
+from tiny_models import conv_net, save
 
 WIDTH, DEPTH = 96, 6
 node = helper.make_node

@@ -184,8 +184,8 @@ def test_file_when_ranges_are_given_is_the_one_onnxruntime_calibrates_itself(tmp
     theirs = File(calibrated_by_onnxruntime(inputs, tmp_path / "theirs.onnx"))
     assert ours.constants.keys() == theirs.constants.keys()
     for name, array in theirs.constants.items():
-        # Scales are computed in another order: the last bit may differ.
-        np.testing.assert_array_max_ulp(*map(as_float, (ours.constants[name], array)), maxulp=1)
+        # Scales are computed in another order: the last bits may differ.
+        np.testing.assert_array_max_ulp(*map(as_float, (ours.constants[name], array)), maxulp=2)
     assert sorted(ours.nodes) == sorted(theirs.nodes)
 
 

@@ -11,8 +11,7 @@ from edgepack.profile import Dialect
 from edgepack.steps.base import MODEL, Notes, run_step
 from edgepack.steps.int8_dynamic import Int8Dynamic
 from onnx import TensorProto, helper, numpy_helper
-
-from tests.tiny_models import conv_net, save
+from tiny_models import conv_net, save
 
 FLOAT = TensorProto.FLOAT
 node = helper.make_node

@@ -10,8 +10,7 @@ from edgepack.build import build, dry_run
 from edgepack.inspection import inspect
 from edgepack.plan import PlannedBundle
 from onnx import TensorProto, helper
-
-from tests.tiny_models import conv_net, save
+from tiny_models import conv_net, save
 
 node = helper.make_node
 FLOAT = TensorProto.FLOAT

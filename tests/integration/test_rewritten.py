@@ -12,8 +12,7 @@ from edgepack.steps import rewritten
 from edgepack.steps.base import MODEL, Notes, run_step
 from edgepack.steps.rewritten import CACHE_KEY, REWRITES, Rewritten, content_key, set_metadata
 from onnx import TensorProto, helper, numpy_helper
-
-from tests.tiny_models import conv_net, save
+from tiny_models import conv_net, save
 
 FLOAT = TensorProto.FLOAT
 node = helper.make_node

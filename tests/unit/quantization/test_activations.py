@@ -16,8 +16,7 @@ from edgepack.quantization.activations import (
 )
 from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut
 from edgepack.quantization.writer import QdqWriter
-
-from tests.equalization_nets import Net, images, run, sqnr_db, statistics_of
+from equalization_nets import Net, images, run, sqnr_db, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
 

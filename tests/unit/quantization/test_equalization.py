@@ -11,9 +11,8 @@ from edgepack.quantization.channels import channel_groups
 from edgepack.quantization.equalization import equalized
 from edgepack.quantization.kept_float import keep_float
 from edgepack.quantization.writer import QdqWriter
+from equalization_nets import Net, images, run, sqnr_db, statistics_of
 from onnx import numpy_helper
-
-from tests.equalization_nets import Net, images, run, sqnr_db, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
 

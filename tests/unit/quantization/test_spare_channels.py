@@ -9,8 +9,7 @@ from edgepack.quantization.activations import with_exact_constants
 from edgepack.quantization.kept_float import keep_float
 from edgepack.quantization.spare_channels import duplicated
 from edgepack.quantization.writer import QdqWriter
-
-from tests.equalization_nets import Net, images, run, sqnr_db, statistics_of
+from equalization_nets import Net, images, run, sqnr_db, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
 S8 = Dialect(activations="int8", weights="int8", symmetric=True, per_channel=True, bias="float32")

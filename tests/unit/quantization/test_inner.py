@@ -1,0 +1,73 @@
+"""The errors of tensors inside quantized models, and what they decide."""
+
+from __future__ import annotations
+
+import int8_nets
+import numpy as np
+import onnx
+import pytest
+import tiny_models
+from edgepack.data import SampleSet
+from edgepack.data.sample_set import write_sample_set
+from edgepack.model.facts import signature
+from edgepack.quantization.closeness import Chosen
+from edgepack.quantization.inner import InnerCloseness, inner_closeness
+from edgepack.quantization.writer import QdqWriter, quantizable
+
+
+def losses(*levels, names=("a", "b")):
+    return InnerCloseness(names, np.array(levels, np.float64))
+
+
+def test_comparison_when_one_is_closer_in_most_samples_says_so():
+    before = losses([0.1, 0.01], [0.2, 0.01], [0.1, 0.02])
+    after = losses([0.05, 0.005], [0.09, 0.006], [0.06, 0.01])
+    assert after.compare(before) == "closer"
+    assert before.compare(after) == "farther"
+    assert before.compare(before) == "unclear"
+
+
+def test_comparison_when_samples_disagree_is_unclear():
+    before = losses([0.1, 0.01], [0.2, 0.01], [0.1, 0.02])
+    after = losses([0.01, 0.001], [0.9, 0.1], [0.02, 0.01])
+    assert after.compare(before) == "unclear"
+
+
+def test_comparison_when_models_have_other_tensors_takes_those_of_both():
+    before = losses([0.1, 0.01], [0.1, 0.01], names=("a", "b"))
+    after = losses([0.5, 0.001], [0.5, 0.001], names=("c", "b"))
+    assert after.compare(before) == "closer"
+    assert losses([0.5], names=("c",)).compare(before) == "unclear"
+
+
+def test_losses_when_a_tensor_is_cut_off_are_those_of_it_and_what_follows(tmp_path):
+    path = int8_nets.mixed_net(tmp_path / "net.onnx")
+    exact = quantizable(onnx.load(path))
+    names = {name for node in exact.graph.node for name in node.output} | {"image"}
+    wide = dict.fromkeys(names, (-40.0, 40.0))
+    feeds = int8_nets.image_feeds(3)
+    (tmp_path / "samples").mkdir()
+    named = [(f"sample {n}", feed) for n, feed in enumerate(feeds)]
+    write_sample_set(tmp_path / "samples", signature(exact)[0], named)
+    samples = Chosen(SampleSet.read(tmp_path / "samples"), (0, 1, 2))
+    found = []
+    for ranges in (wide, {**wide, "a1": (-0.5, 0.5)}):
+        onnx.save(QdqWriter(exact, ranges, int8_nets.CPU).write(()), tmp_path / "int8.onnx")
+        found.append(inner_closeness(exact, tmp_path / "int8.onnx", samples))
+    good, cut = (dict(zip(f.tensors, f.losses.mean(0), strict=True)) for f in found)
+    assert good["c3"] == pytest.approx(cut["c3"])
+    assert cut["a1"] > 0.5 > 10 * good["a1"]
+    assert cut["a2"] > good["a2"]
+    assert found[1].compare(found[0]) == "farther"
+
+
+def test_losses_when_nothing_has_a_pair_are_none(tmp_path):
+    path = tiny_models.relu(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    (tmp_path / "samples").mkdir()
+    sample = ("sample", {"x": np.ones((1, 4), np.float32)})
+    write_sample_set(tmp_path / "samples", signature(model)[0], [sample])
+    chosen = Chosen(SampleSet.read(tmp_path / "samples"), (0,))
+    found = inner_closeness(model, path, chosen)
+    assert found.tensors == ()
+    assert found.compare(found) == "unclear"
