@@ -225,8 +225,8 @@ class Search:
     def require_signal(self) -> None:
         """Make sure that the outputs are more than noise, if need be with layers left float.
 
-        Those whose weights cost most are left float, twice as many each time, until the error is a
-        tenth of what the outputs vary by.
+        Nodes whose weights, and tensors whose rounding cost most are left float, twice as many each
+        time, until the error is a tenth of what the outputs vary by.
 
         Raises:
             StepError: With half of the layers left float, the outputs still are noise.
@@ -235,7 +235,7 @@ class Search:
         if not ruin:
             return
         start = self.best.scheme.plain
-        places = _places(self.maker.sensitivity(self.best), start, tensors=False)
+        places = _places(self.maker.sensitivity(self.best), start, tensors=True)
         for what, scheme in _leaving_more(start, places):
             trial = self.maker.make(scheme)
             if trial is None:

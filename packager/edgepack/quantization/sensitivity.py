@@ -102,6 +102,8 @@ def _run(
 ) -> Iterator[tuple[Arrays, Arrays]]:
     """Yield, for each sample, the float model's tensors and those of the pieces."""
     watched = with_outputs(reference, sorted({*pieces.exact, *pieces.made} & pieces.known))
+    if not watched.graph.output:
+        return
     with tempfile.TemporaryDirectory(prefix="edgepack-sensitivity-") as folder:
         sessions = []
         for name, model in (("float", watched), ("pieces", pieces.model)):
