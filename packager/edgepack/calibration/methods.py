@@ -211,11 +211,14 @@ def _around_zero(error: _SquaredError, lows: Array, highs: Array, share: float) 
     some activation functions lie at the lower end, and what becomes of them is no chance.
     """
     upward = share >= -1 / 2
-    further = highs if upward else lows
+    further, most = (highs, -lows[-1]) if upward else (lows, highs[-1])
     count = math.floor(min(-share, 1 + share) * error.steps)
     for steps in range(max(count - 1, 0), count + 2):
-        nearer = 0.0 - further * steps / (error.steps - steps)
-        yield _least(error, *((nearer, further) if upward else (further, nearer)))
+        # The nearer end lies at most a step beyond the values.
+        ends = further[np.abs(further) * (steps - 1) <= most * (error.steps - steps)]
+        if ends.size:
+            nearer = 0.0 - ends * steps / (error.steps - steps)
+            yield _least(error, *((nearer, ends) if upward else (ends, nearer)))
 
 
 def _least_pair(error: _SquaredError, lows: Array, highs: Array) -> Range:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from edgepack.calibration.histogram import Histogram
 from edgepack.calibration.methods import find_range
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 METHODS = ("minmax", "percentile", "entropy", "mse")
@@ -331,6 +331,7 @@ def test_range_when_the_tensor_is_constant_ends_at_the_constant(method):
         assert (low, high) == (min(value, 0), max(value, 0))
 
 
+@example([736904478720.0, 265214214144.0, -634706067456.0], "mse", (256, False))
 @given(
     st.lists(st.floats(-(2.0**40), 2.0**40, width=32), min_size=1, max_size=40),
     st.sampled_from(METHODS),
