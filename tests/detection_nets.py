@@ -10,13 +10,14 @@ lets linear maps pass through activation functions unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tiny_models
-from onnx import ModelProto, NodeProto, TensorProto, helper, version_converter
+from net_builder import NetBuilder
+from onnx import ModelProto, TensorProto, helper, version_converter
 from PIL import Image
 
 Array = np.ndarray[Any, Any]
@@ -70,21 +71,7 @@ def scene(seed: int) -> tuple[Array, list[Detection]]:
 
 
 @dataclass
-class _Builder:
-    random: np.random.Generator
-    nodes: list[NodeProto] = field(default_factory=list)
-    constants: list[tuple[str, Array]] = field(default_factory=list)
-
-    def add(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, inputs, [output], f"{op}_{output}", **attributes))
-        return output
-
-    def constant(self, name: str, values: Any) -> str:
-        array = np.asarray(values)
-        kind = np.int64 if array.dtype.kind == "i" else FLOAT
-        self.constants.append((name, array.astype(kind)))
-        return name
-
+class _Builder(NetBuilder):
     def conv(self, x: str, weights: Array, bias: Array, output: str, stride: int = 1) -> str:
         """Weights (out, in, height, width); the output is as large as the input over the stride."""
         names = [

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import tiny_models
-from onnx import NodeProto, TensorProto, helper
+from net_builder import NetBuilder
+from onnx import TensorProto
 
 Array = np.ndarray[Any, Any]
 
@@ -47,21 +48,8 @@ def sentences(count: int, seed: int) -> list[dict[str, Array]]:
 
 
 @dataclass
-class _Builder:
-    random: np.random.Generator
-    outlying: float
-    nodes: list[NodeProto] = field(default_factory=list)
-    constants: list[tuple[str, Array]] = field(default_factory=list)
-
-    def add(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, inputs, [output], f"{op}/{output}", **attributes))
-        return output
-
-    def constant(self, name: str, values: Any) -> str:
-        array = np.asarray(values)
-        kind = np.int64 if array.dtype.kind == "i" else FLOAT
-        self.constants.append((name, array.astype(kind)))
-        return name
+class _Builder(NetBuilder):
+    outlying: float = field(kw_only=True)
 
     def linear(self, x: str, output: str, weights: Array) -> str:
         """Add ``x @ weights + bias``."""
@@ -89,7 +77,7 @@ def encoder(path: Path, layers: int = LAYERS, outlying: float = OUTLYING) -> Pat
     ``input_ids`` and ``attention_mask`` (1, words) int64; ``sentence`` (1, 384) float32, the mean
     over the words, of length 1.
     """
-    net = _Builder(np.random.default_rng(11), outlying)
+    net = _Builder(np.random.default_rng(11), outlying=outlying)
     words = net.random.standard_normal((WORDS, HIDDEN))
     net.add("Gather", [net.constant("words", words), "input_ids"], "word", axis=0)
     net.add("Shape", ["input_ids"], "shape")

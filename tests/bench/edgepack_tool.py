@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import sys
 import time
@@ -43,6 +42,7 @@ from edgepack.steps.prepared import Prepared
 from edgepack.steps.recipes import INT8_OPSET
 from edgepack.steps.simplified import Simplified
 from measuring import scratch
+from peer_tool import peak_bytes
 
 MAX_IR = 13
 """What onnxruntime 1.31.1 loads."""
@@ -104,18 +104,6 @@ def _step(step: Step, inputs: Inputs, out: Path) -> Path:
     notes: Notes = run_step(step, inputs, out)
     print(f"{step.name}: {notes.done}", file=sys.stderr)
     return out
-
-
-def peak_bytes() -> int:
-    """Return the most memory that this program had resident.
-
-    Linux keeps ``ru_maxrss`` over exec, so there it may be the parent's (getrusage(2)).
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(each for each in status.read_text().splitlines() if each.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main(arguments: list[str]) -> None:

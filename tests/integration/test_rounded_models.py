@@ -12,6 +12,7 @@ import pytest
 from edgepack.quantization.rounding import round_weights
 from edgepack.quantization.writer import QdqWriter, quantizable
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_writer import extreme_ranges
 from PIL import Image
 
 FLOAT = np.float32
@@ -31,27 +32,9 @@ def outputs(model, feeds):
     return np.concatenate([session.run(None, feed)[0].reshape(1, -1) for feed in feeds])
 
 
-def ranges_of(model, feeds):
-    """Lowest and highest value of every float activation."""
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    made = {name for node in model.graph.node for name in node.output}
-    there = {value.name for value in model.graph.output}
-    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(made - there))
-    session = session_of(whole)
-    names = [output.name for output in session.get_outputs()]
-    found = {}
-    for feed in feeds:
-        for name, value in [*zip(names, session.run(names, feed), strict=True), *feed.items()]:
-            if value.dtype == FLOAT:
-                low, high = found.get(name, (np.inf, -np.inf))
-                found[name] = (min(low, float(value.min())), max(high, float(value.max())))
-    return found
-
-
 def gain(model, dialect, feeds, fresh):
     """SQNR in dB on fresh samples of the plainly rounded and of the fitted model."""
-    writer = QdqWriter(model, ranges_of(model, feeds), dialect)
+    writer = QdqWriter(model, extreme_ranges(model, feeds), dialect)
     found = round_weights(writer, feeds)
     fitted = QdqWriter(
         found.model, writer.ranges, dialect, weight_scales=found.weight_scales

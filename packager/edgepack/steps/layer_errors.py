@@ -17,7 +17,7 @@ from edgepack.calibration.observing import Observer
 from edgepack.data import SampleSet
 from edgepack.errors import StepError
 from edgepack.model.reading import read_structure
-from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
+from edgepack.quantization.sensitivity import find_pairs
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.int8_static import EXACT
 
@@ -117,25 +117,13 @@ def compared_tensors(reference: onnx.ModelProto, model: onnx.ModelProto) -> dict
     The value is the QDQ model's tensor to compare with: the one that comes out of the pair, where
     there is a pair, because that is what the readers get.
     """
-    from onnx import TensorProto
-
-    dequantized = {
-        node.input[0]: node.output[0] for node in model.graph.node if node.op_type == DEQUANTIZE
-    }
-    paired = {
-        node.input[0]: dequantized[node.output[0]]
-        for node in model.graph.node
-        if node.op_type == QUANTIZE and node.output[0] in dequantized
-    }
+    made = [name for node in reference.graph.node for name in node.output if name]
+    pairs = find_pairs(model, set(made))
     produced = {name for node in model.graph.node for name in node.output}
-    others = {
-        value.name
-        for value in (*reference.graph.value_info, *reference.graph.output)
-        if value.type.tensor_type.elem_type not in (TensorProto.FLOAT, TensorProto.UNDEFINED)
-    }
-    names = (name for node in reference.graph.node for name in node.output if name)
     return {
-        name: paired.get(name, name) for name in names if name in produced and name not in others
+        name: pairs[name].rounded if name in pairs else name
+        for name in made
+        if name in pairs or name in produced
     }
 
 

@@ -12,6 +12,7 @@ import pytest
 from edgepack.quantization.rounding import RowGrid, round_weights, rounded, with_best_scale
 from edgepack.quantization.writer import QdqWriter, quantizable
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_writer import extreme_ranges
 
 FLOAT = np.float32
 RANDOM = np.random.default_rng()
@@ -95,33 +96,13 @@ def test_scale_when_one_weight_is_far_off_and_hardly_matters_cuts_it_off():
 # --- models -------------------------------------------------------------------------------------
 
 
-def ranges_of(model, feeds):
-    """Lowest and highest value of every float activation."""
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    made = {name for node in model.graph.node for name in node.output}
-    there = {value.name for value in model.graph.output}
-    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(made - there))
-    session = onnxruntime.InferenceSession(
-        whole.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
-    found = {}
-    for feed in feeds:
-        for name, value in [*zip(names, session.run(names, feed), strict=True), *feed.items()]:
-            if value.dtype == FLOAT:
-                low, high = found.get(name, (np.inf, -np.inf))
-                found[name] = (min(low, float(value.min())), max(high, float(value.max())))
-    return found
-
-
 def constants(model):
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
 
 def fitted(model, feeds, dialect, excluded=(), **settings):
     """A writer of the model, and what its weights were rounded to."""
-    writer = QdqWriter(model, ranges_of(model, feeds), dialect, **settings)
+    writer = QdqWriter(model, extreme_ranges(model, feeds), dialect, **settings)
     return writer, round_weights(writer, feeds, excluded)
 
 
@@ -212,7 +193,7 @@ def test_convolution_when_it_has_no_bias_gets_the_one_that_corrects_it():
     model = model_of(nodes, [1, 3, 6, 6], [("w", normal(4, 3, 3, 3))])
     # Ranges that cut off what is above 1: the mean of what comes in is too low.
     feeds = [{"x": normal(1, 3, 6, 6) + 1} for _ in range(8)]
-    ranges = ranges_of(model, feeds) | {"x": (-2.0, 1.0)}
+    ranges = extreme_ranges(model, feeds) | {"x": (-2.0, 1.0)}
     found = round_weights(QdqWriter(model, ranges, int8_nets.CPU), feeds)
     node = found.model.graph.node[0]
     assert len(node.input) == 3
