@@ -9,7 +9,6 @@ from edgepack.bench.report import (
     Conditions,
     DeviceFacts,
     Memory,
-    NotMeasured,
     PassedOver,
     PlacedNode,
     Placement,
@@ -18,7 +17,7 @@ from edgepack.bench.report import (
     Valid,
     VariantFacts,
 )
-from edgepack.bundle.manifest import Accuracy, Closeness, LayerError
+from edgepack.bundle.manifest import Accuracy, Closeness, LayerError, NotMeasured
 
 CPU = "CPUExecutionProvider"
 COOL = Conditions(

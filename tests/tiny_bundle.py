@@ -21,6 +21,7 @@ from edgepack.bundle.manifest import (
     GoldenTensor,
     Manifest,
     ManifestVariant,
+    NotMeasured,
     SourceModel,
     Tensor,
 )
@@ -119,7 +120,7 @@ def _variant(folder: Path, name: str) -> ManifestVariant:
         session=SessionSettings(intra_op_num_threads=1),
         requires=Requires(),
         min_sqnr_db=40.0,
-        accuracy=None,
+        accuracy=NotMeasured(reason="the project has no evaluation samples"),
     )
 
 

@@ -4,9 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 from edgepack.errors import ModelError
+from edgepack.steps import Notes
+from edgepack.steps.base import Inputs
 from edgepack.worker import report
+
+
+@dataclass(frozen=True)
+class RefusedDiagnosis:
+    """Stands for the step that finds the error of each node, on a model that it cannot take."""
+
+    name: ClassVar[str] = "layer-errors"
+    libraries: ClassVar[tuple[str, ...]] = ()
+    cacheable = True
+    count: int
+    processor: str
+
+    def check(self, inputs: Inputs) -> None:
+        del inputs
+        raise ModelError("no tensor can be looked at", hint="none")
+
+    def run(self, inputs: Inputs, out: Path) -> Notes: ...
+
+    def verify(self, inputs: Inputs, out: Path) -> None: ...
 
 
 def crash() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 EQUAL_SQNR_DB = 200.0
-"""Stands for outputs that are equal: more than float32 can express."""
+"""Stands for outputs that are equal: more than float32 can express. Its negative stands in JSON,
+which has no infinity, for outputs that are noise alone or no numbers."""
 SIMILAR_RANGE = 16.0
 """Channels whose ranges differ by no more than this factor are judged together."""
 
@@ -92,7 +93,9 @@ class OutputCloseness:
     output_energy: float = 0.0
 
     def add(self, reference: Array, output: Array) -> None:
-        """Add one sample."""
+        """Add one sample; an output of another shape has nothing of the reference, as if all 0."""
+        if output.shape != reference.shape:
+            output = np.zeros_like(reference)
         ref, out = map(_by_channel, _without_equal_infinities(reference, output))
         zeros = np.zeros(ref.shape[0])
         sums = self.sums.setdefault(ref.shape[0], _Sums(zeros, zeros, zeros))
@@ -113,6 +116,12 @@ class OutputCloseness:
         return cosine if math.isfinite(cosine) else 0.0
 
     @property
+    def whole_sqnr_db(self) -> float:
+        """SQNR of all channels together."""
+        noise = sum(float(sums.noise.sum()) for sums in self.sums.values())
+        return sqnr_db(self.reference_energy, noise)
+
+    @property
     def sqnr_db(self) -> float:
         """SQNR of the worst group of channels of similar range."""
         return min(
@@ -127,7 +136,7 @@ class OutputCloseness:
 
 def _by_channel(array: Array) -> Array:
     """Return ``(channels, everything else)``."""
-    if sum(size > 1 for size in array.shape) < 2:
+    if not array.size or sum(size > 1 for size in array.shape) < 2:
         return array.reshape(1, -1)
     axis = 2 if array.ndim == 3 and array.shape[2] < array.shape[1] else min(1, array.ndim - 1)
     return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
@@ -149,6 +158,15 @@ def range_groups(peak: Array) -> list[Array]:
             head = value
         groups[-1].append(int(channel))
     return [np.array(group) for group in groups]
+
+
+def array_cosine(reference: Array, output: Array) -> float:
+    """Return the cosine of one output with its reference, each taken whole; 0 if shapes differ."""
+    if reference.shape != output.shape:
+        return 0.0
+    found = OutputCloseness()
+    found.add(reference, output)
+    return found.cosine
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Exit code 130 is Ctrl-C and 70 is a bug in edgepack; neither is raised from here
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 
@@ -130,3 +130,15 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return f"one of: {', '.join(choices)}" if choices else "there are none"
+
+
+def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first items as one line, and how many more there are: ``a, b, and 5 more``.
+
+    Args:
+        items: What to list, each as it is to be read.
+        most: How many are shown.
+        separator: Between two of them.
+    """
+    more = [f"and {len(items) - most} more"] if len(items) > most else []
+    return separator.join([*items[:most], *more])

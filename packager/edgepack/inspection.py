@@ -232,7 +232,8 @@ class _Making:
         if variant.dialect is not None:
             model = self.run(AtLeastOpset(least_opset(variant)), model=model)
         if isinstance(step, Int8Static):
-            return self.run(step, model=model, statistics=self._any_statistics(model))
+            inputs = {"model": model, "statistics": self._any_statistics(model)}
+            return self._once(f"{step!r} {model}", lambda out: step.write_first(inputs, out))
         return self.run(step, model=model)
 
     def _any_statistics(self, model: Path) -> Path:

@@ -49,9 +49,12 @@ class PlannedVariant:
     fusion: str | None
     """The step that counts fused integer kernels; None unless the CPU runs int8."""
     layers: str | None
-    """The step that finds the error of each node; None unless the recipe is int8-static."""
+    """The step that finds the error of each node, without which the variant is as good; None unless
+    it makes int8-static of a float model."""
     history: tuple[str, ...]
     """The steps that the model went through, in order."""
+    carried: bool = False
+    """Whether the model came quantized or float16, so that there is no fp32 model of it."""
     offered: str = ""
     """Why the plan has it though the profile has not: if it cannot be had, it is left out."""
     bucketed: str | None = None
@@ -59,8 +62,8 @@ class PlannedVariant:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Every step that the variant needs directly."""
-        others = (self.goldens, self.evaluation, self.placed, self.fusion, self.layers)
+        """Every step that the variant needs directly: if one fails, the variant is lost."""
+        others = (self.goldens, self.evaluation, self.placed, self.fusion)
         return (*self.history, *(step_id for step_id in others if step_id is not None))
 
 
@@ -141,7 +144,7 @@ def bundle_digest(bundle: PlannedBundle) -> str:
     return _digest(
         {
             "profile": bundle.profile.model_dump(mode="json"),
-            "variants": [(v.variant.id, v.shipped, *v.steps) for v in bundle.variants],
+            "variants": [(v.variant.id, v.shipped, *v.steps, v.layers) for v in bundle.variants],
         }
     )
 

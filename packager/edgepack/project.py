@@ -188,9 +188,9 @@ class Limits(StrictModel):
     def excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
         """Return by how much a drop is too large and an SQNR too small: (0, 0) if both are met.
 
-        A drop that is no number meets nothing.
+        What is no number meets nothing: (inf, inf) if one of them is NaN.
         """
-        if math.isnan(drop):
+        if math.isnan(drop) or math.isnan(sqnr_db):
             return math.inf, math.inf
         most = math.inf if self.metric_drop is None else self.metric_drop
         least = -math.inf if self.min_sqnr_db is None else self.min_sqnr_db

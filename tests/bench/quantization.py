@@ -3,7 +3,8 @@
 Every tool gets the same simplified float model and the same calibration samples, and every int8
 model is judged by the same other samples, in the same kind of session. The dialect is what the
 tool can be told: NNCF and onnxsim choose their own. Times are of one call on this machine: they
-include calibration and writing, not imports.
+include calibration and writing, not imports. In each dialect, edgepack's model and onnxruntime's
+run in turns on one core, to compare their latency.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from typing import Any
 import numpy as np
 from edgepack.accuracy import paired_drop, sqnr_db
 from edgepack.model.running import make_session
-from measuring import Row, Table, run, scratch
+from edgepack.statistics import median
+from measuring import Row, Table, interleaved, one_core, ratio_text, run, scratch
 from peers import peer_python
 from projects import VARIABLE
 from quantization_tasks import Task, tasks
@@ -30,7 +33,7 @@ DIALECTS = {
     "u8/s8 per channel": ("activations=uint8", "weights=int8", "symmetric=no", "per_channel=yes"),
     "s8/s8 symmetric": ("activations=int8", "weights=int8", "symmetric=yes", "per_channel=yes"),
     "u8/u8 per tensor": ("activations=uint8", "weights=uint8", "symmetric=no", "per_channel=no"),
-    "u16/u8 per channel": ("activations=uint16", "weights=int8", "symmetric=no", "per_channel=yes"),
+    "u16/s8 per channel": ("activations=uint16", "weights=int8", "symmetric=no", "per_channel=yes"),
 }
 OTHERS = (
     ("NNCF, default", "nncf", ()),
@@ -38,6 +41,9 @@ OTHERS = (
     ("onnxsim, minmax", "onnxsim", ("method=minmax",)),
 )
 """What is compared with all dialects: tools that choose their own."""
+LATENCY_PAIRS = 20
+TURN_SECONDS = 0.2
+"""How long one model runs before it is the other's turn."""
 
 
 @dataclass(frozen=True)
@@ -75,20 +81,57 @@ def measure() -> Iterator[Row | Table]:
         return
     for task in tasks(Path(root).resolve()):
         with scratch() as folder:
-            yield _table(task, folder)
+            yield from _compared(task, folder)
 
 
-def _table(task: Task, folder: Path) -> Table:
+def _compared(task: Task, folder: Path) -> Iterator[Row | Table]:
     samples = folder / "samples.npy"
     np.save(samples, task.calibration())
     model = folder / "model.onnx"
     run([sys.executable, str(HERE / "edgepack_tool.py"), "simplify", str(task.model), str(model)])
-    made = [_quantized(scheme, task, model, samples, folder) for scheme in schemes()]
-    reference = _evaluate(task, model, [each for each in made if isinstance(each, Quantized)])
-    rows = [_row(each, task, reference) for each in made]
+    tried = [_quantized(scheme, task, model, samples, folder) for scheme in schemes()]
+    made = [each for each in tried if isinstance(each, Quantized)]
+    reference = _evaluate(task, model, made)
+    rows = [_row(each, task, reference) for each in tried]
     heads = ("", "top-1 %", "drop, points (95 %)", "agrees %", "SQNR dB", "s", "peak MB")
     count = len(reference)
-    return Table(f"{task.name}, int8 against fp32 on {count} samples", heads, tuple(rows))
+    yield Table(f"{task.name}, int8 against fp32 on {count} samples", heads, tuple(rows))
+    paths = {each.scheme.name: each.path for each in made}
+    for dialect in DIALECTS:
+        pair = [paths.get(f"{tool}, {dialect}") for tool in ("edgepack", "onnxruntime")]
+        if all(pair):
+            yield _latency(f"{task.name}, {dialect}", task, [path for path in pair if path])
+
+
+def _latency(what: str, task: Task, models: list[Path]) -> Row:
+    feed = {task.input_name: next(task.evaluation())}
+    with one_core():
+        ours, theirs = (_turns(path, feed) for path in models)
+        pairs = interleaved(ours, theirs, LATENCY_PAIRS)
+    ms = [1000 * median(side) for side in zip(*pairs, strict=True)]
+    return Row(
+        f"latency / that of onnxruntime's int8 model, {what}",
+        f"{LATENCY_PAIRS} pairs",
+        ratio_text(pairs),
+        "at most 1.02",
+        f"medians {ms[0]:.3f} ms, {ms[1]:.3f} ms",
+    )
+
+
+def _turns(model: Path, feed: dict[str, np.ndarray[Any, Any]]) -> Callable[[], float]:
+    """Return what runs a model for a while, and returns the median seconds of a run."""
+    session = make_session(model)
+
+    def turn() -> float:
+        took: list[float] = []
+        while sum(took) < TURN_SECONDS:
+            started = time.perf_counter()
+            session.run(None, feed)
+            took.append(time.perf_counter() - started)
+        return median(took)
+
+    turn()
+    return turn
 
 
 def _quantized(

@@ -178,7 +178,7 @@ def accuracy_row(one: Measured, variant: ManifestVariant) -> str:
 
 def accuracy_of(variant: ManifestVariant) -> Accuracy:
     """Return what the evaluation found; these projects all have evaluation samples."""
-    if variant.accuracy is None or variant.accuracy.drop_interval is None:
+    if not isinstance(variant.accuracy, Accuracy) or variant.accuracy.drop_interval is None:
         raise TypeError("every variant here is evaluated by top-1")
     return variant.accuracy
 

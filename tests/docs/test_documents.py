@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -58,12 +59,22 @@ def test_targets_when_read_in_the_readme_are_those_of_profiles_and_evidence():
     assert all(load_profile(name).variants for name in listed)
 
 
+REWRITE = "run: .venv/bin/python tests/docs/write_examples.py"
+
+
 def test_example_manifest_when_read_is_one():
-    manifest = parse_manifest((ROOT / "docs/examples/manifest.json").read_bytes())
+    text = (ROOT / "docs/examples/manifest.json").read_bytes()
+    manifest = parse_manifest(text)
     assert manifest.id == "digits-1.0.0-raspberry-pi"
+    assert manifest.variants[0].layers
+    assert json.loads(text) == manifest.model_dump(mode="json"), REWRITE
 
 
 def test_example_report_when_read_is_one():
     from edgepack.results import read_report
 
-    assert read_report(ROOT / "docs/examples/report.json").bundle == "digits-1.0.0-linux-x86-64"
+    path = ROOT / "docs/examples/report.json"
+    report = read_report(path)
+    assert report.bundle == "digits-1.0.0-linux-x86-64"
+    assert report.variants[0].layers
+    assert json.loads(path.read_bytes()) == report.model_dump(mode="json"), REWRITE

@@ -20,7 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from edgepack.bench.report import NotMeasured, RunReport
+from edgepack.bench.report import RunReport
+from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import UsageError
 from edgepack.grades import Evidence, SeenVariant
 from edgepack.results import read_report

@@ -8,13 +8,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from edgepack.bench import bench, evaluate
 from edgepack.build import build, dry_run
 from edgepack.build.carrying import Carrying
+from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.cli.printing import print_build
+from edgepack.devices import load_device
 from edgepack.errors import UsageError
 from edgepack.inspection import inspect
 from edgepack.model.quantized import Quantization
+from edgepack.model.running import make_session, run_session
 from edgepack.profile import load_profile
 from edgepack.progress import Silent
+from edgepack.results.html import render_html
 from edgepack.verification import verify_here
 from onnx import TensorProto, helper
 from tiny_models import save
@@ -88,6 +94,108 @@ def test_qdq_model_when_its_dialect_is_another_is_carried_by_fp32_and_says_so(tm
     assert operators(bundle.path / variant.model) == operators(model)
     # Goldens are those of int8: another processor's kernels round elsewhere.
     assert variant.min_sqnr_db <= 20
+
+
+def classifier(path: Path) -> Path:
+    """A quantized matrix product that gives four class scores."""
+    random = np.random.default_rng(5)
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"], "q"),
+        node("DequantizeLinear", ["xq", "s", "z"], ["xd"], "d"),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], "wd", axis=1),
+        node("MatMul", ["xd", "wd"], ["y"], "product"),
+    ]
+    constants = [
+        ("s", np.float32(0.03)),
+        ("z", np.array(128, np.uint8)),
+        ("w", random.integers(-100, 100, (8, 4)).astype(np.int8)),
+        ("ws", np.full(4, 0.003, np.float32)),
+        ("wz", np.zeros(4, np.int8)),
+    ]
+    return save(path, nodes, [("x", FLOAT, [1, 8])], [("y", FLOAT, [1, 4])], constants)
+
+
+def write_evaluated(folder: Path, evaluation: str, extra: str = "") -> Path:
+    """A project with :func:`classifier`, and samples with labels of which some are met."""
+    classifier(folder / "net.onnx")
+    random = np.random.default_rng(6)
+    samples = random.standard_normal((20, 8)).astype(np.float32)
+    np.savez(folder / "ev.npz", x=samples, labels=random.integers(0, 4, 20))
+    path = folder / "edgepack.yaml"
+    path.write_text(
+        "schema_version: 1\nname: net\nversion: 1.0.0\nmodel: net.onnx\n"
+        f"samples: {{evaluation: {{path: ev.npz, labels: labels{evaluation}}}}}\n{extra}\n"
+    )
+    return path
+
+
+def top1(folder: Path) -> float:
+    with np.load(folder / "ev.npz") as data:
+        samples, labels = data["x"], data["labels"]
+    session = make_session(folder / "net.onnx")
+    found = [int(run_session(session, {"x": x[None]})["y"].argmax()) for x in samples]
+    return float(np.mean(found == labels))
+
+
+def test_carried_model_when_there_are_labels_has_their_metric_and_no_comparison(tmp_path, capsys):
+    project = write_evaluated(tmp_path, ", metric: top1", "limits: {metric_drop: 0.01}")
+    result = build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist")
+    result.require_all()
+    (variant,) = result.bundles[0].bundle.manifest.variants
+    found = variant.accuracy
+    assert isinstance(found, Accuracy)
+    assert (found.metric, found.value) == ("top1", pytest.approx(top1(tmp_path)))
+    assert isinstance(found.fp32, NotMeasured)
+    assert "no fp32 model" in found.fp32.reason
+    assert (found.drop, found.drop_interval, found.agreement, found.worst) == (None,) * 4
+    assert result.warnings == (
+        f"linux-x86-64 cpu-int8-static: limits are not judged, {found.fp32.reason}",
+    )
+    print_build(result)
+    told = capsys.readouterr().out
+    assert f"accuracy was not compared with fp32: {found.fp32.reason}" in told
+    readme = (result.bundles[0].bundle.path / "README.md").read_text()
+    assert f"top1 {found.value:.4f} (20 samples)" in readme
+
+
+def test_carried_model_when_the_metric_is_agreement_is_not_measured(tmp_path):
+    project = write_evaluated(tmp_path, ", metric: agreement")
+    result = build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist")
+    (variant,) = result.bundles[0].bundle.manifest.variants
+    assert isinstance(variant.accuracy, NotMeasured)
+    assert "no fp32 model" in variant.accuracy.reason
+    with pytest.raises(UsageError, match=r"nothing to measure: .*no fp32 model"):
+        evaluate(result.bundles[0].bundle.path, load_device("local"), project=project)
+
+
+def test_carried_model_when_evaluated_on_a_device_has_the_metric_alone(tmp_path):
+    project = write_evaluated(tmp_path, ", metric: top1")
+    result = build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist")
+    found = evaluate(result.bundles[0].bundle.path, load_device("local"), project=project)
+    assert found.measured == found.simulated
+    assert found.measured.value == pytest.approx(top1(tmp_path))
+    report = bench(result.bundles[0].bundle.path, load_device("local"), preset="smoke")
+    page = render_html([report])
+    assert "not measured: the model came quantized or float16" in page
+
+
+def test_carried_model_when_built_is_not_timed_against_itself(tmp_path, monkeypatch):
+    timed = []
+    monkeypatch.setattr("edgepack.build.timing.compare_latency", lambda *a: timed.append(a))
+    model = classifier(tmp_path / "net.onnx")
+    result = build(model, targets=["linux-x86-64"], out=tmp_path / "dist")
+    assert [v.id for v in result.bundles[0].bundle.manifest.variants] == ["cpu-int8-static"]
+    assert timed == []
+
+
+@pytest.mark.parametrize(("shifted", "carrier"), [(False, "cpu-int8-static"), (True, "cpu-fp32")])
+def test_qdq_model_when_signed_weights_have_a_zero_point_speaks_no_dialect(shifted, carrier):
+    found = Quantization("QDQ", 4, ("uint8",), ("int8",), shifted_weights=shifted)
+    variants = load_profile("linux-x86-64").variants
+    left = Carrying(found).left_out(variants)
+    assert [variant.id for variant in variants if variant.id not in left] == [carrier]
+    reason = "cpu wants weights with zero point 0; carried as it is by cpu-fp32"
+    assert left.get("cpu-int8-static", reason).endswith(reason)
 
 
 def planned(model: Path, target: str) -> tuple[list[str], dict[str, str]]:

@@ -10,6 +10,7 @@ import encoder_nets
 import int8_nets
 import numpy as np
 import pytest
+import tiny_models
 from edgepack.calibration.collecting import collect
 from edgepack.data import SampleSet
 from edgepack.data.sample_set import write_sample_set
@@ -20,12 +21,14 @@ from edgepack.model.running import make_session, run_session
 from edgepack.quantization.preparing import quantizable
 from edgepack.quantization.spread import spread_tensors
 from edgepack.quantization.writer import QdqWriter, observed_tensors
+from edgepack.steps import comparing
 from edgepack.steps.base import MODEL
-from edgepack.steps.comparing import LEAST_COSINE
-from edgepack.steps.embeddings import embeddings, require_close_embeddings
+from edgepack.steps.comparing import LEAST_COSINE, require_close_embeddings
+from edgepack.steps.embeddings import holds_embeddings, normalized_outputs
 from edgepack.steps.fp16 import Fp16
 from edgepack.steps.int8_dynamic import Int8Dynamic
 from edgepack.steps.rewritten import Rewritten
+from onnx import TensorProto, helper
 
 MAX_IR = 13
 
@@ -113,10 +116,15 @@ def test_int8_static_when_norms_are_smooth_and_streams_float_keeps_embeddings(
     assert kinds["MatMul"] == len(quantized_products(tmp_path / MODEL))
 
 
-def test_int8_static_when_large_channels_stay_is_refused(encoder, tmp_path):
-    written(encoder, encoder.made, tmp_path, int8_nets.CPU)
+@pytest.fixture(scope="module")
+def far(encoder, tmp_path_factory) -> Path:
+    """A folder with the encoder in int8, large channels and all."""
+    return written(encoder, encoder.made, tmp_path_factory.mktemp("far"), int8_nets.CPU)
+
+
+def test_int8_static_when_large_channels_stay_is_refused(encoder, far):
     with pytest.raises(StepError, match=r"'sentence' is too far .* of 16 samples"):
-        require_close_embeddings(encoder.made / MODEL, tmp_path / MODEL, encoder.samples)
+        require_close_embeddings(encoder.made / MODEL, far / MODEL, encoder.samples)
 
 
 def quantized_products(path: Path) -> list[str]:
@@ -140,14 +148,114 @@ def test_embedding_when_it_turns_too_far_is_named_with_its_cosine(encoder, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("vectors", "found"),
+    ("output", "shape"),
     [
-        pytest.param([[0.6, -0.8]], ["y"], id="of length 1"),
-        pytest.param([[0.6, -0.8], [6.0, -8.0]], [], id="of length 1 in one sample only"),
-        pytest.param([[0.6, 0.8]], [], id="without negative values, as probabilities are"),
-        pytest.param([[1.0]], [], id="a single value"),
+        pytest.param("layer5.end", [1, "words", encoder_nets.HIDDEN], id="a vector for each word"),
+        pytest.param("mean", [1, encoder_nets.HIDDEN], id="their mean, of any length"),
     ],
 )
-def test_output_when_searched_for_embeddings_is_one_if(vectors, found):
-    outputs = [{"y": np.array([vector], np.float32)} for vector in vectors]
-    assert embeddings(outputs) == found
+def test_encoder_when_it_leaves_pooling_to_others_is_judged_by_its_sentences(
+    encoder, far, tmp_path, output, shape
+):
+    paths = [tmp_path / name / MODEL for name in ("float", "int8")]
+    for source, target in zip((encoder.made, far), paths, strict=True):
+        model = read_model(source / MODEL)
+        del model.graph.output[:]
+        model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, shape))
+        target.parent.mkdir()
+        write_model(model, target)
+    found = [
+        [run_session(session, feed)[output] for feed in SampleSet.read(encoder.samples)]
+        for session in map(make_session, paths)
+    ]
+    sentences = [[one.reshape(-1, encoder_nets.HIDDEN).mean(0) for one in each] for each in found]
+    worst = encoder_nets.worst_cosine(*sentences)
+    assert worst < LEAST_COSINE
+    with pytest.raises(StepError, match=rf"'{output}' is too far .* of 16 samples is {worst:.4f}"):
+        require_close_embeddings(*paths, encoder.samples)
+
+
+def behind_a_product(*nodes):
+    """A model whose last weights make ``p``, (1, 3, 4); the nodes make ``y`` of it."""
+    value = ("x", TensorProto.FLOAT, [1, 3, 4])
+    first = helper.make_node("MatMul", ["x", "w"], ["p"], "product")
+    constants = [
+        ("w", np.eye(4, dtype=np.float32)),
+        ("g", np.ones(4, np.float32)),
+        ("eps", np.array(1e-5, np.float32)),
+        ("head", np.ones((4, 2), np.float32)),
+    ]
+    return lambda path: tiny_models.save(
+        path, [first, *nodes], [value], [("y", TensorProto.FLOAT, None)], constants
+    )
+
+
+NORM = helper.make_node("LayerNormalization", ["p", "g"], ["n"], "norm")
+SPELT_OUT = [
+    helper.make_node("ReduceMean", ["p"], ["m"], "mean", axes=[-1]),
+    helper.make_node("Sub", ["p", "m"], ["d"], "centred"),
+    helper.make_node("Mul", ["d", "d"], ["dd"], "squares"),
+    helper.make_node("ReduceMean", ["dd"], ["v"], "variance", axes=[-1]),
+    helper.make_node("Add", ["v", "eps"], ["ve"], "added"),
+    helper.make_node("Sqrt", ["ve"], ["s"], "root"),
+    helper.make_node("Div", ["d", "s"], ["n"], "norm"),
+]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_normalized"),
+    [
+        pytest.param([NORM, helper.make_node("Identity", ["n"], ["y"])], True, id="a norm"),
+        pytest.param(
+            [*SPELT_OUT, helper.make_node("ReduceMean", ["n"], ["y"], axes=[1])],
+            True,
+            id="a norm in parts, pooled",
+        ),
+        pytest.param(
+            [NORM, helper.make_node("MatMul", ["n", "head"], ["y"])], False, id="scores behind it"
+        ),
+        pytest.param([helper.make_node("Tanh", ["p"], ["y"])], False, id="no norm"),
+    ],
+)
+def test_output_when_a_norm_is_its_end_is_an_encoders(tmp_path, nodes, is_normalized):
+    model = read_structure(behind_a_product(*nodes)(tmp_path / MODEL))
+    assert normalized_outputs(model) == ({"y"} if is_normalized else set())
+
+
+@pytest.mark.parametrize(
+    ("vector", "found"),
+    [
+        pytest.param([0.6, -0.8], True, id="of length 1"),
+        pytest.param([6.0, -8.0], False, id="of another length"),
+        pytest.param([0.6, 0.8], False, id="without negative values, as probabilities are"),
+        pytest.param([-1.0], False, id="a single value"),
+    ],
+)
+def test_output_when_searched_for_embeddings_holds_one_if(vector, found):
+    assert holds_embeddings(np.array([vector], np.float32), is_normalized=False) is found
+
+
+def test_comparison_when_made_runs_each_model_once_on_each_sample(encoder, tmp_path, monkeypatch):
+    runs = Counter()
+
+    def counting(session, feed):
+        runs[id(session), feed["input_ids"].tobytes()] += 1
+        return run_session(session, feed)
+
+    monkeypatch.setattr(comparing, "run_session", counting)
+    found = comparing.compare(encoder.made / MODEL, encoder.smooth / MODEL, encoder.samples)
+    assert found.inputs == "16 samples"
+    assert len(runs) == 2 * 16
+    assert set(runs.values()) == {1}
+
+
+def test_comparison_when_lengths_are_1_in_one_sample_only_has_no_embeddings(tmp_path):
+    value = (TensorProto.FLOAT, [1, 2])
+    node = helper.make_node("Identity", ["x"], ["y"], "same")
+    path = tiny_models.save(tmp_path / MODEL, [node], [("x", *value)], [("y", *value)])
+    feeds = [{"x": np.array([x], np.float32)} for x in ([0.6, -0.8], [6.0, -8.0])]
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    inputs, _ = signature(read_structure(path))
+    write_sample_set(samples, inputs, [(f"{n}", feed) for n, feed in enumerate(feeds)])
+    assert comparing.compare(path, path, samples).embeddings == {}

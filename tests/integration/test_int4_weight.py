@@ -9,6 +9,7 @@ import onnx
 import pytest
 from edgepack.backends.checking import misfits
 from edgepack.build import build
+from edgepack.bundle.manifest import Accuracy
 from edgepack.data.sample_set import write_sample_set
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
@@ -208,7 +209,8 @@ def test_bundle_when_built_for_int4_weight_is_whole_and_meets_its_goldens(folder
     bundle = result.bundles[0].bundle
     (variant,) = bundle.manifest.variants
     assert (variant.id, variant.recipe, variant.dialect) == ("cpu-int4-weight", "int4-weight", None)
-    assert variant.accuracy is not None
+    assert isinstance(variant.accuracy, Accuracy)
+    assert variant.accuracy.worst is not None
     assert variant.accuracy.worst.sqnr_db > 10
     model = onnx.load(bundle.path / variant.model)
     assert sum(n.op_type == "MatMulNBits" for n in model.graph.node) == DEPTH + 1

@@ -9,11 +9,16 @@ import pytest
 import tiny_models
 from edgepack.accuracy import min_sqnr_db
 from edgepack.build import build, dry_run
-from edgepack.errors import LimitError, StepError
+from edgepack.data.sample_set import write_sample_set
+from edgepack.errors import LimitError, ModelError, StepError
+from edgepack.model.facts import signature
+from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
+from edgepack.project import Limits, PythonMetric
+from edgepack.quantization import improving
 from edgepack.steps.base import MODEL
-from edgepack.steps.int8_static import Int8Static
-from onnx import TensorProto, helper
+from edgepack.steps.int8_static import Int8Static, LimitSearch
+from onnx import TensorProto, helper, numpy_helper
 
 FLOAT = np.float32
 CHANNELS = 8
@@ -94,6 +99,75 @@ def test_model_when_quantized_twice_is_the_same_to_the_byte(tmp_path):
     one, two = ((tmp_path / side / "out" / MODEL).read_bytes() for side in "ab")
     assert one == two
     assert notes[0] == notes[1]
+
+
+def test_activations_when_choosing_them_fails_are_as_they_were_and_weights_rounded(
+    tmp_path, monkeypatch
+):
+    def fail(*_):
+        raise ModelError("onnxruntime refuses it", hint="")
+
+    monkeypatch.setattr(improving, "choose_activations", fail)
+    notes = quantized(tmp_path, dead_channel_net(tmp_path / "net.onnx", spoilt=()), int8_nets.CPU)
+    tried = {each["what"]: each["accepted"] for each in notes.facts["tried"]}
+    name = "choosing how activations are quantized failed, onnxruntime refuses it"
+    assert tried[name] is False
+    assert improving.ROUNDED in tried
+
+
+METRIC = """
+import os
+import numpy as np
+
+def score(outputs, labels):
+    values = np.stack([each["y"] for each in outputs])
+    with open("calls", "a") as file:
+        file.write("x")
+    if not os.path.exists("first.npy"):
+        np.save("first.npy", values)
+    return -float(np.abs(values - np.load("first.npy")).mean())
+"""
+
+
+def test_metric_when_it_is_a_function_is_asked_of_fp32_once(tmp_path):
+    model = dead_channel_net(tmp_path / "net.onnx", spoilt=())
+    inputs = int8_nets.calibrated(tmp_path / "steps", model, dead_channel_feeds())
+    evaluation, project = tmp_path / "evaluation", tmp_path / "project"
+    evaluation.mkdir()
+    project.mkdir()
+    (project / "mymetric.py").write_text(METRIC)
+    named = [(str(n), feed) for n, feed in enumerate(dead_channel_feeds(4, seed=8))]
+    write_sample_set(evaluation, signature(read_structure(model))[0], named)
+    metric = PythonMetric(python="mymetric:score", higher_is_better=True)
+    step = Int8Static(
+        int8_nets.CPU, 13, search=LimitSearch(Limits(metric_drop=0.0), metric, interpreter=None)
+    )
+    inputs |= {"reference": inputs["model"], "evaluation": evaluation, "project": project}
+    notes = int8_nets.run(step, inputs, tmp_path / "out")
+    drops = [e["metric_drop"] for e in notes.facts["tried"] if e["on"] == "evaluation"]
+    assert len(drops) > 1
+    assert all(drop > 0 for drop in drops)
+    assert len((project / "calls").read_text()) == 1 + len(drops)
+
+
+def test_verify_when_16_bits_were_allowed_refuses_an_operator_of_two_widths(tmp_path):
+    model = dead_channel_net(tmp_path / "net.onnx", spoilt=())
+    quantized(tmp_path, model, int8_nets.QNN_8)
+    steps, path = tmp_path / "steps", tmp_path / "out" / MODEL
+    inputs = {name: steps / name for name in ("model", "samples", "statistics")}
+    search = LimitSearch(Limits(), None, interpreter=None, wide=True)
+    step = Int8Static(int8_nets.QNN_8, 21, search=search)
+    step.verify(inputs, tmp_path / "out")
+    file = onnx.load(path)
+    quantizer = next(n for n in file.graph.node if n.input[0] == "c1")
+    for node in (quantizer, next(n for n in file.graph.node if n.input[0] == quantizer.output[0])):
+        node.input[2] = "wide"
+        node.domain = "com.microsoft"
+    file.graph.initializer.append(numpy_helper.from_array(np.array(0, np.uint16), "wide"))
+    file.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(file, path)
+    with pytest.raises(StepError, match="has activations of 8 and of 16 bits"):
+        step.verify(inputs, tmp_path / "out")
 
 
 def write_project(folder, limits=""):

@@ -7,11 +7,15 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
+from edgepack.data import spread
+from edgepack.data.sample_set import write_sample_set
+from edgepack.model.facts import signature
 from edgepack.model.reading import read_model, read_structure
 from edgepack.model.running import make_session, run_session
 from edgepack.steps.base import MODEL
 from edgepack.steps.int8_static import Int8Static
 from edgepack.steps.layer_errors import LayerErrors, compared_tensors, read_layer_errors
+from onnx import TensorProto, helper
 
 SAMPLES = 5
 
@@ -37,7 +41,7 @@ def expected_db(steps, float_name, int8_name):
         model.graph.output.append(onnx.ValueInfoProto(name=name))
         onnx.save(model, folder / "one.onnx")
         session = make_session(folder / "one.onnx")
-        feeds = int8_nets.image_feeds()[:SAMPLES]
+        feeds = spread(int8_nets.image_feeds(), SAMPLES)
         outputs.append(np.stack([run_session(session, feed)[name] for feed in feeds]))
         (folder / "one.onnx").unlink()
     exact, found = (output.astype(np.float64) for output in outputs)
@@ -68,3 +72,28 @@ def test_errors_when_models_are_the_same_are_none(steps, tmp_path):
     given = {**{k: steps[k] for k in ("reference", "samples")}, "model": steps["reference"]}
     int8_nets.run(LayerErrors(SAMPLES, "x86-64"), given, tmp_path / "out")
     assert {layer["sqnr_db"] for layer in read_layer_errors(tmp_path / "out")} == {200.0}
+
+
+def test_errors_when_a_tensor_has_equal_infinities_are_those_of_its_numbers(tmp_path):
+    mask = ("m", np.array([0, -np.inf], np.float32))
+    folders = {}
+    for name, level in (("reference", 1.0), ("model", 1.5)):
+        nodes = [
+            helper.make_node("Mul", ["x", "f"], ["scaled"], "scale"),
+            helper.make_node("Add", ["scaled", "m"], ["masked"], "mask"),
+            helper.make_node("Softmax", ["masked"], ["y"], "weights"),
+        ]
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+        value = (TensorProto.FLOAT, [1, 2])
+        ends = ([("x", *value)], [("y", *value)])
+        tiny_models.save(folders[name] / MODEL, nodes, *ends, [mask, ("f", np.float32([level]))])
+    feed = {"x": np.array([[1, 2]], np.float32)}
+    (tmp_path / "samples").mkdir()
+    inputs = signature(onnx.load(folders["model"] / MODEL))[0]
+    write_sample_set(tmp_path / "samples", inputs, [("one", feed)])
+    given = {**folders, "samples": tmp_path / "samples"}
+    int8_nets.run(LayerErrors(SAMPLES, "x86-64"), given, tmp_path / "out")
+    found = {each["node"]: each["sqnr_db"] for each in read_layer_errors(tmp_path / "out")}
+    due = round(10 * np.log10(1 / 0.5**2), 2)
+    assert found == {"scale": due, "mask": due, "weights": 200.0}

@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edgepack.build import build, dry_run
+from edgepack.build.offering import offer_int8_dynamic
 from edgepack.inspection import inspect
+from edgepack.model.facts import model_facts
 from edgepack.plan import PlannedBundle
+from edgepack.processes import Workers
+from edgepack.profile import load_profile
 from onnx import TensorProto, helper
 from tiny_models import conv_net, save
 
@@ -59,6 +63,19 @@ def test_plan_when_products_are_matrices_puts_int8_dynamic_first_and_says_why(tm
     assert (first.variant.dialect.activations, first.variant.dialect.weights) == ("uint8", "int8")
     lines = list(dry_run(tmp_path / "net.onnx", targets=["linux-x86-64"]).describe())
     assert any("100% of the multiply-adds are in matrix products" in line for line in lines)
+
+
+def test_offer_when_a_profile_names_its_variants_otherwise_has_an_id_of_its_own(tmp_path):
+    model = mixer(tmp_path)
+    profile = load_profile("linux-x86-64")
+    static, *others = profile.variants
+    named = [static.model_copy(update={"id": name}) for name in ("fast", "faster")]
+    changed = profile.model_copy(update={"variants": [*named, *others]})
+    with Workers(1) as workers:
+        (found,), offers = offer_int8_dynamic(model, model_facts(model), [changed], (), workers)
+    expected = ["cpu-int8-dynamic", "fast", "faster", *(variant.id for variant in others)]
+    assert [variant.id for variant in found.variants] == expected
+    assert set(offers) == {("linux-x86-64", "cpu-int8-dynamic")}
 
 
 def test_plan_when_the_model_is_convolutional_is_as_the_profile_has_it(tmp_path):

@@ -20,9 +20,12 @@ import onnxruntime
 import pytest
 import tiny_models
 from edgepack.accuracy import min_sqnr_db
+from edgepack.calibration.collecting import collect
 from edgepack.errors import StepError
 from edgepack.model.facts import default_opset, signature
 from edgepack.model.fusion import fusion_coverage
+from edgepack.model.reading import read_model, write_model
+from edgepack.model.running import make_session, run_session
 from edgepack.quantization.dialect import require_dialect
 from edgepack.quantization.preparing import quantizable
 from edgepack.quantization.writer import QdqWriter, dequantized_name, observed_tensors
@@ -379,6 +382,44 @@ def test_real_network_when_written_is_what_onnxruntime_writes(real, tmp_path, ne
 
 
 # --- time and memory --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="takes 6 GB; run in CI")
+def test_model_when_its_weights_are_larger_than_2_gib_is_calibrated_and_written(tmp_path):
+    rows, columns = 140_000, 4096
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["g"], "gather"),
+        helper.make_node("MatMul", ["g", "w"], ["y"], "product"),
+    ]
+    path = tiny_models.save(
+        tmp_path / "net.onnx",
+        nodes,
+        [("ids", TensorProto.INT64, [2])],
+        [("y", TensorProto.FLOAT, [2, 3])],
+        [("w", random(columns, 3))],
+    )
+    model = onnx.load(path)
+    table = model.graph.initializer.add(
+        name="table", data_type=1, dims=[rows, columns], data_location=1
+    )
+    for key, value in {"location": "table.bin", "length": 4 * rows * columns}.items():
+        table.external_data.add(key=key, value=str(value))
+    onnx.save(model, path)
+    first = random(columns)
+    with (tmp_path / "table.bin").open("wb") as file:
+        file.write(first.tobytes())
+        # The rest is a hole: it reads as 0 and takes no room on the disk.
+        file.truncate(4 * rows * columns)
+    feeds = [{"ids": np.array([0, rows - 1])}]
+    statistics = collect(path, feeds, observed_tensors(onnx.load(path, load_external_data=False)))
+    model = quantizable(read_model(path))
+    writer = QdqWriter(model, {n: (s.low, s.high) for n, s in statistics.items()}, int8_nets.CPU)
+    write_model(writer.write(writer.unusable()), tmp_path / "int8.onnx")
+    assert (tmp_path / "int8.onnx").stat().st_size < 1.01 * rows * columns
+    found = run_session(make_session(tmp_path / "int8.onnx"), feeds[0])["y"]
+    assert min_sqnr_db({"y": first @ random(columns, 3)}, {"y": found[0]}) > 25
+    assert not found[1].any()
 
 
 def chain(length):

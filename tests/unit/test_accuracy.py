@@ -93,3 +93,21 @@ def test_closeness_when_class_scores_are_rarely_high_judges_them_as_one_quantity
     closeness = OutputCloseness()
     closeness.add(scores, scores + 1e-4)
     assert closeness.sqnr_db == pytest.approx(60, abs=0.1)
+
+
+def test_closeness_when_nothing_is_left_of_an_empty_output_is_equal():
+    one = OutputCloseness()
+    one.add(np.zeros((2, 0, 4)), np.zeros((2, 0, 4)))
+    assert one.sqnr_db == one.whole_sqnr_db == 200
+    assert one.cosine == 1
+
+
+def test_whole_closeness_when_channels_differ_in_range_is_that_of_all_together():
+    reference = np.stack([np.full((8, 8), 100.0), np.full((8, 8), 1.0)])[None]
+    output = reference.copy()
+    output[0, 1] = 0
+    one = OutputCloseness()
+    for _ in range(2):
+        one.add(reference, output)
+    assert one.sqnr_db == pytest.approx(0)
+    assert one.whole_sqnr_db == pytest.approx(10 * np.log10(100**2 + 1))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 
 from edgepack import errors
-from edgepack.errors import EdgepackError, SamplesError, nearest
+from edgepack.errors import EdgepackError, SamplesError, listed, nearest
 
 
 def error_classes(base=EdgepackError):
@@ -31,3 +31,9 @@ def test_error_when_it_crosses_processes_keeps_everything():
 def test_nearest_when_nothing_is_near_lists_all():
     assert nearest("raspbery-pi", ["raspberry-pi", "x"]) == "did you mean 'raspberry-pi'?"
     assert nearest("zzz", ["b", "a"]) == "one of: a, b"
+
+
+def test_listed_when_there_are_more_than_are_shown_says_how_many():
+    assert listed(["a", "b"], 2) == "a, b"
+    assert listed(["a", "b", "c", "d"], 2) == "a, b, and 2 more"
+    assert listed(["a: x, y", "b", "c"], 2, "; ") == "a: x, y; b; and 1 more"

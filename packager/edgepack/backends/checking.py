@@ -40,6 +40,8 @@ _PROCESSORS = {"arm": "aarch64", "amd64": "x86-64"}
 
 _BLOCKWISE_SINCE = "1.23"
 """The first onnxruntime that loads what int4-weight writes."""
+_REPLAYS_SINCE = "1.30"
+"""An onnxruntime that loads .ort files of style runtime: see :func:`_replays`."""
 _AS_PEP_440 = 'write a PEP 440 specifier, such as ">=3.11" or "==1.31.1"'
 _AS_SPELT = "keys and values are spelt as onnxruntime spells them"
 
@@ -242,16 +244,13 @@ def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
     Source: a file that onnxruntime 1.31.1 writes does not load in 1.23.2 ("Missing action
     1DQ_CPU"), and does in 1.30.0 (tried 2026-11-21; versions between were not).
     """
-    if not isinstance(variant.model_format, OrtFormat) or variant.model_format.ort != "runtime":
-        return
-    for name, pin in profile.runtime.packages.items():
-        version = min(re.findall(r"\d+(?:\.\d+)*", pin), key=Version, default="1.30")
-        if "onnxruntime" in name and Version(version) < Version("1.30"):
-            yield Misfit(
-                ("model_format", "ort"),
-                f"{name} {version} does not load .ort files of style runtime",
-                "write {ort: fixed, platform: arm}, or model_format: onnx",
-            )
+    replays = isinstance(variant.model_format, OrtFormat) and variant.model_format.ort == "runtime"
+    if replays and (runtime := _older_runtime(profile, _REPLAYS_SINCE)):
+        yield Misfit(
+            ("model_format", "ort"),
+            f"{runtime} does not load .ort files of style runtime",
+            "write {ort: fixed, platform: arm}, or model_format: onnx",
+        )
 
 
 def _four_bits(variant: Variant, profile: Profile) -> Iterator[Misfit]:
@@ -259,15 +258,21 @@ def _four_bits(variant: Variant, profile: Profile) -> Iterator[Misfit]:
 
     Source: :mod:`edgepack.steps.int4_weight`.
     """
+    if variant.recipe == "int4-weight" and (runtime := _older_runtime(profile, _BLOCKWISE_SINCE)):
+        yield Misfit(
+            ("recipe",),
+            f"{runtime} does not load weights in blocks of 4 bits",
+            f"pin {_BLOCKWISE_SINCE} or newer, or use int8-dynamic",
+        )
+
+
+def _older_runtime(profile: Profile, version: str) -> str:
+    """Return the onnxruntime that a profile pins if it may be older than a version, else ''."""
     for name, pin in profile.runtime.packages.items():
-        version = min(re.findall(r"\d+(?:\.\d+)*", pin), key=Version, default=_BLOCKWISE_SINCE)
-        old = Version(version) < Version(_BLOCKWISE_SINCE)
-        if variant.recipe == "int4-weight" and old and "onnxruntime" in name:
-            yield Misfit(
-                ("recipe",),
-                f"{name} {version} does not load weights in blocks of 4 bits",
-                f"pin {_BLOCKWISE_SINCE} or newer, or use int8-dynamic",
-            )
+        pinned = min(re.findall(r"\d+(?:\.\d+)*", pin), key=Version, default=version)
+        if "onnxruntime" in name and Version(pinned) < Version(version):
+            return f"{name} {pinned}"
+    return ""
 
 
 def _names(variant: Variant) -> Iterator[Misfit]:

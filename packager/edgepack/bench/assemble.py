@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import (
     Memory,
-    NotMeasured,
     Placement,
     ProcessRun,
     RunReport,
@@ -17,7 +16,7 @@ from edgepack.bench.report import (
     VariantFacts,
 )
 from edgepack.bench.verdict import condition_notes, judge, spread_notes
-from edgepack.bundle.manifest import Manifest, ManifestVariant
+from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
 from edgepack.clock import utc_now
 
 WORST_LAYERS = 20
@@ -81,6 +80,8 @@ def variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
         recipe=entry.recipe,
         model_bytes=sizes[entry.model],
         min_sqnr_db=entry.min_sqnr_db,
-        accuracy=entry.accuracy or NotMeasured(reason="the project has no evaluation samples"),
-        layers=sorted(entry.layers, key=lambda layer: layer.sqnr_db)[:WORST_LAYERS],
+        accuracy=entry.accuracy,
+        layers=entry.layers
+        if isinstance(entry.layers, NotMeasured)
+        else sorted(entry.layers, key=lambda layer: layer.sqnr_db)[:WORST_LAYERS],
     )

@@ -12,7 +12,7 @@ from edgepack.bench.streaming import stream_outputs
 from edgepack.build.cache import own_cache
 from edgepack.build.execution import execute
 from edgepack.build.planning import make_plan
-from edgepack.bundle.manifest import Accuracy
+from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.data import SampleSet
 from edgepack.data.hook import load_arrays, save_arrays
 from edgepack.devices.inventory import Device
@@ -24,7 +24,7 @@ from edgepack.profile import load_profile
 from edgepack.progress import Progress, Silent
 from edgepack.project import PROJECT_FILE, LoadedProject, read_project
 from edgepack.steps.base import MODEL
-from edgepack.steps.evaluation import Judge, as_accuracy, hook_metric
+from edgepack.steps.evaluation import Judge, as_accuracy, hook_metric, uncompared
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class DeviceAccuracy:
     variant: str
     """The variant that the device chose."""
     measured: Accuracy
-    simulated: Accuracy | None
-    """From the bundle's manifest; None if it was built without evaluation samples."""
+    simulated: Accuracy | NotMeasured
+    """From the bundle's manifest."""
 
 
 def evaluate(
@@ -50,10 +50,12 @@ def evaluate(
 ) -> DeviceAccuracy:
     """Run the project's evaluation samples on a device and judge its outputs here.
 
-    Samples are streamed to the device and outputs back; fp32 runs on this machine's CPU.
+    Samples are streamed to the device and outputs back; fp32 runs on this machine's CPU. A model
+    that came quantized or float16 has no fp32 model, and only a metric of labels or of the user's.
 
     Raises:
-        UsageError: There is no project here, or it has no evaluation samples.
+        UsageError: There is no project here, it has no evaluation samples, or there is neither an
+            fp32 model to compare with nor another metric.
         BundleError: The bundle is altered, or was made from another model.
         DeviceError: The device cannot be reached or used, or is not the bundle's target.
         RemoteCommandError: The harness crashed or hung, or no variant works there.
@@ -64,8 +66,10 @@ def evaluate(
     with Workers(1) as workers, tempfile.TemporaryDirectory(prefix="edgepack-") as scratch:
         prepared, samples = _materials(loaded, opened.manifest.target, progress)
         _require_same_model(loaded, opened.manifest.model.sha256)
-        workers.call(write_reference, prepared / MODEL, samples.folder, Path(scratch))
-        references = _references(Path(scratch), len(samples))
+        references: Iterator[Arrays] | None = None
+        if prepared:
+            workers.call(write_reference, prepared / MODEL, samples.folder, Path(scratch))
+            references = _references(Path(scratch), len(samples))
         with open_harness(opened, device, progress) as harness:
             used = variant or harness.select(None).variant
             outputs = stream_outputs(harness, samples, used)
@@ -85,8 +89,10 @@ def _project_here(project: Path | None) -> LoadedProject:
     return read_project(path)
 
 
-def _materials(loaded: LoadedProject, target: str, progress: Progress) -> tuple[Path, SampleSet]:
-    """Return the folder of the fp32 reference, and the evaluation samples."""
+def _materials(
+    loaded: LoadedProject, target: str, progress: Progress
+) -> tuple[Path | None, SampleSet]:
+    """Return the folder of the fp32 reference, if there is one, and the evaluation samples."""
     plan = make_plan(loaded, model_facts(loaded.model_path), [load_profile(target)])
     judged = [v.evaluation for v in plan.bundles[0].variants if v.evaluation is not None]
     if not judged:
@@ -96,9 +102,11 @@ def _materials(loaded: LoadedProject, target: str, progress: Progress) -> tuple[
             where=loaded.where("samples"),
         )
     inputs = next(step.inputs for step in plan.steps if step.id == judged[0])
-    needed = plan.only([inputs["reference"], inputs["samples"]])
+    asked = {name: inputs[name] for name in ("reference", "samples") if name in inputs}
+    needed = plan.only(asked.values())
     done = execute(needed, cache=own_cache(), jobs=1, progress=progress).artifacts
-    return done[inputs["reference"]].path, SampleSet.read(done[inputs["samples"]].path)
+    reference = done[asked["reference"]].path if "reference" in asked else None
+    return reference, SampleSet.read(done[asked["samples"]].path)
 
 
 def _require_same_model(loaded: LoadedProject, sha256: str) -> None:
@@ -123,7 +131,7 @@ def _references(folder: Path, count: int) -> Iterator[Arrays]:
 def _judge(
     loaded: LoadedProject,
     samples: SampleSet,
-    references: Iterator[Arrays],
+    references: Iterator[Arrays] | None,
     outputs: Iterator[Arrays],
     progress: Progress,
 ) -> Accuracy:
@@ -133,8 +141,10 @@ def _judge(
     outputs_of_model = [spec.name for spec in model_facts(loaded.model_path).outputs]
     scores_output = loaded.scores_output(outputs_of_model)
     judge = Judge(samples.labels, scores_output, keep_outputs=hooked)
+    alone = ((output, output) for output in outputs)
+    pairs = zip(references, outputs, strict=True) if references else alone
     with progress.task("evaluate", total=len(samples)) as advance:
-        for index, (reference, output) in enumerate(zip(references, outputs, strict=True)):
+        for index, (reference, output) in enumerate(pairs):
             judge.add(reference, output)
             advance(f"sample {index}")
     result = judge.result(
@@ -147,4 +157,12 @@ def _judge(
             loaded.project.interpreter,
         ),
     )
-    return as_accuracy(result)
+    found = as_accuracy(result if references else uncompared(result))
+    if isinstance(found, NotMeasured):
+        raise UsageError(
+            f"there is nothing to measure: {found.reason}",
+            hint="give labels with 'metric: top1', or a metric of your own, under"
+            " samples.evaluation in edgepack.yaml",
+            where=loaded.where("samples"),
+        )
+    return found

@@ -1,7 +1,7 @@
 """``RunReport``: the record of one bundle measured on one device.
 
 Everything raw is kept; what a table shows is computed from it. What could not be measured is
-:class:`NotMeasured` with its reason, never None or 0.
+:class:`~edgepack.bundle.manifest.NotMeasured` with its reason, never None or 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgepack.bundle.manifest import Accuracy, LayerError
+from edgepack.bundle.manifest import Accuracy, LayerError, NotMeasured
 from edgepack.profile import StrictModel
 
 SCHEMA_VERSION = 1
@@ -19,13 +19,6 @@ SCHEMA_VERSION = 1
 Count = Annotated[int, Field(ge=0)]
 Ns = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(max_length=10_000)]
-
-
-class NotMeasured(StrictModel):
-    """Something that this device, or this run, does not tell."""
-
-    kind: Literal["not-measured"] = "not-measured"
-    reason: Name
 
 
 class Valid(StrictModel):
@@ -171,7 +164,7 @@ class VariantFacts(StrictModel):
     min_sqnr_db: float
     accuracy: Accuracy | NotMeasured
     """On the build host's CPU."""
-    layers: list[LayerError] = []
+    layers: list[LayerError] | NotMeasured = []
     """The error of each node on the build host's CPU, worst first; some of the worst."""
 
 

@@ -13,14 +13,13 @@ from edgepack.bench.report import (
     Conditions,
     Inconclusive,
     Invalid,
-    NotMeasured,
     Placement,
     ProcessRun,
     RunReport,
     Selection,
     Valid,
 )
-from edgepack.bundle.manifest import ManifestVariant
+from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.errors import InconclusiveError
 
 NOTED_SPREAD = 0.1

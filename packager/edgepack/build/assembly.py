@@ -25,6 +25,7 @@ from edgepack.bundle.manifest import (
     LeftOut,
     Manifest,
     ManifestVariant,
+    NotMeasured,
     Predicted,
     Slice,
     SourceModel,
@@ -137,7 +138,9 @@ class _Assembly:
             lambda files: self._manifest(variants, goldens, files, real_samples=real)
         )
 
-    def _variant(self, planned: PlannedVariant, accuracy: Accuracy | None) -> ManifestVariant:
+    def _variant(
+        self, planned: PlannedVariant, accuracy: Accuracy | NotMeasured
+    ) -> ManifestVariant:
         variant = planned.variant
         path, buckets = self._model_files(planned)
         index = self._index(planned)
@@ -212,9 +215,12 @@ class _Assembly:
         facts = read_notes(self._folder(planned.fusion)).facts
         return Fused(**{name: facts[name] for name in Fused.model_fields})
 
-    def _layers(self, planned: PlannedVariant) -> list[LayerError]:
+    def _layers(self, planned: PlannedVariant) -> list[LayerError] | NotMeasured:
         if planned.layers is None:
             return []
+        if error := self.execution.failed.get(planned.layers):
+            return NotMeasured(reason=error.problem)
+        self.execution.artifacts[planned.layers].require_whole()
         names = LayerError.model_fields
         found = read_layer_errors(self._folder(planned.layers))
         return [LayerError(**{name: layer[name] for name in names}) for layer in found]
@@ -340,13 +346,7 @@ class _Assembly:
     def _line(self, variant: ManifestVariant) -> VariantLine:
         models = [bucket.model for bucket in variant.buckets] or [variant.model]
         size = sum(self.writer.files[path].size_bytes for path in self._with_weights(models))
-        found = variant.accuracy
-        accuracy = (
-            f"{found.metric} {found.value:.4f}, fp32 {found.fp32:.4f} ({found.samples} samples)"
-            if found
-            else "not measured: the project has no evaluation samples"
-        )
-        return VariantLine(variant.id, f"{size / 1e6:.2f} MB", accuracy)
+        return VariantLine(variant.id, f"{size / 1e6:.2f} MB", _accuracy_text(variant.accuracy))
 
     def _with_weights(self, models: list[str]) -> set[str]:
         """Return models with the files that hold their weights, as paths in the bundle."""
@@ -439,6 +439,13 @@ def add_onnx(writer: BundleWriter, model: Path, variant: str, name: str) -> str:
             if entry.key == "location":
                 entry.value = places[entry.value]
     return writer.add(f"models/{name}", structure.SerializeToString(), role="model")
+
+
+def _accuracy_text(found: Accuracy | NotMeasured) -> str:
+    if isinstance(found, NotMeasured):
+        return f"not measured: {found.reason}"
+    fp32 = "" if isinstance(found.fp32, NotMeasured) else f", fp32 {found.fp32:.4f}"
+    return f"{found.metric} {found.value:.4f}{fp32} ({found.samples} samples)"
 
 
 def _onnxruntime_version(profile: Profile) -> str:

@@ -18,6 +18,7 @@ from edgepack.build.judging import (
     RefusedVariant,
     judge,
     searches,
+    warnings,
 )
 from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.build.planning import make_plan
@@ -41,9 +42,11 @@ class BuildResult:
     failed: tuple[FailedVariant, ...]
     """Variants that are not shipped because they could not be made."""
     refused: tuple[RefusedVariant, ...]
-    """Variants of targets without a bundle, because no provider takes the model as it should."""
+    """All variants that were left out of targets without a bundle."""
     slower: tuple[SlowerVariant, ...]
     """int8 variants that this host ran slower than fp32."""
+    warnings: tuple[str, ...]
+    """What is wrong with the calibration samples, and limits that could not be judged."""
     steps: int
     from_cache: int
     """How many of the steps were there already."""
@@ -53,8 +56,8 @@ class BuildResult:
 
         Raises:
             EdgepackError: Of the class that the first variant failed with.
-            ModelError: A target has no bundle, because no variant's provider takes the model.
             LimitError: A variant missed its limit; names each and what it lost.
+            ModelError: A target has no bundle; names each of its variants and why it is left out.
         """
         shipped = ", ".join(str(built.bundle.path) for built in self.bundles) or "nothing"
         if self.failed:
@@ -66,19 +69,20 @@ class BuildResult:
                 f"{len(self.failed)} variants could not be made:{lines}",
                 hint=f"mend that, or leave these variants out (--variant); written was {shipped}",
             )
-        if self.refused:
-            lines = "".join(f"\n  {r.target} {r.variant}: {r.reason}" for r in self.refused)
-            raise ModelError(
-                f"no bundle was written where no provider takes the model:{lines}",
-                hint="mend what is named there, or build for a target with a CPU variant"
-                f" (edgepack targets list); written was {shipped}",
-            )
         if self.missed:
             lines = "".join(f"\n  {m.target} {m.variant}: {m.reason}" for m in self.missed)
             raise LimitError(
                 f"{len(self.missed)} variants miss a limit and are not shipped:{lines}",
                 hint="give more or better calibration samples, or raise 'limits' in edgepack.yaml;"
                 f" written was {shipped}",
+            )
+        if self.refused:
+            targets = ", ".join(dict.fromkeys(r.target for r in self.refused))
+            lines = "".join(f"\n  {r.target} {r.variant}: {r.reason}" for r in self.refused)
+            raise ModelError(
+                f"no bundle was written for {targets}, because each variant was left out:{lines}",
+                hint="mend what one of these lines names, or build for a target with a CPU variant"
+                f" (edgepack targets list); written was {shipped}",
             )
 
 
@@ -135,12 +139,14 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             if verdict.shipped
         ]
         slower = tuple(slower_variants(job.plan, judged, execution))
+        told = tuple(warnings(job.plan, judged, execution, job.limits))
     return BuildResult(
         bundles=tuple(bundles),
         missed=tuple(lost for verdict in judged for lost in verdict.missed),
         failed=tuple(lost for verdict in judged for lost in verdict.failed),
         refused=tuple(lost for v in judged if not v.shipped for lost in v.refused),
         slower=slower,
+        warnings=told,
         steps=len(job.plan.steps),
         from_cache=len(execution.from_cache),
     )

@@ -68,6 +68,8 @@ class Carrying:
             wanted.append(f"{symmetric}{dialect.activations} activations")
         if found.weights not in ((), (dialect.weights,)):
             wanted.append(f"{dialect.weights} weights")
+        if found.shifted_weights:
+            wanted.append("weights with zero point 0")
         if found.per_channel and not dialect.per_channel:
             wanted.append("one scale for all channels of a weight")
         return wanted

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgepack.build.execution import Execution
-from edgepack.bundle.manifest import Accuracy
-from edgepack.errors import EdgepackError
+from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.errors import EdgepackError, listed
 from edgepack.model.finding import Finding, alike
-from edgepack.plan import PlannedBundle, PlannedVariant
+from edgepack.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.project import Limits
 from edgepack.quantization.search import Tried, describe
 from edgepack.steps.base import read_notes
-from edgepack.steps.evaluation import as_accuracy
+from edgepack.steps.evaluation import NO_FP32, as_accuracy
 from edgepack.steps.placed import read_placement
 
 _REASONS_SHOWN = 12
@@ -48,12 +48,16 @@ class FailedVariant:
 
 @dataclass(frozen=True)
 class RefusedVariant:
-    """A variant whose provider would leave too much of the model to another one."""
+    """A variant that is left out, which is no failure as long as another one is shipped.
+
+    It cannot be planned, its provider would leave too much of the model to another one, or it was
+    only offered and did not come out well.
+    """
 
     target: str
     variant: str
     reason: str
-    """With the nodes that the provider does not take, and why."""
+    """With the nodes that a provider does not take, and why."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Verdict:
     """The variants of one target that are shipped, and those that are not."""
 
     target: str
-    shipped: tuple[tuple[PlannedVariant, Accuracy | None], ...]
+    shipped: tuple[tuple[PlannedVariant, Accuracy | NotMeasured], ...]
     missed: tuple[MissedLimit, ...]
     failed: tuple[FailedVariant, ...]
     refused: tuple[RefusedVariant, ...]
@@ -91,7 +95,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         accuracy = read_accuracy(variant, execution)
         if reason := unplaced(variant, execution):
             refused.append(RefusedVariant(target, variant.variant.id, reason))
-        elif reason := missed_limit(accuracy, limits) if accuracy else "":
+        elif reason := missed_limit(accuracy, limits) if isinstance(accuracy, Accuracy) else "":
             found = described_search(variant, execution)
             tried = f"; this is the best of what was tried: {found}" if found else ""
             if variant.offered:
@@ -120,6 +124,23 @@ def searches(planned: PlannedBundle, execution: Execution) -> Iterator[str]:
             yield f"{planned.profile.id} {variant.variant.id}: tried {found}"
 
 
+def warnings(
+    plan: Plan, judged: Sequence[Verdict], execution: Execution, limits: Limits
+) -> Iterator[str]:
+    """Yield what the user should know of the calibration samples and of the limits."""
+    made = [step.id for step in plan.steps if step.id in execution.artifacts]
+    found = (read_notes(execution.artifacts[step_id].path).facts for step_id in made)
+    # Targets may share a calibration or have one each of the same samples.
+    texts = dict.fromkeys(text for facts in found for text in facts.get("warnings", ()))
+    yield from (f"calibration: {text}" for text in texts)
+    if limits == Limits():
+        return
+    for verdict in judged:
+        for variant, _ in verdict.shipped:
+            if variant.carried:
+                yield f"{verdict.target} {variant.variant.id}: limits are not judged, {NO_FP32}"
+
+
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:
     """Return why a variant would run elsewhere than it says, or nothing."""
     if planned.placed is None:
@@ -143,7 +164,8 @@ def _listed(nodes: Sequence[dict[str, Any]]) -> str:
         if node["reason"]
     )
     lines = [
-        f"\n    {_few([found.node for found in group])}: {group[0].reason}; {group[0].remedy}"
+        f"\n    {listed([found.node for found in group], _NODES_SHOWN)}: {group[0].reason};"
+        f" {group[0].remedy}"
         for group in groups[:_REASONS_SHOWN]
     ]
     if len(groups) > _REASONS_SHOWN:
@@ -151,25 +173,23 @@ def _listed(nodes: Sequence[dict[str, Any]]) -> str:
     return "".join(lines)
 
 
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NODES_SHOWN} more" if len(names) > _NODES_SHOWN else ""
-    return f"{', '.join(names[:_NODES_SHOWN])}{more}"
-
-
-def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | None:
-    """Return what the evaluation step found, or None if the plan has none."""
+def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | NotMeasured:
+    """Return what the evaluation step found, or that the plan has none."""
     if variant.evaluation is None:
-        return None
+        return NotMeasured(reason="the project has no evaluation samples")
     return as_accuracy(read_notes(execution.artifacts[variant.evaluation].path).facts)
 
 
 def missed_limit(accuracy: Accuracy, limits: Limits) -> str:
-    """Return why a limit is missed, or nothing.
+    """Return why a limit is missed, or nothing: also where there is no fp32 model to lose against.
 
     The drop that was measured decides, and its interval says how sure that is: a limit is missed
     even if the interval reaches below it, because nothing has shown that it is met.
     """
-    if limits.metric_drop is not None and accuracy.drop > limits.metric_drop:
+    if accuracy.drop is None or accuracy.worst is None:
+        return ""
+    too_large, too_low = limits.excess(accuracy.drop, accuracy.worst.sqnr_db)
+    if limits.metric_drop is not None and too_large:
         interval = accuracy.drop_interval
         sure = f", 95 % interval {interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
         return (
@@ -177,7 +197,7 @@ def missed_limit(accuracy: Accuracy, limits: Limits) -> str:
             f" the limit is {limits.metric_drop:g}"
         )
     worst = accuracy.worst
-    if limits.min_sqnr_db is not None and worst.sqnr_db < limits.min_sqnr_db:
+    if limits.min_sqnr_db is not None and too_low:
         return (
             f"output {worst.output!r} is {worst.sqnr_db:.1f} dB from fp32,"
             f" the limit is {limits.min_sqnr_db:g} dB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from edgepack.backends import BACKENDS
 from edgepack.build.carrying import Carrying
-from edgepack.build.offering import Offer
+from edgepack.build.offering import Offers
 from edgepack.build.shapes import with_shape_profiles
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
@@ -85,11 +85,12 @@ def make_plan(
     facts: ModelFacts,
     profiles: Sequence[Profile],
     variants: Sequence[str] = (),
-    offers: Sequence[Offer] = (),
+    offers: Offers | None = None,
 ) -> Plan:
     """Return the plan of a build for the given targets, or for only some of their variants.
 
-    ``offers`` says which of the variants were added to the profiles, and why.
+    ``offers`` says which of the variants were added to the profiles, and why; one that is asked for
+    by name counts as any other.
 
     Raises:
         ModelError: No target's runtime loads the model's opset.
@@ -98,8 +99,8 @@ def make_plan(
             none.
         SamplesError: A source of samples is missing or empty.
     """
-    reasons = {(offer.target, offer.variant): offer.reason for offer in offers}
-    planner = _Planner(loaded, facts, PlanBuilder(), reasons)
+    offered = offers if offers and not variants else {}
+    planner = _Planner(loaded, facts, PlanBuilder(), offered)
     if all(facts.opset > profile.runtime.max_opset for profile in profiles):
         highest = max(profile.runtime.max_opset for profile in profiles)
         raise ModelError(
@@ -119,8 +120,7 @@ class _Planner:
     loaded: LoadedProject
     facts: ModelFacts
     builder: PlanBuilder
-    offers: Mapping[tuple[str, str], str]
-    """Why variants were added, by target and variant."""
+    offers: Offers
 
     def __post_init__(self) -> None:
         project = self.loaded.project
@@ -272,11 +272,12 @@ class _Planner:
             model=model,
             shipped=shipped,
             goldens=goldens,
-            evaluation=self._evaluation(prepared, model),
+            evaluation=self._evaluation(None if self.facts.quantization else prepared, model),
             placed=placed,
             fusion=fusion,
             layers=layers,
             history=tuple(history),
+            carried=self.facts.quantization is not None,
             offered=self.offers.get((profile.id, variant.id), ""),
             bucketed=bucketed,
         )
@@ -374,7 +375,8 @@ class _Planner:
             "project": self.folder if hooked else None,
         }
 
-    def _evaluation(self, prepared: str, model: str) -> str | None:
+    def _evaluation(self, fp32: str | None, model: str) -> str | None:
+        """Add the step that evaluates a variant, beside the fp32 model if there is one."""
         source = self.loaded.project.samples.evaluation
         if self.evaluation is None or source is None:
             return None
@@ -382,7 +384,7 @@ class _Planner:
         hooked = not isinstance(metric, str | None)
         return self.builder.step(
             Evaluation(metric, self.scores_output, self.loaded.project.interpreter, processor()),
-            reference=prepared,
+            reference=fp32,
             model=model,
             samples=self.evaluation,
             project=self.folder if hooked else None,

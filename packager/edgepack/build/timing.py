@@ -84,7 +84,8 @@ def slower_variants(
 ) -> Iterator[SlowerVariant]:
     """Yield the shipped int8 and int4 variants that are slower than fp32 on this machine.
 
-    Only variants for a CPU like this machine's are measured; models that targets share, once.
+    Only variants for a CPU like this machine's are measured, and only those made from a float
+    model; models that targets share, once.
     """
     measured: dict[tuple[Path, Path], LatencyComparison] = {}
     for planned, verdict in zip(plan.bundles, judged, strict=True):
@@ -107,6 +108,7 @@ def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
     variant = planned.variant
     return (
         variant.backend == "cpu"
+        and not planned.carried
         and variant.recipe.startswith(("int4", "int8"))
         and device.arch == architecture()
         and set(variant.requires.cpu) <= cpu_flags()

@@ -31,6 +31,13 @@ Dtype = Annotated[str, Field(pattern=r"^(bool|(float(16|32|64)|u?int(8|16|32|64)
 """A numpy dtype name: ``float32``, ``int64``, ``bool``."""
 
 
+class NotMeasured(StrictModel):
+    """Something that was not measured, or that a device or a run does not tell."""
+
+    kind: Literal["not-measured"] = "not-measured"
+    reason: Annotated[str, Field(max_length=10_000)]
+
+
 class Tensor(StrictModel):
     """One input or output of the model."""
 
@@ -74,15 +81,17 @@ class Accuracy(StrictModel):
     """``top1``, ``agreement`` or the hook's name."""
     higher_is_better: bool
     samples: int
-    fp32: float
+    fp32: float | NotMeasured
+    """Not measured where the model came quantized or float16: there is no fp32 model of it. Nothing
+    is compared with fp32 then, and what follows ``value`` is None."""
     value: float
-    drop: float
+    drop: float | None
     """How much worse than fp32, in the metric's unit; negative is better."""
     drop_interval: tuple[float, float] | None
     """Paired 95 % interval of the drop; None where the metric has no value per sample."""
     agreement: float | None
     """Share of samples with the same top-1 as fp32; None where outputs are not class scores."""
-    worst: Closeness
+    worst: Closeness | None
 
 
 class Predicted(StrictModel):
@@ -162,14 +171,13 @@ class ManifestVariant(StrictModel):
     requires: Requires
     min_sqnr_db: float
     """What the golden outputs must reach on the device."""
-    accuracy: Accuracy | None
-    """None when the project has no evaluation samples."""
+    accuracy: Accuracy | NotMeasured
     predicted: Predicted | None = None
     """None for the CPU, which takes every node."""
     fused: Fused | None = None
     """None unless the CPU runs int8."""
-    layers: list[LayerError] = []
-    """In the order of the graph; empty unless the recipe is int8-static."""
+    layers: list[LayerError] | NotMeasured = []
+    """In the order of the graph; empty unless int8-static was made from a float model."""
 
 
 class LeftOut(StrictModel):

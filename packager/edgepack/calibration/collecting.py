@@ -77,7 +77,7 @@ def collect(
     # It may hold weights, of which the session has a copy.
     del structure
     with ThreadPoolExecutor(_threads()) as pool:
-        collector = _Collector(observer, observed, outputs, tallies, pool)
+        collector = _Collector(model, observer, observed, outputs, tallies, pool)
         for number, sample in enumerate(samples):
             collector.take(number, sample)
             advance()
@@ -125,6 +125,7 @@ class _Observed:
 
 @dataclass
 class _Collector:
+    model: Path
     observer: Observer
     observed: Collection[str]
     outputs: Sequence[str]
@@ -149,7 +150,7 @@ class _Collector:
             raise
         for name in self.outputs:
             if name in inner and not np.isfinite(inner[name]).all():
-                raise not_finite(self.observer.model, sample, number, name)
+                raise not_finite(self.model, sample, number, name)
         given = {name: array for name, array in sample.items() if array.dtype.kind == "f"}
         tensors = {name: a for name, a in {**given, **inner}.items() if name in self.observed}
         one = _Observed(number, sample, tensors)
@@ -187,4 +188,4 @@ class _Collector:
             for name, array in one.tensors.items()
             if np.isnan(array).any()
         )
-        return not_finite(self.observer.model, one.sample, one.number, name)
+        return not_finite(self.model, one.sample, one.number, name)

@@ -3,6 +3,11 @@
 A grid has ``levels`` evenly spaced values. What lies beyond its ends is clipped; the further out
 the ends, the larger the step, and the more is lost by rounding. All methods read the same
 :class:`~edgepack.calibration.statistics.TensorStatistics`: trying another one costs no inference.
+
+``int8-static`` tries all but entropy. On mobilenet_v1_0.25, squeezenet1.1, ResNet-20 and DS-CNN, in
+asymmetric uint8 and symmetric int8, 100 samples, with exact weights, the outputs were 1.1 to 5.9 dB
+farther from float32's with entropy than with the best of the others (60 other samples, worst group
+of channels; onnxruntime 1.31.1, x86-64, 2026-11-21).
 """
 
 from __future__ import annotations

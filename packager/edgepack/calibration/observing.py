@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.errors import SamplesError, StepError
-from edgepack.model.reading import external_files, read_structure
+from edgepack.model.reading import external_files, read_structure, write_model
 from edgepack.model.running import make_session, run_session
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ class Observer:
     and 1.6 times (DenseNet-121) as long as one that gives the outputs.
     """
 
-    model: Path
     session: onnxruntime.InferenceSession
     inner: tuple[str, ...]
     """Float tensors that nodes make: those asked for, and the model's outputs."""
@@ -70,8 +69,27 @@ class Observer:
             file = Path(scratch) / model.name
             file.write_bytes(structure.SerializeToString())
             session = make_session(file, optimized=optimized, config=config)
-        floats = tuple(value.name for value in session.get_outputs() if value.type in _FLOATS)
-        return cls(model, session, floats)
+        return cls(session, _floats(session))
+
+    @classmethod
+    def of(
+        cls, model: onnx.ModelProto, tensors: Collection[str], *, optimized: bool = True
+    ) -> Observer:
+        """Make a session as :meth:`open` does, over a model in memory, which is only read.
+
+        Raises:
+            ModelError: As :meth:`open`.
+        """
+        import onnx
+
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        _give(copy, tensors)
+        with tempfile.TemporaryDirectory(prefix="edgepack-observed-") as scratch:
+            file = Path(scratch) / "model.onnx"
+            write_model(copy, file)
+            session = make_session(file, optimized=optimized)
+        return cls(session, _floats(session))
 
     def run(self, sample: Mapping[str, Array]) -> dict[str, Array]:
         """Return the ``inner`` tensors by name; the arrays are onnxruntime's own memory.
@@ -81,6 +99,10 @@ class Observer:
         """
         # No names at all would be taken for all of them.
         return run_session(self.session, sample, self.inner) if self.inner else {}
+
+
+def _floats(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
+    return tuple(value.name for value in session.get_outputs() if value.type in _FLOATS)
 
 
 def _give(model: onnx.ModelProto, tensors: Collection[str]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from edgepack.errors import EdgepackError
+from edgepack.errors import EdgepackError, listed
 from edgepack.model.finding import alike
 from edgepack.terminal import printable
 
@@ -118,8 +118,7 @@ def _nodes(group: Sequence[Finding]) -> str:
     names = [found.node for found in group]
     if len(names) == 1:
         return f"node {names[0]}"
-    more = f" and {len(names) - NODES_SHOWN} more" if len(names) > NODES_SHOWN else ""
-    return f"{len(names)} nodes, {', '.join(names[:NODES_SHOWN])}{more}"
+    return f"{len(names)} nodes, {listed(names, NODES_SHOWN)}"
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
@@ -140,8 +139,8 @@ def print_build(result: BuildResult) -> None:
         table = _bundle_table(manifest)
         table.columns[0].no_wrap = True  # an id is typed back as it stands
         print_table(table)
-        if not any(variant.accuracy for variant in manifest.variants):
-            write_line("accuracy was not measured: the project has no evaluation samples")
+        for line in dict.fromkeys(_unmeasured(manifest)):
+            write_line(line)
         for left in manifest.left_out:
             write_line(f"left out {left.variant}: {left.reason}")
         for slow in result.slower:
@@ -152,20 +151,40 @@ def print_build(result: BuildResult) -> None:
                     f" {found.fp32_ms:.3f} ms, medians of {found.runs} runs in turns"
                 )
         write_line(f"{built.bundle.path}  ({built.archive.name})")
+    for warning in result.warnings:
+        write_line(f"warning: {warning}")
     write_line(f"{result.steps} steps, {result.from_cache} from the cache")
+
+
+def _unmeasured(manifest: Manifest) -> Iterator[str]:
+    """Yield what is not known of the variants, and why."""
+    from edgepack.bundle.manifest import NotMeasured
+
+    for variant in manifest.variants:
+        accuracy, layers = variant.accuracy, variant.layers
+        if isinstance(accuracy, NotMeasured):
+            yield f"accuracy was not measured: {accuracy.reason}"
+        elif isinstance(accuracy.fp32, NotMeasured):
+            yield f"accuracy was not compared with fp32: {accuracy.fp32.reason}"
+        if isinstance(layers, NotMeasured):
+            yield f"the errors of {variant.id}'s nodes were not measured: {layers.reason}"
 
 
 def _bundle_table(manifest: Manifest) -> Table:
     from rich.table import Table
 
+    from edgepack.bundle.manifest import Accuracy
+
     sizes = {file.path: file.size_bytes for file in manifest.files}
-    judged = [variant.accuracy for variant in manifest.variants if variant.accuracy]
+    found = [variant.accuracy for variant in manifest.variants]
+    judged = [accuracy for accuracy in found if isinstance(accuracy, Accuracy)]
     columns = ("fp32", "value", "agrees", "worst dB") if judged else ()
     table = Table("variant", "MB", "taken", *columns)
     if judged:
         table.caption = f"{judged[0].metric}, accuracy simulated on this host"
     for variant in manifest.variants:
-        cells = _accuracy_cells(variant.accuracy) if variant.accuracy else []
+        accuracy = variant.accuracy
+        cells = _accuracy_cells(accuracy) if isinstance(accuracy, Accuracy) else []
         files = {variant.model, *(bucket.model for bucket in variant.buckets)}
         size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
         table.add_row(variant.id, f"{size / 1e6:.2f}", _taken(variant), *cells)
@@ -180,12 +199,11 @@ def _taken(variant: ManifestVariant) -> str:
 
 
 def _accuracy_cells(accuracy: Accuracy) -> list[str]:
-    agrees = "" if accuracy.agreement is None else f"{accuracy.agreement:.1%}"
     return [
-        f"{accuracy.fp32:.4f}",
+        f"{accuracy.fp32:.4f}" if isinstance(accuracy.fp32, float) else "n/a",
         f"{accuracy.value:.4f}",
-        agrees,
-        f"{accuracy.worst.sqnr_db:.1f}",
+        "" if accuracy.agreement is None else f"{accuracy.agreement:.1%}",
+        f"{accuracy.worst.sqnr_db:.1f}" if accuracy.worst else "n/a",
     ]
 
 
@@ -198,15 +216,16 @@ def print_verification(verification: Verification) -> None:
 
 def print_device_accuracy(accuracy: DeviceAccuracy) -> None:
     """Write the metric on the device beside the one simulated on the build host."""
+    from edgepack.bundle.manifest import NotMeasured
+
     found = accuracy.measured
+    fp32 = f", fp32 {found.fp32:.4f}" if isinstance(found.fp32, float) else ""
+    worst = f", worst output {found.worst.sqnr_db:.1f} dB" if found.worst else ""
     write_line(f"{accuracy.bundle} on {accuracy.device}, variant {accuracy.variant}")
-    write_line(
-        f"measured:  {found.metric} {found.value:.4f}, fp32 {found.fp32:.4f},"
-        f" worst output {found.worst.sqnr_db:.1f} dB, {found.samples} samples"
-    )
+    write_line(f"measured:  {found.metric} {found.value:.4f}{fp32}{worst}, {found.samples} samples")
     host = accuracy.simulated
     write_line(
-        f"simulated: {host.metric} {host.value:.4f} on the build host's CPU"
-        if host
-        else "simulated: not measured when the bundle was built"
+        f"simulated: not measured: {host.reason}"
+        if isinstance(host, NotMeasured)
+        else f"simulated: {host.metric} {host.value:.4f} on the build host's CPU"
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.data.spreading import spread
 from edgepack.errors import SamplesError
 from edgepack.project import ImageInput, Letterbox, ShortSideCrop
 
@@ -121,10 +122,3 @@ def image_files(folder: Path, limit: int | None = None) -> list[Path]:
             hint=f"images end in {', '.join(sorted(SUFFIXES))}",
         )
     return spread(files, limit)
-
-
-def spread(files: list[Path], limit: int | None) -> list[Path]:
-    """Return at most ``limit`` of the files, evenly spread over them."""
-    if limit is None or limit >= len(files):
-        return files
-    return [files[index * len(files) // limit] for index in range(limit)]

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from edgepack.data import hook
-from edgepack.data.images import image_files, image_tensor, spread
+from edgepack.data.images import image_files, image_tensor
 from edgepack.data.sample_set import Array, Sample
+from edgepack.data.spreading import spread
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
 from edgepack.processes import run_supervised

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
-from edgepack.model.quantized import Quantization, quantization_of
+from edgepack.model.quantized import Quantization, nested_nodes, quantization_of
 from edgepack.model.reading import external_files, model_digest, read_structure
 
 if TYPE_CHECKING:
@@ -80,7 +79,6 @@ def model_facts(path: Path) -> ModelFacts:
     model = read_structure(path)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     inputs, outputs = signature(model)
-    nodes = list(_nodes(model.graph))
     return ModelFacts(
         name=path.name,
         sha256=model_digest(path),
@@ -91,7 +89,9 @@ def model_facts(path: Path) -> ModelFacts:
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         inputs=inputs,
         outputs=outputs,
-        op_counts=dict(sorted(Counter(_op_name(node) for node in nodes).items())),
+        op_counts=dict(
+            sorted(Counter(_op_name(node) for node in nested_nodes(model.graph.node)).items())
+        ),
         initializer_bytes=sum(_tensor_bytes(t) for t in model.graph.initializer),
         quantization=quantization_of(model),
         external_data=tuple(external_files(model)),
@@ -137,16 +137,6 @@ def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     return dim.dim_param or "?"
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
-            for inner in attribute.graphs:
-                yield from _nodes(inner)
 
 
 def _op_name(node: onnx.NodeProto) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.model.facts import TensorSpec, default_opset, tensor_spec
+from edgepack.model.inferring import inferred_graph
 
 if TYPE_CHECKING:
     import onnx
@@ -105,11 +106,13 @@ def read_graph(model: onnx.ModelProto) -> Graph:
     """
     import onnx
 
-    # Operators of other domains, or a model too large for protobuf, end in an error: what the file
-    # itself says is then all that is known.
-    with contextlib.suppress(onnx.shape_inference.InferenceError):
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     graph = model.graph
+    values = (*graph.value_info, *graph.input, *graph.output)
+    # Operators of other domains end in an error: what the file itself says is then all that is
+    # known.
+    with contextlib.suppress(onnx.shape_inference.InferenceError):
+        found = inferred_graph(model)
+        values = (*found.value_info, *found.input, *found.output)
     # From IR 4 on, a caller may override an initializer that is also an input: it is no constant.
     overridable = {value.name for value in graph.input if model.ir_version >= _SEPARATE_IR}
     constants = {t.name: _constant(t) for t in graph.initializer if t.name not in overridable}
@@ -119,9 +122,7 @@ def read_graph(model: onnx.ModelProto) -> Graph:
             constants[proto.output[0]] = _constant_node(proto)
         else:
             nodes.append(_node(len(nodes), proto))
-    tensors = {
-        value.name: tensor_spec(value) for value in (*graph.value_info, *graph.input, *graph.output)
-    }
+    tensors = {value.name: tensor_spec(value) for value in values}
     for name, array in constants.items():
         tensors[name] = TensorSpec(name, array.dtype.name, array.shape)
     return Graph(

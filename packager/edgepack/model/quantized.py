@@ -35,13 +35,15 @@ class Quantization:
     nodes: int = 0
     """How many nodes compute in, or convert to or from, small integers."""
     activations: tuple[str, ...] = ()
-    """Of QDQ: the types that QuantizeLinear makes."""
+    """Of QDQ: the types that QuantizeLinear makes of what depends on the inputs."""
     weights: tuple[str, ...] = ()
-    """Of QDQ: the types of constants that DequantizeLinear reads, biases apart."""
+    """Of QDQ: the types of constants, stored in them or quantized while running, biases apart."""
     symmetric: bool = False
     """Of QDQ: whether all zero points of activations are 0."""
     per_channel: bool = False
     """Of QDQ: whether any constant has several scales."""
+    shifted_weights: bool = False
+    """Of QDQ: whether a constant of a signed type may have another zero point than 0."""
 
     @property
     def state(self) -> str:
@@ -55,7 +57,8 @@ class Quantization:
             parts.append(f"{symmetric}{' and '.join(self.activations)} activations")
         if self.weights:
             scales = "a scale per channel" if self.per_channel else "one scale each"
-            parts.append(f"{' and '.join(self.weights)} weights with {scales}")
+            shifted = ", not all with zero point 0" if self.shifted_weights else ""
+            parts.append(f"{' and '.join(self.weights)} weights with {scales}{shifted}")
         return f"{self.form}{': ' if parts else ''}{', '.join(parts)}"
 
 
@@ -73,9 +76,10 @@ def quantization_of(model: onnx.ModelProto) -> Quantization | None:
     if not plain:
         dynamic = bool(ops & _INTEGER_PRODUCTS) or any(op.startswith("Dynamic") for op in ops)
         return Quantization("dynamic" if dynamic else "QOperator", len(nodes))
-    if _QUANTIZE not in ops:
+    activations, weights = _converted(model, nodes)
+    if not activations:
         return Quantization("weight-only", len(nodes))
-    return _qdq(model, nodes)
+    return _qdq(_constants(model), len(nodes), activations, weights)
 
 
 def _is_float16(model: onnx.ModelProto) -> bool:
@@ -86,22 +90,56 @@ def _is_float16(model: onnx.ModelProto) -> bool:
     return sizes["float16"] > sizes["float"]
 
 
-def _qdq(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> Quantization:
+def _converted(
+    model: onnx.ModelProto, nodes: list[onnx.NodeProto]
+) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
+    """Return the nodes that say how activations are quantized, and those that say it of weights.
+
+    Weights are integers that a DequantizeLinear reads, or, as training leaves them, floats with a
+    QuantizeLinear behind them.
+    """
     constants = _constants(model)
+    fixed = set(constants)
+    for node in model.graph.node:
+        if node.input and fixed.issuperset(filter(None, node.input)):
+            fixed.update(node.output)
     written = [node for node in nodes if node.op_type == _QUANTIZE]
-    read = [n for n in nodes if n.op_type == _DEQUANTIZE and n.input[0] in constants]
-    weights = [node for node in read if _dtype(constants[node.input[0]]) != _BIAS]
+    stored = [n for n in nodes if n.op_type == _DEQUANTIZE and n.input[0] in constants]
+    return (
+        [node for node in written if node.input[0] not in fixed],
+        [node for node in written if node.input[0] in fixed]
+        + [node for node in stored if _dtype(constants[node.input[0]]) != _BIAS],
+    )
+
+
+def _qdq(
+    constants: dict[str, onnx.TensorProto],
+    count: int,
+    activations: list[onnx.NodeProto],
+    weights: list[onnx.NodeProto],
+) -> Quantization:
+    types = [(node, _type_of_weights(node, constants)) for node in weights]
     return Quantization(
         "QDQ",
-        len(nodes),
-        activations=tuple(sorted({_made_by(node, constants) for node in written})),
-        weights=tuple(sorted({_dtype(constants[node.input[0]]) for node in weights})),
-        symmetric=all(_zero_point_is_0(node, constants) for node in written),
+        count,
+        activations=tuple(sorted({_made_by(node, constants) for node in activations})),
+        weights=tuple(sorted({dtype for _, dtype in types})),
+        symmetric=all(_zero_point_is_0(node, constants) for node in activations),
         per_channel=any(
             node.input[1] in constants and np.prod(constants[node.input[1]].dims) > 1
             for node in weights
         ),
+        shifted_weights=any(
+            dtype.startswith("int") and not _zero_point_is_0(node, constants)
+            for node, dtype in types
+        ),
     )
+
+
+def _type_of_weights(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> str:
+    if node.op_type == _DEQUANTIZE:
+        return _dtype(constants[node.input[0]])
+    return _made_by(node, constants)
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -153,14 +191,15 @@ def quantized_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of the graph, of its subgraphs and of the model's functions."""
-    yield from _nodes(model.graph.node)
+    yield from nested_nodes(model.graph.node)
     for function in model.functions:
-        yield from _nodes(function.node)
+        yield from nested_nodes(function.node)
 
 
-def _nodes(nodes: Any) -> Iterator[onnx.NodeProto]:  # noqa: ANN401  (a protobuf container)
+def nested_nodes(nodes: Any) -> Iterator[onnx.NodeProto]:  # noqa: ANN401  (a protobuf container)
+    """Yield nodes, each followed by those of its subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                yield from _nodes(graph.node)
+                yield from nested_nodes(graph.node)

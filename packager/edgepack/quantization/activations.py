@@ -18,7 +18,8 @@ from edgepack.calibration.statistics import TensorStatistics
 from edgepack.model.reading import write_model
 from edgepack.quantization.closeness import NOTICEABLE_DB, Closeness, HeldOut
 from edgepack.quantization.equalization import Equalized, equalized
-from edgepack.quantization.kept_float import keep_float
+from edgepack.quantization.kept_float import write_qdq
+from edgepack.quantization.search import Tried
 from edgepack.quantization.spare_channels import duplicated
 from edgepack.quantization.writer import QdqWriter
 
@@ -53,17 +54,6 @@ class Activations:
         return cls(model, statistics, {name: (s.low, s.high) for name, s in statistics.items()})
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One thing that was tried."""
-
-    what: str
-    """For people."""
-    activations: Activations
-    closeness: Closeness
-    is_kept: bool
-
-
 @dataclass(frozen=True, eq=False)
 class ExactWeightsJudge:
     """Tells how close a model is whose activations are quantized and whose weights are not."""
@@ -87,15 +77,17 @@ class ExactWeightsJudge:
             ranges=activations.ranges,
             weight_scales={},
         )
-        model = with_exact_constants(writer.write(self.left), activations.model)
-        keep_float(model)
+        every_node = {node.name for node in activations.model.graph.node}
+        model = write_qdq(writer, self.left, exact=every_node)
         with tempfile.TemporaryDirectory(prefix="edgepack-activations-") as folder:
             path = Path(folder) / "model.onnx"
             write_model(model, path)
             return self.held_out.closeness(path)
 
 
-def choose_activations(start: Activations, judge: ExactWeightsJudge) -> list[Candidate]:
+def choose_activations(
+    start: Activations, judge: ExactWeightsJudge
+) -> tuple[Activations, list[Tried]]:
     """Try what may lower the error of activations; each on top of what was kept.
 
     In this order: spare channels used, channels equalized, those before a Clip equalized, ranges by
@@ -104,26 +96,30 @@ def choose_activations(start: Activations, judge: ExactWeightsJudge) -> list[Can
     The others cut something off that samples may not show: they have to be closer by more.
 
     Returns:
-        All that was tried, ``start`` first; the last one that is kept is the best.
+        The best, ``start`` itself where nothing is better; and all that was tried, ``start`` first.
 
     Raises:
         StepError: The writer cannot write a model.
         ModelError: onnxruntime refuses a model.
     """
-    best = Candidate("ranges from lowest to highest", start, judge.closeness(start), is_kept=True)
-    tried = [best]
+    best, closeness = start, judge.closeness(start)
+    tried = [_tried("ranges from lowest to highest", closeness, is_kept=True)]
     for method in (_copied, _equalized, _equalized_below_clips, _ranged):
-        chosen = best
-        for what, activations in method(best.activations, judge.writer):
-            closeness = judge.closeness(activations)
-            is_kept = closeness.gain_db(chosen.closeness) >= NOTICEABLE_DB and (
-                closeness.compare(best.closeness) in _ENOUGH[method in _EXACT]
+        chosen, nearest = best, closeness
+        for what, activations in method(best, judge.writer):
+            found = judge.closeness(activations)
+            is_kept = found.gain_db(nearest) >= NOTICEABLE_DB and (
+                found.compare(closeness) in _ENOUGH[method in _EXACT]
             )
-            tried.append(Candidate(what, activations, closeness, is_kept))
+            tried.append(_tried(what, found, is_kept=is_kept))
             if is_kept:
-                chosen = tried[-1]
-        best = chosen
-    return tried
+                chosen, nearest = activations, found
+        best, closeness = chosen, nearest
+    return best, tried
+
+
+def _tried(what: str, found: Closeness, *, is_kept: bool) -> Tried:
+    return Tried(f"exact weights, {what}", "calibration", is_kept, found.sqnr_db, found.agreement)
 
 
 def _copied(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activations]]:
@@ -182,39 +178,3 @@ def _ranged(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activati
 _EXACT = (_copied, _equalized)
 """Methods after which the float model is the same and no step is wider: they have to prove less."""
 _ENOUGH = {True: ("closer", "unclear"), False: ("closer",)}
-
-
-def with_exact_constants(written: onnx.ModelProto, exact: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a QDQ model that has its constants as floats, and only activations as integers.
-
-    Args:
-        written: What a writer made of ``exact``, with its node names. It is changed and returned.
-        exact: The float model.
-    """
-    constants = {tensor.name: tensor for tensor in exact.graph.initializer}
-    nodes = {node.name: node for node in exact.graph.node}
-    present = {tensor.name for tensor in written.graph.initializer}
-    for node in written.graph.node:
-        if node.name not in nodes or node.op_type != nodes[node.name].op_type:
-            continue
-        for place, name in enumerate(nodes[node.name].input):
-            if name in constants and node.input[place] != name:
-                node.input[place] = name
-                if name not in present:
-                    written.graph.initializer.add().CopyFrom(constants[name])
-                    present.add(name)
-    _drop_unread(written)
-    return written
-
-
-def _drop_unread(model: onnx.ModelProto) -> None:
-    """Take out the conversions of constants that nothing reads any more, and the constants."""
-    graph = model.graph
-    read = {name for node in graph.node for name in node.input}
-    read.update(value.name for value in graph.output)
-    kept = [n for n in graph.node if n.op_type != "DequantizeLinear" or n.output[0] in read]
-    read = {name for node in kept for name in node.input}
-    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(kept)
-    graph.initializer.extend(tensors)

@@ -292,10 +292,9 @@ def _same(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
 
 
 def _activation(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
-    if node.input[0] not in found.ids:
-        return []
-    slopes = found.dims(node, 1) if node.op_type == "PRelu" else ()
-    return None if slopes is None else [found.ids[node.input[0]]]
+    if node.op_type == "PRelu" and found.dims(node, 1) is None:
+        return None
+    return [found.ids[node.input[0]]] if node.input[0] in found.ids else []
 
 
 def _clip(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:

@@ -23,7 +23,7 @@ from edgepack.accuracy import (
     range_groups,
     sqnr_db,
 )
-from edgepack.data import SampleSet
+from edgepack.data import SampleSet, spread
 from edgepack.model.running import Arrays, make_session, run_session
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ output that is the same for all samples would be as close."""
 LEAST_KAPPA = 0.2
 """Cohen's kappa of the best classes at or below which agreement is near chance ("slight", Landis
 and Koch 1977)."""
+MOST_CHANCE = 2 / 3
+"""Where best classes agree more often by chance alone, kappa says nothing: with nearly all samples
+of one class, one that differs makes it 0. Two classes, each as often, agree in half by chance."""
 # Below, all is noise; above, all is as good as equal.
 _LOWEST_DB, _HIGHEST_DB = 0.0, 60.0
 _LEAST_VARIATION = 0.01
@@ -92,12 +95,7 @@ def split_samples(count: int) -> Split:
         return Split(every, every)
     held_out = every[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     fitted = tuple(sorted(set(every) - set(held_out)))
-    return Split(_spread(fitted, MOST_FITTED), _spread(held_out, MOST_HELD_OUT))
-
-
-def _spread(indices: tuple[int, ...], most: int) -> tuple[int, ...]:
-    taken = min(len(indices), most)
-    return tuple(indices[n * len(indices) // taken] for n in range(taken))
+    return Split(tuple(spread(fitted, MOST_FITTED)), tuple(spread(held_out, MOST_HELD_OUT)))
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,9 @@ class Closeness:
     channels of similar range (:func:`edgepack.accuracy.range_groups`) of one output."""
     noise: Array
     """(samples, groups) float64: energy of the difference; infinite where it is no number. Of an
-    output of integers it is the number of values that differ, and its size is the signal."""
+    output of integers it is the number of values that differ, and its size is the signal. Where an
+    output has another shape than the float model's, it is the share of the signal that the values
+    are that there are too many or too few."""
     variation: Array
     """(groups,) float64: energy of the differences of the float model's outputs from their means
     over the samples; at least a hundredth of their energy, which is as good as 20 dB."""
@@ -133,11 +133,23 @@ class Closeness:
     best: Array | None
     """(samples, 2) int64: the classes with the highest scores, of the float and of this model; None
     where no output holds class scores."""
+    reshaped: frozenset[int] = frozenset()
+    """Groups of outputs that have another shape than the float model's in some samples, as where
+    the data decide how many values there are. They are not judged unless no others are left."""
 
     @property
     def sqnr_db(self) -> float:
         """SQNR of the worst group over all samples."""
-        return float(min(_decibels(self.signal.sum(0), self.noise.sum(0)), default=EQUAL_SQNR_DB))
+        signal, noise = (each[:, self._judged].sum(0) for each in (self.signal, self.noise))
+        return float(min(_decibels(signal, noise), default=EQUAL_SQNR_DB))
+
+    @property
+    def error_share(self) -> float:
+        """Energy of the error over that of the signal, 1 at most; the mean over groups."""
+        signal, noise = (each[:, self._judged].sum(0) for each in (self.signal, self.noise))
+        share = np.divide(noise, signal, out=np.ones_like(noise), where=signal > 0)
+        share[noise == 0] = 0.0
+        return float(np.mean(np.minimum(share, 1.0))) if share.size else 0.0
 
     @property
     def agreement(self) -> float | None:
@@ -151,32 +163,37 @@ class Closeness:
         Groups of one kind are judged together: classes that no sample shows have scores of nearly
         0, which int8 makes 0, and nothing is lost with that. What is always 0 is not judged.
         """
-        kinds = np.array(self.kinds, int)
+        kinds = {self.kinds[group] for group in self._judged}
         return min(
             (
                 sqnr_db(varied, noise)
-                for kind in sorted(set(self.kinds))
-                for varied, noise in [self._of_kind(kinds == kind)]
+                for kind in sorted(kinds)
+                for varied, noise in [self._of_kind(kind)]
                 if varied > 0 or math.isinf(noise)
             ),
             default=EQUAL_SQNR_DB,
         )
 
-    def _of_kind(self, members: Array) -> tuple[float, float]:
+    def _of_kind(self, kind: int) -> tuple[float, float]:
+        members = [group for group in self._judged if self.kinds[group] == kind]
         return float(self.variation[members].sum()), float(self.noise[:, members].sum())
+
+    @property
+    def _judged(self) -> list[int]:
+        return _others(len(self.kinds), self.reshaped)
 
     @property
     def ruin(self) -> str:
         """Say why the outputs are noise, or nothing if they are not."""
-        if not np.isfinite(self.noise).all():
+        if not np.isfinite(self.noise[:, self._judged]).all():
             return _NO_NUMBER
         if self.resolved_db <= RUINED_DB:
-            return (
-                "the error is as large as what the output varies by between samples"
-                f" ({self.resolved_db:.1f} dB)"
-            )
+            what = "what the output varies by between samples"
+            if self.reshaped.intersection(self._judged):
+                what = "the output, which has another shape than the float model's in some samples"
+            return f"the error is as large as {what} ({self.resolved_db:.1f} dB)"
         best = self.best
-        if best is not None and len(best) >= LEAST_SAMPLES and _kappa(*best.T) <= LEAST_KAPPA:
+        if best is not None and len(best) >= LEAST_SAMPLES and _agree_by_chance(*best.T):
             return f"the best class is the same in {self.agreement:.0%} of samples, as by chance"
         return ""
 
@@ -201,19 +218,24 @@ class Closeness:
 
     def _gain(self, other: Closeness, samples: Array) -> float:
         """Return by how many dB this one is closer on some of the samples."""
-        ours, theirs = self._groups_db(samples), other._groups_db(samples)
+        groups = _others(len(self.kinds), self.reshaped | other.reshaped)
+        ours = self._groups_db(samples, groups)
+        theirs = other._groups_db(samples, groups)
         worst = float(ours.min(initial=_HIGHEST_DB) - theirs.min(initial=_HIGHEST_DB))
         if abs(worst) >= NOTICEABLE_DB or not ours.size:
             return worst
         return float(ours.mean() - theirs.mean())
 
-    def _groups_db(self, samples: Array) -> Array:
+    def _groups_db(self, samples: Array, groups: list[int]) -> Array:
         """Return each group's SQNR; what is all noise, and what is nearly equal, is cut off."""
-        found = _decibels(self.signal[samples].sum(0), self.noise[samples].sum(0))
+        signal, noise = (each[samples][:, groups].sum(0) for each in (self.signal, self.noise))
+        found = _decibels(signal, noise)
         return np.clip(found, _LOWEST_DB, _HIGHEST_DB)
 
     def _changed(self, other: Closeness) -> tuple[int, int]:
         """Return how many samples' best classes this one alone misses, and alone meets."""
+        if self.best is None or other.best is None:
+            return 0, 0
         ours, theirs = self._agrees, other._agrees
         return int(np.sum(theirs & ~ours)), int(np.sum(ours & ~theirs))
 
@@ -287,9 +309,11 @@ class HeldOut:
         """
         session = make_session(model)
         energies, best = [], []
+        reshaped: set[int] = set()
         for feed, expected in zip(self.reference.feeds, self.reference, strict=True):
             found = run_session(session, feed)
             energies.append(_energies(self._groups, expected, found))
+            reshaped |= _reshaped(self._groups, expected, found)
             best.append([self._best_class(outputs) for outputs in (expected, found)])
         pairs = np.array(energies, np.float64).reshape(len(energies), len(self._groups), 2)
         scored = all(index is not None for indices in best for index in indices)
@@ -299,6 +323,7 @@ class HeldOut:
             variation=np.array([group.variation for group in self._groups], np.float64),
             kinds=tuple(group.kind for group in self._groups),
             best=np.array(best, np.int64) if scored else None,
+            reshaped=frozenset(reshaped),
         )
 
     @cached_property
@@ -325,17 +350,24 @@ class _Total:
     energies: OutputCloseness = field(default_factory=OutputCloseness)
     """Of floats alone."""
     sum: Array | None = None
-    """None where shapes differ between samples."""
+    """Of floats alone; None where shapes differ between samples."""
+    size: int = 0
+    """The number of values."""
     count: int = 0
 
     def add(self, array: Array) -> None:
-        if array.dtype.kind == "f" and array.size:
+        if array.dtype.kind == "f":
+            self._add_floats(array)
+        self.size += array.size
+        self.count += 1
+
+    def _add_floats(self, array: Array) -> None:
+        if array.size:
             self.energies.add(array, array)
         if self.count == 0:
             self.sum = np.zeros(array.shape, np.float64)
         if self.sum is not None:
             self.sum = self.sum + array if self.sum.shape == array.shape else None
-        self.count += 1
 
     def variation(self, size: int) -> Array:
         """Return, for each channel, the energy of the differences from the mean."""
@@ -352,8 +384,7 @@ class _Total:
 def _groups_of(output: str, total: _Total, kind: int) -> Iterator[_Group]:
     """Yield the groups of one output; their kinds count from the given number."""
     if not total.energies.sums:
-        size = 0 if total.sum is None else total.sum.size
-        yield _Group(output, 0, np.zeros(0, int), kind, float(size * total.count))
+        yield _Group(output, 0, np.zeros(0, int), kind, float(total.size))
     for size, sums in total.energies.sums.items():
         variation = total.variation(size)
         lowest = math.inf
@@ -372,14 +403,15 @@ def _energies(
     ones: dict[str, OutputCloseness] = {}
     for name in {group.output for group in groups if group.size}:
         ones[name] = OutputCloseness()
-        same_shape = expected[name].shape == found[name].shape
-        ones[name].add(expected[name], found[name] if same_shape else expected[name] + math.nan)
-    return [
-        _energies_of(group, ones[group.output])
-        if group.size
-        else _differing(expected[group.output], found[group.output])
-        for group in groups
-    ]
+        ones[name].add(expected[name], found[name])
+    energies = []
+    for group in groups:
+        ours, theirs = expected[group.output], found[group.output]
+        signal, noise = (
+            _energies_of(group, ones[group.output]) if group.size else _differing(ours, theirs)
+        )
+        energies.append((signal, noise * _share(ours, theirs)))
+    return energies
 
 
 def _energies_of(group: _Group, one: OutputCloseness) -> tuple[float, float]:
@@ -393,8 +425,20 @@ def _energies_of(group: _Group, one: OutputCloseness) -> tuple[float, float]:
 def _differing(expected: Array, found: Array) -> tuple[float, float]:
     """Return the size of an output of integers, and how many of its values differ."""
     if expected.shape != found.shape:
-        return float(expected.size), math.inf
+        return float(expected.size), float(expected.size)
     return float(expected.size), float(np.sum(expected != found))
+
+
+def _share(expected: Array, found: Array) -> float:
+    """Return what share of all values there are too many or too few; 1 if neither."""
+    difference = abs(found.size - expected.size)
+    return difference / max(expected.size, 1) if difference else 1.0
+
+
+def _reshaped(groups: Sequence[_Group], expected: Arrays, found: Arrays) -> set[int]:
+    """Return the groups of outputs whose shapes differ in one sample."""
+    names = {name for name, array in expected.items() if array.shape != found[name].shape}
+    return {number for number, group in enumerate(groups) if group.output in names}
 
 
 def _decibels(signal: Array, noise: Array) -> Array:
@@ -403,9 +447,16 @@ def _decibels(signal: Array, noise: Array) -> Array:
     return np.array([sqnr_db(*pair) for pair in pairs], np.float64)
 
 
-def _kappa(ours: Array, theirs: Array) -> float:
-    """Return Cohen's kappa: agreement beyond that of chance, 1 at most, 0 where it is chance."""
+def _others(count: int, reshaped: frozenset[int]) -> list[int]:
+    """Return which of so many groups can be judged: all, if none keeps its shape."""
+    return [group for group in range(count) if group not in reshaped] or list(range(count))
+
+
+def _agree_by_chance(ours: Array, theirs: Array) -> bool:
+    """Return whether best classes agree about as often as by chance, where that can be told."""
     classes = np.union1d(ours, theirs)
     chance = sum(float(np.mean(ours == c) * np.mean(theirs == c)) for c in classes)
-    agreed = float(np.mean(ours == theirs))
-    return 1.0 if chance == 1 else (agreed - chance) / (1 - chance)
+    if chance > MOST_CHANCE:
+        return False
+    kappa = (float(np.mean(ours == theirs)) - chance) / (1 - chance)
+    return kappa <= LEAST_KAPPA

@@ -87,9 +87,8 @@ class _Fitting:
         return found
 
     def _lone(self, found: FusionCoverage) -> dict[str, str]:
-        if not found.integer_products:
-            return {}
-        return {name: _LONE for name in found.lone if name in self.writer.candidates()}
+        candidates = self.writer.candidates() if found.integer_products else ()
+        return {name: _LONE for name in found.lone if name in candidates}
 
     def _float(self, found: FusionCoverage, *, products: bool) -> dict[str, str]:
         """Return the nodes that are quantized and run as float all the same, with the reason."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from edgepack.calibration.statistics import TensorStatistics
 from edgepack.quantization.activations import (
     Activations,
-    Candidate,
     ExactWeightsJudge,
     choose_activations,
 )
@@ -30,30 +29,41 @@ class Improving:
     """The samples that weights are fitted to."""
     held_out: HeldOut
 
-    def chosen_activations(self, scheme: Scheme) -> list[Candidate]:
-        """Return what was tried for the activations of a scheme; weights are exact meanwhile."""
-        judge = ExactWeightsJudge(self.settings.writer(scheme), self.held_out, scheme.left)
-        return choose_activations(Activations.of(scheme.exact, self.statistics), judge)
+    def chosen_activations(self, scheme: Scheme) -> tuple[Scheme, list[Tried]]:
+        """Return a scheme with the activations that suit it best, and what was tried for them.
 
-    def methods(self, tried: list[Candidate]) -> list[Method]:
-        """Return the methods, given what was tried for activations.
+        Weights are exact meanwhile. Where nothing was better, it is the scheme that was given.
+
+        Raises:
+            StepError: As :func:`choose_activations`.
+            ModelError: As :func:`choose_activations`.
+        """
+        judge = ExactWeightsJudge(self.settings.writer(scheme), self.held_out, scheme.left)
+        start = Activations.of(scheme.exact, self.statistics)
+        best, tried = choose_activations(start, judge)
+        return scheme if best is start else _with(scheme, best), tried
+
+    def methods(self, first: Scheme, chosen: Scheme) -> list[Method]:
+        """Return the methods.
 
         Weights are rounded to suit the activations that were chosen. Should both together not bring
         the outputs nearer, each is tried alone.
-        """
-        best = next(each for each in reversed(tried) if each.is_kept).activations
-        is_new = best is not tried[0].activations
 
-        def both(scheme: Scheme) -> Iterator[Scheme]:
-            yield self.fitted(_with(scheme, best) if is_new else scheme)
+        Args:
+            first: The scheme that the methods start from.
+            chosen: The same one, or it with other activations.
+        """
+
+        def both(_: Scheme) -> Iterator[Scheme]:
+            yield self.fitted(chosen)
 
         def weights(scheme: Scheme) -> Iterator[Scheme]:
-            if is_new and not scheme.weight_scales:
-                yield self.fitted(scheme)
+            if chosen is not first and scheme is first:
+                yield self.fitted(first)
 
         def activations(scheme: Scheme) -> Iterator[Scheme]:
-            if is_new and not scheme.weight_scales:
-                yield _with(scheme, best)
+            if chosen is not first and scheme is first:
+                yield chosen
 
         return [
             Method(ROUNDED, both),
@@ -71,17 +81,3 @@ def _with(scheme: Scheme, found: Activations) -> Scheme:
     return replace(
         scheme, exact=found.model, model=found.model, ranges=found.ranges, weight_scales={}
     )
-
-
-def as_tried(candidates: list[Candidate]) -> list[Tried]:
-    """Return what was tried for activations as lines of a search."""
-    return [
-        Tried(
-            f"exact weights, {each.what}",
-            "calibration",
-            each.is_kept,
-            each.closeness.sqnr_db,
-            each.closeness.agreement,
-        )
-        for each in candidates
-    ]

@@ -10,7 +10,6 @@ give 1.8 with 0.6 at the output (onnxruntime 1.31.1, x86-64, 2026-11-21).
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.accuracy import OutputCloseness
-from edgepack.model.reading import read_model, write_model
-from edgepack.model.running import make_session, run_session
+from edgepack.calibration.observing import Observer
+from edgepack.model.reading import read_structure
 from edgepack.quantization.closeness import Chosen, Verdict, jackknife_error, verdict
-from edgepack.quantization.sensitivity import channel_loss, find_pairs, with_outputs
+from edgepack.quantization.pairs import find_pairs
 
 if TYPE_CHECKING:
     import onnx
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _LEAST_LOSS = 1e-12
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -75,32 +75,33 @@ def inner_closeness(exact: onnx.ModelProto, model: Path, feeds: Chosen) -> Inner
     Raises:
         ModelError: onnxruntime refuses a model with its tensors as outputs.
     """
-    quantized = read_model(model)
+    quantized = read_structure(model)
     made = {name for node in exact.graph.node for name in node.output}
     pairs = {name: pair for name, pair in find_pairs(quantized, made).items() if name in made}
     if not pairs:
         return InnerCloseness((), np.zeros((len(feeds), 0)))
-    watched = (
-        with_outputs(exact, pairs),
-        with_outputs(quantized, [p.rounded for p in pairs.values()]),
-    )
+    first = Observer.of(exact, pairs)
+    second = Observer.open(model, quantized, pairs.values())
     losses = []
-    with tempfile.TemporaryDirectory(prefix="edgepack-inner-") as folder:
-        sessions = []
-        for number, each in enumerate(watched):
-            path = Path(folder) / str(number) / "model.onnx"
-            path.parent.mkdir()
-            write_model(each, path)
-            sessions.append(make_session(path))
-        for feed in feeds:
-            expected, found = (run_session(session, feed) for session in sessions)
-            losses.append([_loss(expected[n], found[p.rounded]) for n, p in pairs.items()])
+    for feed in feeds:
+        expected, found = first.run(feed), second.run(feed)
+        losses.append([_loss(expected[n], found[rounded]) for n, rounded in pairs.items()])
     return InnerCloseness(
         tuple(pairs), np.array(losses, np.float64).reshape(len(feeds), len(pairs))
     )
 
 
 def _loss(expected: Array, found: Array) -> float:
+    """Return energy of the error over energy of the signal, at most 1, the mean over channels.
+
+    A channel of small values may count as much as one of large ones: the weights behind it see to
+    that.
+    """
     one = OutputCloseness()
     one.add(expected, found)
-    return channel_loss(one)
+    shares = [
+        np.where(sums.noise > 0, np.minimum(sums.noise / np.maximum(sums.signal, _TINY), 1.0), 0.0)
+        for sums in one.sums.values()
+    ]
+    with_nan = float(np.mean(np.concatenate(shares))) if shares else 0.0
+    return with_nan if np.isfinite(with_nan) else 1.0

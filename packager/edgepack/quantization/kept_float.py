@@ -18,6 +18,7 @@ import numpy as np
 
 from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
 from edgepack.quantization.mixed_width import unify_widths
+from edgepack.quantization.preparing import body_reads, free_name
 from edgepack.quantization.writer import QdqWriter
 
 if TYPE_CHECKING:
@@ -27,10 +28,17 @@ _TAKEN = ("Conv", "ConvTranspose", "Gemm")
 _PASSED = ("Relu", "Clip")
 
 
-def write_qdq(writer: QdqWriter, left: Collection[str]) -> onnx.ModelProto:
+def write_qdq(
+    writer: QdqWriter, left: Collection[str], exact: Collection[str] = ()
+) -> onnx.ModelProto:
     """Return the QDQ model in which the nodes that are left float stay so in onnxruntime.
 
     Where some activations have 16 bits, each operator's have one width.
+
+    Args:
+        writer: What writes it.
+        left: Nodes that stay float.
+        exact: Nodes that have their constants as floats; their activations are integers.
 
     Raises:
         StepError: As :meth:`QdqWriter.write`.
@@ -38,15 +46,62 @@ def write_qdq(writer: QdqWriter, left: Collection[str]) -> onnx.ModelProto:
     model = writer.write(left)
     if writer.wide:
         unify_widths(model)
+    if exact:
+        _give_exact_constants(model, writer.model, frozenset(exact))
     keep_float(model)
     return model
+
+
+def _give_exact_constants(
+    written: onnx.ModelProto, source: onnx.ModelProto, names: frozenset[str]
+) -> None:
+    """Let nodes read the constants of the float model that a QDQ model was made from."""
+    constants = {tensor.name: tensor for tensor in source.graph.initializer}
+    nodes = {node.name: node for node in source.graph.node if node.name in names}
+    present = {tensor.name for tensor in written.graph.initializer}
+    for node in written.graph.node:
+        if node.name not in nodes or node.op_type != nodes[node.name].op_type:
+            continue
+        for place, name in enumerate(nodes[node.name].input):
+            if name in constants and node.input[place] != name:
+                node.input[place] = name
+                if name not in present:
+                    written.graph.initializer.add().CopyFrom(constants[name])
+                    present.add(name)
+    _drop_unread(written)
+
+
+def _drop_unread(model: onnx.ModelProto) -> None:
+    """Take out the conversions of constants that nothing reads any more, and the constants."""
+    graph = model.graph
+    read = _read_names(graph)
+    nodes = [n for n in graph.node if n.op_type != DEQUANTIZE or n.output[0] in read]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    read = _read_names(graph)
+    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(tensors)
+
+
+def _read_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that nodes and their bodies read, and those of the outputs."""
+    read = {value.name for value in graph.output}
+    for node in graph.node:
+        read.update(node.input)
+        read.update(body_reads(node))
+    return read
 
 
 def keep_float(model: onnx.ModelProto) -> None:
     """Put a Max between a float product's output and its QuantizeLinear.
 
     It is taken with the smallest value that the integers can express, so it changes nothing that
-    the QuantizeLinear does not cut off anyway. It costs one pass over the tensor.
+    the QuantizeLinear does not cut off anyway. It costs one pass over the tensor. Behind it the
+    tensor has the name that it had before the QuantizeLinear; what the Max reads gets a new one.
+
+    Args:
+        model: A QDQ model as :class:`~edgepack.quantization.writer.QdqWriter` writes it; changed.
     """
     import onnx
     from onnx import numpy_helper
@@ -54,19 +109,21 @@ def keep_float(model: onnx.ModelProto) -> None:
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
-    readers = Counter(name for node in graph.node for name in node.input)
+    readers = Counter(name for node in graph.node for name in (*node.input, *body_reads(node)))
+    taken = {*constants, *producers, *readers}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         product = _product_before(node, producers, readers)
         if product is not None and _is_taken(product, producers, constants):
             step, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
             lowest = np.array((np.iinfo(zero.dtype).min - int(zero)) * float(step), np.float32)
-            names = [f"{node.input[0]}/{part}" for part in ("lowest", "kept_float")]
-            graph.initializer.append(numpy_helper.from_array(lowest, names[0]))
+            tensor = node.input[0]
+            raw, least = (free_name(f"{tensor}/{part}", taken) for part in ("raw", "lowest"))
+            producers[tensor].output[0] = raw
+            graph.initializer.append(numpy_helper.from_array(lowest, least))
             nodes.append(
-                onnx.helper.make_node("Max", [node.input[0], names[0]], [names[1]], names[1])
+                onnx.helper.make_node("Max", [raw, least], [tensor], f"{tensor}/kept_float")
             )
-            node.input[0] = names[1]
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgepack.accuracy import SIMILAR_RANGE
+from edgepack.calibration.statistics import TensorStatistics
+from edgepack.data import spread
 from edgepack.model.fusion import PRODUCTS, Architecture, FusionCoverage
 from edgepack.model.reading import write_model
 from edgepack.profile import Dialect
-from edgepack.quantization.closeness import Chosen, HeldOut
+from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut
+from edgepack.quantization.costs import Costs, place_costs
 from edgepack.quantization.cpu_fit import CpuFit, fit_to_cpu
+from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
 from edgepack.quantization.inner import InnerCloseness, inner_closeness
 from edgepack.quantization.kept_float import write_qdq
 from edgepack.quantization.search import Measured, Scheme, Trial
-from edgepack.quantization.sensitivity import Sensitivity, sensitivity
+from edgepack.quantization.spread import spread_tensors
 from edgepack.quantization.writer import QdqWriter
 from edgepack.steps.base import MODEL
 
 if TYPE_CHECKING:
     import onnx
 
-_SENSITIVITY_SAMPLES = 4
+# With 256 times as many steps, ranges may differ as much more before the smaller one is lost.
+_SIMILAR_RANGE = {
+    "uint8": SIMILAR_RANGE,
+    "int8": SIMILAR_RANGE,
+    "uint16": 256 * SIMILAR_RANGE,
+}
+_COST_SAMPLES = 4
 _INNER_SAMPLES = 8
 
 
@@ -52,6 +63,25 @@ class QdqSettings:
         )
 
 
+def first_scheme(
+    model: onnx.ModelProto, statistics: Mapping[str, TensorStatistics], settings: QdqSettings
+) -> Scheme:
+    """Return what a search starts from: what statistics say, weights rounded to the nearest.
+
+    Ranges are from the lowest to the highest value. Tensors whose channels have unequal ranges
+    have no pair, and nodes that cannot be quantized stay float.
+
+    Args:
+        model: As :func:`~edgepack.quantization.writer.quantizable` returns it.
+        statistics: Of its tensors.
+        settings: What holds for all models of the variant.
+    """
+    ranges = {name: (found.low, found.high) for name, found in statistics.items()}
+    spread = spread_tensors(model, statistics, _SIMILAR_RANGE[settings.dialect.activations])
+    scheme = Scheme(model, model, ranges, unpaired=frozenset(spread))
+    return replace(scheme, left=settings.writer(scheme).unusable())
+
+
 @dataclass(frozen=True)
 class Written:
     """A model in a folder of its own."""
@@ -59,8 +89,8 @@ class Written:
     scheme: Scheme
     """As written: on a CPU more nodes may stay float than was asked for."""
     path: Path
-    coverage: FusionCoverage | None
-    """What onnxruntime's optimizer makes of it; None but for a CPU."""
+    has_integers: bool
+    """Whether something that is worth it is computed in integers: a product, if there are any."""
 
 
 @dataclass
@@ -79,14 +109,15 @@ class QdqMaker:
             ModelError: onnxruntime refuses the model.
         """
         path = Path(tempfile.mkdtemp(dir=self.folder)) / MODEL
-        write_model(write_qdq(self.settings.writer(scheme), scheme.left), path)
+        model = write_qdq(self.settings.writer(scheme), scheme.left)
+        write_model(model, path)
         if self.settings.cpu is None:
-            return Written(scheme, path, None)
+            return Written(scheme, path, _has_integers(model))
         fit = self._fit(scheme, path, self.settings.cpu)
         fitted = scheme.leaving(fit.left)
         if fitted.left != scheme.left:
             write_model(write_qdq(self.settings.writer(fitted), fitted.left), path)
-        return Written(fitted, path, fit.coverage)
+        return Written(fitted, path, runs_integers(fit.coverage, scheme.exact))
 
     def _fit(self, scheme: Scheme, path: Path, cpu: Architecture) -> CpuFit:
         """Return how a model fits a CPU: found once for all schemes of the same form."""
@@ -105,17 +136,23 @@ class JudgingMaker:
     maker: QdqMaker
     held_out: HeldOut
     fit: Callable[[Scheme], Scheme]
-    """Fits a scheme's weights to the activations that they meet."""
+    """Returns a scheme with its weights fitted to the activations that they meet."""
     metric: Callable[[Path], Measured] | None = None
     """None without a limit."""
     _inners: dict[Path, InnerCloseness] = field(default_factory=dict)
 
-    def make(self, scheme: Scheme) -> Trial | None:
-        """Return the scheme as a model, or None if none of it would run as integers."""
+    def make(self, scheme: Scheme, *, fitted: bool = False) -> Trial | None:
+        """Return the scheme as a model, or None if nothing in it that is worth it is integer.
+
+        What a CPU leaves float is known once it is written: only then weights are fitted.
+        """
         written = self.maker.write(scheme)
-        if not runs_integers(written.coverage, scheme.exact):
+        if not written.has_integers:
             shutil.rmtree(written.path.parent)
             return None
+        if fitted:
+            shutil.rmtree(written.path.parent)
+            written = self.maker.write(self.fit(written.scheme))
         return self.judged(written)
 
     def is_closer(self, trial: Trial, other: Trial) -> bool:
@@ -136,27 +173,23 @@ class JudgingMaker:
         return self._inners[trial.path]
 
     def _few(self, count: int) -> Chosen:
-        """Return some of the held-out samples."""
+        """Return some of the held-out samples, evenly spread over them."""
         feeds = self.held_out.reference.feeds
-        return Chosen(feeds.samples, feeds.indices[:count])
+        return Chosen(feeds.samples, tuple(spread(feeds.indices, count)))
 
     def judged(self, written: Written) -> Trial:
         """Return how close a model is that is written already."""
         return Trial(written.scheme, written.path, self.held_out.closeness(written.path))
 
-    def fitted(self, scheme: Scheme) -> Scheme:
-        """Return the scheme with its weights fitted to what they meet."""
-        return self.fit(scheme)
-
-    def sensitivity(self, trial: Trial) -> Sensitivity:
-        """Return the errors of each place, over a few of the held-out samples.
-
-        They are those of plain rounding: weights that were fitted make up for errors before them,
-        and with exact inputs that would count as an error of their own.
-        """
+    def costs(self, trial: Trial) -> Costs:
+        """Return what places cost, over a few of the held-out samples."""
+        reference = FloatOutputs(self.held_out.reference.model, self._few(_COST_SAMPLES))
+        few = HeldOut(reference, self.held_out.scores_output)
         plain = trial.scheme.plain
-        quantized = write_qdq(self.maker.settings.writer(plain), plain.left)
-        return sensitivity(plain.exact, quantized, self._few(_SENSITIVITY_SAMPLES))
+        found = place_costs(self.maker.settings.writer(plain), plain.left, few)
+        if not trial.scheme.weight_scales:
+            return found
+        return found.with_fitted_weights(few.closeness(trial.path).error_share)
 
     def measure(self, trial: Trial) -> Measured:
         """Return what the user's metric says."""
@@ -165,11 +198,19 @@ class JudgingMaker:
         return self.metric(trial.path)
 
 
-def runs_integers(found: FusionCoverage | None, source: onnx.ModelProto) -> bool:
+def runs_integers(found: FusionCoverage, source: onnx.ModelProto) -> bool:
     """Return whether a CPU would run as integers what is worth it: a product, if there are any."""
-    if found is None:
-        return True
     return bool(found.integer_products if has_products(source) else found.integer_ops)
+
+
+def _has_integers(model: onnx.ModelProto) -> bool:
+    """Return whether a QDQ model has a product of integers, or a pair if it has no products."""
+    nodes = model.graph.node
+    products = [node for node in nodes if node.op_type in PRODUCTS]
+    if not products:
+        return any(node.op_type == QUANTIZE for node in nodes)
+    rounded = {node.output[0] for node in nodes if node.op_type == DEQUANTIZE}
+    return any(rounded.issuperset(node.input[:2]) for node in products)
 
 
 def has_products(model: onnx.ModelProto) -> bool:

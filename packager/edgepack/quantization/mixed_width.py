@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.errors import StepError
 from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
 
 if TYPE_CHECKING:
@@ -35,6 +36,21 @@ def unify_widths(model: onnx.ModelProto) -> None:
         model: A QDQ model whose activations are uint8, and uint16 where more is needed.
     """
     _Unifying(model).run()
+
+
+def require_one_width(model: onnx.ModelProto) -> None:
+    """Prove that the activations of each operator of a QDQ model have one width.
+
+    Raises:
+        StepError: Names the first operator whose activations have not.
+    """
+    found = _Unifying(model)
+    for node in model.graph.node:
+        if node.op_type not in (QUANTIZE, DEQUANTIZE) and found.is_mixed(node):
+            raise StepError(
+                f"node {node.name!r} has activations of 8 and of 16 bits",
+                hint="this is a fault in edgepack: please report it with the model",
+            )
 
 
 def wide_names(model: onnx.ModelProto) -> frozenset[str]:
@@ -78,7 +94,7 @@ class _Unifying:
         nodes: list[onnx.NodeProto] = []
         for node in self.model.graph.node:
             behind: list[onnx.NodeProto] = []
-            if node.op_type not in (QUANTIZE, DEQUANTIZE) and self._is_mixed(node):
+            if node.op_type not in (QUANTIZE, DEQUANTIZE) and self.is_mixed(node):
                 nodes += self._widen_inputs(node)
                 behind = list(self._widen_outputs(node))
             nodes += [node, *behind]
@@ -104,7 +120,7 @@ class _Unifying:
         known = node.op_type in (QUANTIZE, DEQUANTIZE) and node.input[2] in self.constants
         return known and self.constants[node.input[2]].dtype.itemsize == 2
 
-    def _is_mixed(self, node: onnx.NodeProto) -> bool:
+    def is_mixed(self, node: onnx.NodeProto) -> bool:
         return len({self._is_wide(pair) for pair in self._pairs(node)}) == 2
 
     def _widen_inputs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

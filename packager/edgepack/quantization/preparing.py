@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.model.inferring import inferred_graph
 from edgepack.quantization.dialect import attribute
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 STANDARD = ("", "ai.onnx")
 """Names of the domain of ONNX's own operators."""
-
-# Constants that say shapes, axes and indices are small; larger ones tell shape inference nothing.
-_SMALL = 1024
 
 
 def quantizable(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -84,32 +82,12 @@ def values_of(tensor: onnx.TensorProto) -> Array:
 
 
 def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return what shape inference finds out, from the model without its weights.
-
-    Operators of other domains, or bodies too large for a protobuf message, can end it in an error:
-    then nothing is found out.
-    """
+    """Return what shape inference finds out: nothing where an operator ends it in an error."""
     import onnx
-    from google.protobuf.message import EncodeError
 
-    skeleton = onnx.ModelProto(ir_version=model.ir_version)
-    skeleton.opset_import.extend(model.opset_import)
-    skeleton.functions.extend(model.functions)
-    graph = skeleton.graph
-    graph.node.extend(model.graph.node)
-    graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
-    graph.value_info.extend(model.graph.value_info)
-    given = {value.name for value in graph.input}
-    for tensor in model.graph.initializer:
-        if tensor.data_location != tensor.EXTERNAL and int(np.prod(tensor.dims)) <= _SMALL:
-            graph.initializer.add().CopyFrom(tensor)
-        elif tensor.name not in given:
-            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            graph.input.append(value)
     try:
-        return list(onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph.value_info)
-    except (onnx.shape_inference.InferenceError, EncodeError, ValueError):
+        return list(inferred_graph(model).value_info)
+    except (onnx.shape_inference.InferenceError, ValueError):
         return []
 
 

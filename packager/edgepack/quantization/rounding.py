@@ -16,7 +16,7 @@ and 16.1 dB with everything (87 %).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,8 @@ _ENOUGH_POSITIONS = 4096
 _POSITIONS_PER_TAP = 8
 _MOST_TAPS = 2304
 """Above this the weights of an output are too many to solve for: they are rounded to nearest."""
+_MOST_MOMENTS = 2 * _MOST_TAPS**2
+"""So are those whose second moments are more over all groups: 81 MiB, of which several are held."""
 _BLOCK = 64
 """Errors are handed on in blocks of columns: one large product instead of many small ones."""
 _LEAST_DAMPING = 0.003
@@ -79,12 +81,15 @@ def round_weights(writer: QdqWriter, samples: Samples, excluded: Collection[str]
     """Return the model with weights and biases fitted to the activations that samples give.
 
     Every Conv, ConvTranspose, Gemm and MatMul of the main graph is fitted whose weights the writer
-    would quantize. Products that :func:`~edgepack.quantization.layers.product_of` cannot express,
-    and the weights of those with more than 2,304 inputs to an output, keep the nearest rounding.
+    would quantize, and whose inputs are finite. Products that
+    :func:`~edgepack.quantization.layers.product_of` cannot express, and the weights of those with
+    more than 2,304 inputs to an output, or with so many groups that their moments would take more
+    than 81 MiB, keep the nearest rounding.
     Nothing is drawn by chance: the same samples in the same order give the same bytes.
 
     The time is that of a run of each network over the samples, and of the solving. Memory does not
-    grow with the samples beyond two times 256 MiB of activations.
+    grow with the samples beyond two times 256 MiB of activations; a product takes some times the
+    size of its weights, and 0.6 GiB where it has 2,304 inputs to an output, at most twice that.
 
     Args:
         writer: What will write the model; its own model has the float weights. It is not changed.
@@ -169,6 +174,10 @@ class RowGrid:
         """Return what integers stand for."""
         return np.asarray((integers - self.zero_point) * self.scale.astype(integers.dtype))
 
+    def of(self, outputs: slice) -> RowGrid:
+        """Return the grid of some outputs of each group."""
+        return replace(self, scale=self.scale if self.scale.size == 1 else self.scale[:, outputs])
+
     def nearest(self, rows: Array) -> Array:
         """Return the nearest values."""
         return self.values(self.integers(rows))
@@ -219,6 +228,27 @@ def rounded(rows: Array, second: Array, grid: RowGrid, damping: float) -> Array:
     damped = np.take_along_axis(damped, order[:, None], axis=2)
     factor = np.linalg.cholesky(np.linalg.inv(damped)).swapaxes(1, 2)
     found = np.empty_like(left)
+    for part in _parts(rows.shape, count):
+        found[:, part] = _rounded_in_order(left[:, part], factor, grid.of(part))
+    return np.take_along_axis(found, np.argsort(order, axis=1)[:, None], axis=2)
+
+
+def _parts(shape: Sequence[int], values: int) -> Iterator[slice]:
+    """Yield parts of the outputs of (groups, outputs, taps) weights that take bounded memory.
+
+    Args:
+        shape: Of the weights.
+        values: How many there are of each output.
+    """
+    groups, outputs, _ = shape
+    size = max(1, _MOST_VALUES // max(1, groups * values))
+    return (slice(begin, begin + size) for begin in range(0, outputs, size))
+
+
+def _rounded_in_order(left: Array, factor: Array, grid: RowGrid) -> Array:
+    """Return weights rounded one tap after the other; ``left`` is changed."""
+    count = left.shape[2]
+    found = np.empty_like(left)
     for begin in range(0, count, _BLOCK):
         end = min(begin + _BLOCK, count)
         errors = np.empty((*left.shape[:2], end - begin))
@@ -229,7 +259,7 @@ def rounded(rows: Array, second: Array, grid: RowGrid, damping: float) -> Array:
             found[:, :, tap : tap + 1] = value
             errors[:, :, tap - begin : tap - begin + 1] = error
         left[:, :, end:] -= errors @ factor[:, begin:end, end:]
-    return np.take_along_axis(found, np.argsort(order, axis=1)[:, None], axis=2)
+    return found
 
 
 @dataclass(frozen=True)
@@ -288,23 +318,21 @@ class _Rounding:
         return Rounded(self._model, self._scales)
 
     def _fit(self, node: onnx.NodeProto, product: Product) -> None:
-        rows = product.rows(self._values(node.input[1])).astype(np.float64)
+        rows = product.rows(self._values(node.input[1]))
         exact, quantized, owners = self._inputs(node, product, rows.shape)
-        if not exact.shape[1]:
+        if not exact.shape[1] or not all(np.isfinite(each).all() for each in (exact, quantized)):
             return
         bias = self._bias(node, rows.shape[0] * rows.shape[1])
-        new = self._grid(node, product).nearest(rows)
-        if rows.shape[2] <= _MOST_TAPS:
+        if rows.shape[2] <= _MOST_TAPS and len(rows) * rows.shape[2] ** 2 <= _MOST_MOMENTS:
             centred = bias is not None
             # Samples that follow one another may be alike: they are not to judge each other.
             middle = int(np.searchsorted(2 * owners, self._count))
             halves = [part for part in (slice(middle), slice(middle, None)) if len(owners[part])]
             parts = [moments(exact[:, k], quantized[:, k], centred=centred) for k in halves]
-            new = self._round(node, product, corrected_weights(rows, parts), joined(parts))
+            corrected = corrected_weights(rows.astype(np.float64), parts)
+            self._round(node, product, corrected, joined(parts))
         if bias is not None:
-            outputs = (_outputs(rows, exact), _outputs(new, quantized))
-            limits = self._limits.get(node.output[0], NO_LIMITS)
-            self._store_bias(node, corrected_bias(bias, *outputs, limits))
+            self._correct_bias(node, product, rows, exact, quantized)
 
     # --- inputs -------------------------------------------------------------------------------
 
@@ -359,8 +387,8 @@ class _Rounding:
         ends = ends_of(zero.dtype.name, symmetric=True)
         return RowGrid(scale.reshape(scale.shape or (1, 1, 1)), int(zero.ravel()[0]), *ends)
 
-    def _round(self, node: onnx.NodeProto, product: Product, rows: Array, found: Moments) -> Array:
-        """Round and store weights; return them as they are then."""
+    def _round(self, node: onnx.NodeProto, product: Product, rows: Array, found: Moments) -> None:
+        """Round and store weights."""
         grid = self._grid(node, product)
         integers, scale, zero = self._weights(node).input
         if grid.scale.size == 1:
@@ -372,7 +400,6 @@ class _Rounding:
         name = node.input[1]
         self._floats[name].CopyFrom(_tensor(product.weights(new).astype(np.float32), name))
         self._scales[name] = values_of(self._stored[scale])
-        return new
 
     def _weights(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return the DequantizeLinear of a product's weights."""
@@ -410,6 +437,22 @@ class _Rounding:
         weights = values_of(self._stored[self._weights(node).input[1]])
         largest = np.abs(self._values(_bias_of(node))).max(initial=0.0)
         return float(_BIAS_MARGIN * largest / _INT32_END * np.max(weights / scale))
+
+    def _correct_bias(
+        self, node: onnx.NodeProto, product: Product, rows: Array, exact: Array, quantized: Array
+    ) -> None:
+        """Correct and store a bias, given float weights and inputs, for weights as stored."""
+        integers = product.rows(values_of(self._stored[self._weights(node).input[0]]))
+        grid = self._grid(node, product)
+        limits = self._limits.get(node.output[0], NO_LIMITS)
+        bias = self._values(_bias_of(node)).reshape(rows.shape[:2])
+        found = np.empty(bias.shape, np.float32)
+        for part in _parts(rows.shape, max(exact.shape[1:])):
+            new = grid.of(part).values(integers[:, part].astype(np.float32))
+            outputs = (_outputs(rows[:, part], exact), _outputs(new, quantized))
+            one = corrected_bias(bias[:, part].ravel(), *outputs, limits)
+            found[:, part] = one.reshape(len(rows), -1)
+        self._store_bias(node, found.ravel())
 
     def _store_bias(self, node: onnx.NodeProto, values: Array) -> None:
         name, stored = _bias_of(node), _bias_of(self._nodes[node.name])
@@ -451,8 +494,8 @@ def _limits(
 
 
 def _outputs(rows: Array, patches: Array) -> Array:
-    """Return (outputs of all groups, positions) float32."""
-    found = rows.astype(np.float32) @ patches.swapaxes(1, 2)
+    """Return (outputs of all groups, positions); both are float32."""
+    found = rows @ patches.swapaxes(1, 2)
     return found.reshape(-1, patches.shape[1])
 
 

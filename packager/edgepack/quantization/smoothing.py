@@ -65,7 +65,7 @@ def smooth_norms(model: onnx.ModelProto) -> list[str]:
         for product in products:
             shape = (-1, 1) if _row_axis(product) == 0 else (1, -1)
             _multiply(constants[product.input[1]], factors.reshape(shape))
-        affine = list(filter(None, node.input[1:]))
+        affine = dict.fromkeys(filter(None, node.input[1:]))
         if reading == products and all(readers[n] == [node] for n in affine):
             for name in affine:
                 _multiply(constants[name], 1 / factors)
@@ -118,7 +118,7 @@ def _factors(
         if weights.ndim != 2 or weights.dtype != np.float32:
             return None
         rows.append(weights.max(axis=1 - _row_axis(product)))
-    if sizes.ndim != 1 or any(row.shape != sizes.shape for row in rows):
+    if sizes.ndim != 1 or not sizes.any() or any(row.shape != sizes.shape for row in rows):
         return None
     sizes = np.maximum(sizes, _SMALLEST * sizes.max())
     largest = np.max(rows, axis=0)

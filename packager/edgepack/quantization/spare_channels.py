@@ -175,7 +175,8 @@ class _Graph:
         return int(attribute(node, "group", 1))
 
     def _is_depthwise(self, node: onnx.NodeProto) -> bool:
-        return self._groups(node) == len(self.weights(node)) > 1
+        outputs, inputs = map(int, self.weights(node).shape[:2])
+        return self._groups(node) == outputs > 1 == inputs
 
     def _clamped(self, node: onnx.NodeProto) -> str | None:
         """Return what is read of a node: itself, or what a lone Relu or Clip at 0 makes of it."""

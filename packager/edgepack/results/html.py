@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgepack import statistics
 from edgepack.bench.report import PlacedNode, ProcessRun, RunReport
-from edgepack.bundle.manifest import Accuracy
+from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.errors import ToolError, UsageError
 from edgepack.resources import templates_dir
 from edgepack.results.plots import (
@@ -104,6 +104,8 @@ class Section:
     slowest_nodes: list[PlacedNode]
     device: list[tuple[str, str]]
     figures: Figures
+    layers_not_measured: str
+    """Why no variant has layers; empty where none is expected to."""
 
 
 def write_html(reports: Sequence[RunReport], path: Path) -> Path:
@@ -169,6 +171,9 @@ def _section(number: int, report: RunReport) -> Section:
         ],
         device=device_rows(report),
         figures=_figures(number, report),
+        layers_not_measured=next(
+            (v.layers.reason for v in report.variants if isinstance(v.layers, NotMeasured)), ""
+        ),
     )
 
 
@@ -212,20 +217,24 @@ def _variant_rows(report: RunReport) -> list[AccuracyRow]:
 
 
 def _accuracy_row(variant: str, size: str, accuracy: Accuracy) -> AccuracyRow:
-    interval = accuracy.drop_interval
+    drop, interval = accuracy.drop, accuracy.drop_interval
     agreement = accuracy.agreement
     worst = accuracy.worst
     return AccuracyRow(
         variant=variant,
         size=size,
         metric=accuracy.metric,
-        fp32=f"{accuracy.fp32:.4g}",
+        fp32=f"{accuracy.fp32:.4g}"
+        if isinstance(accuracy.fp32, float)
+        else f"not measured: {accuracy.fp32.reason}",
         value=f"{accuracy.value:.4g}",
-        drop=f"{accuracy.drop:+.4f}",
+        drop="n/a" if drop is None else f"{drop:+.4f}",
         interval="n/a" if interval is None else f"{interval[0]:+.4f} to {interval[1]:+.4f}",
         samples=str(accuracy.samples),
         agreement="n/a" if agreement is None else f"{agreement:.2%}",
-        worst=f"{worst.output}: cosine {worst.cosine:.4f}, {worst.sqnr_db:.1f} dB",
+        worst=f"{worst.output}: cosine {worst.cosine:.4f}, {worst.sqnr_db:.1f} dB"
+        if worst
+        else "n/a",
     )
 
 

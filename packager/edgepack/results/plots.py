@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgepack import statistics
 from edgepack.bench.report import RunReport
-from edgepack.bundle.manifest import Accuracy
+from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.results.summary import NS_PER_MS, mebibytes
 
 if TYPE_CHECKING:
@@ -128,11 +128,13 @@ def accuracy_figure(report: RunReport) -> go.Figure | None:
         return None
     names = [html.escape(name, quote=False) for name, _ in rated]
     figure = _figure(html.escape(rated[0][1].metric, quote=False), "")
+    # A variant without an fp32 model has no bar for it.
+    fp32 = [a.fp32 if isinstance(a.fp32, float) else None for _, a in rated]
     for title, colour, values in (
-        ("fp32", NEUTRAL, [accuracy.fp32 for _, accuracy in rated]),
+        ("fp32", NEUTRAL, fp32),
         ("variant", COLOURS[0], [accuracy.value for _, accuracy in rated]),
     ):
-        texts = [f"{value:.4g}" for value in values]
+        texts = ["" if value is None else f"{value:.4g}" for value in values]
         figure.add_trace(
             go.Bar(x=values, y=names, orientation="h", name=title, marker_color=colour, text=texts)
         )
@@ -146,22 +148,27 @@ def layers_figure(report: RunReport) -> go.Figure | None:
     """
     import plotly.graph_objects as go
 
-    rated = [variant for variant in report.variants if variant.layers]
+    rated = {
+        variant.id: variant.layers
+        for variant in report.variants
+        if variant.layers and not isinstance(variant.layers, NotMeasured)
+    }
     if not rated:
         return None
-    shown = next((v for v in rated if v.id == report.variant_used), rated[0])
-    figure = _figure(f"SQNR (dB), {html.escape(shown.id, quote=False)}", "")
+    shown = report.variant_used if report.variant_used in rated else next(iter(rated))
+    layers = rated[shown]
+    figure = _figure(f"SQNR (dB), {html.escape(shown, quote=False)}", "")
     figure.add_trace(
         go.Bar(
-            x=[layer.sqnr_db for layer in shown.layers],
-            y=[html.escape(f"{layer.node} ({layer.op})", quote=False) for layer in shown.layers],
+            x=[layer.sqnr_db for layer in layers],
+            y=[html.escape(f"{layer.node} ({layer.op})", quote=False) for layer in layers],
             orientation="h",
             marker_color=COLOURS[0],
-            text=[f"{layer.sqnr_db:.1f}" for layer in shown.layers],
+            text=[f"{layer.sqnr_db:.1f}" for layer in layers],
         )
     )
-    _rows(figure, len(shown.layers))
-    return figure.update_layout(height=110 + 24 * len(shown.layers))
+    _rows(figure, len(layers))
+    return figure.update_layout(height=110 + 24 * len(layers))
 
 
 def _used_colours(report: RunReport) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgepack import statistics
-from edgepack.bench.report import Inconclusive, Invalid, NotMeasured, RunReport
+from edgepack.bench.report import Inconclusive, Invalid, RunReport
+from edgepack.bundle.manifest import NotMeasured
 from edgepack.statistics import Interval, Outliers
 
 NS_PER_MS = 1e6

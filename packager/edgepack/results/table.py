@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgepack.bench.report import NotMeasured, RunReport
+from edgepack.bench.report import RunReport
+from edgepack.bundle.manifest import NotMeasured
 from edgepack.results.summary import (
     interval_text,
     known,

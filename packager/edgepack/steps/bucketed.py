@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgepack.accuracy import array_sqnr_db
 from edgepack.backends import BACKENDS
-from edgepack.data import SampleSet
+from edgepack.data import SampleSet, spread
 from edgepack.errors import ModelError, StepError
 from edgepack.harness import edgepack_shapes as shapes
 from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.inferring import inferred_graph
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
 from edgepack.profile import Recipe, Variant
@@ -131,13 +132,20 @@ def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
     copy.CopyFrom(model)
     try:
         fix_dims(copy, sizes)
-        return onnx.shape_inference.infer_shapes(copy, data_prop=True)
+        found = inferred_graph(copy)
     except onnx.shape_inference.InferenceError as error:
         message = " ".join(str(error).split())[:300]
         raise StepError(
             f"onnx cannot infer the shapes for {shapes.words(sizes)}: {message}",
             hint="build without the variant, or with one size under 'dims' in edgepack.yaml",
         ) from error
+    for ours, inferred in (
+        (copy.graph.value_info, found.value_info),
+        (copy.graph.output, found.output),
+    ):
+        del ours[:]
+        ours.extend(inferred)
+    return copy
 
 
 @dataclass(frozen=True)
@@ -317,10 +325,8 @@ class Bucketed:
         first: dict[tuple[int, ...], int] = {}
         for number, found in enumerate(samples.shapes):
             first.setdefault(tuple(_sizes(known, found).values()), number)
-        numbers = list(first.values())
-        taken = min(_MOST_SAMPLES, len(numbers))
-        for n in range(taken):
-            yield samples.inputs(numbers[n * len(numbers) // taken])
+        for number in spread(list(first.values()), _MOST_SAMPLES):
+            yield samples.inputs(number)
 
     def _samples_are_exact(self, inputs: Inputs) -> bool:
         """Return whether there are samples, and each has the sizes of a bucket."""

@@ -17,7 +17,7 @@ import numpy as np
 from edgepack.calibration.collecting import collect
 from edgepack.calibration.statistics import TensorStatistics, read_statistics, write_statistics
 from edgepack.data import SampleSet
-from edgepack.errors import StepError
+from edgepack.errors import StepError, listed
 from edgepack.model.reading import read_structure
 from edgepack.quantization.dialect import WITHOUT_INT8
 from edgepack.quantization.writer import observed_tensors
@@ -109,12 +109,6 @@ class Calibration:
             raise StepError("no float tensor of the model has a finite range", hint=WITHOUT_INT8)
 
 
-def read_ranges(folder: Path) -> dict[str, tuple[float, float]]:
-    """Return the smallest and the largest value of each tensor that :class:`Calibration` met."""
-    statistics = read_statistics(folder / STATISTICS)
-    return {name: (found.low, found.high) for name, found in statistics.items()}
-
-
 class _Watched:
     """The samples of a set, one at a time; reports how many are done, and sees if all are equal."""
 
@@ -140,9 +134,9 @@ class _Watched:
     def warnings(self) -> Iterator[str]:
         """Say what is wrong with the set; call it when all samples were taken."""
         if self.count == 1:
-            yield "warning: one sample tells little about the range of other inputs"
+            yield "one sample tells little about the range of other inputs"
         elif self._first is not None:
-            yield f"warning: all {self.count} samples are equal, so they tell no more than one"
+            yield f"all {self.count} samples are equal, so they tell no more than one"
 
 
 def _equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
@@ -155,7 +149,7 @@ def _warnings(
     """Yield what people should know of the tensors."""
     constant = [name for name, one in found.items() if one.low == one.high]
     if constant:
-        yield f"warning: on all samples one single value in {_listed(constant)}"
+        yield f"on all samples one single value in {_listed(constant)}"
     missing = [name for name in tensors if name not in found]
     if missing:
         yield f"no range, because of infinite values or none at all, for {_listed(missing)}"
@@ -164,8 +158,7 @@ def _warnings(
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return listed([repr(name) for name in names], _SHOWN)
 
 
 def _nodes_with_bodies(model: onnx.ModelProto) -> list[str]:

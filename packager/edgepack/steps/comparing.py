@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from edgepack.accuracy import OutputCloseness, min_sqnr_db
-from edgepack.data import SampleSet
+import numpy as np
+
+from edgepack.accuracy import EQUAL_SQNR_DB, array_cosine, min_sqnr_db
+from edgepack.data import SampleSet, spread
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
+from edgepack.steps.embeddings import embedding_outputs, normalized_outputs, sentence_vectors
+from edgepack.steps.quantized import is_finite_as
+
+Array = np.ndarray[Any, Any]
 
 SEED = 20260101
+PROBES = 8
+EMBEDDING_PROBES = 32
 LEAST_COSINE = 0.98
 """Of an embedding of any sample: below it a recipe is refused. An error of a fifth of the output's
 size leaves this. all-MiniLM-L6-v2 comes to 0.986 with int8-dynamic and a scale per channel, to 0.94
@@ -23,6 +32,11 @@ with 32 sentences for calibration (32 others; onnxruntime 1.31.1, x86-64 without
 LEAST_OUTPUT_COSINE = 0.9
 """Of any other output: an error of half the output's size. No golden test asks for less than 6 dB,
 and an output that is further than that from float32's cannot be told from a wrong one."""
+NEARER_EMBEDDINGS = (
+    "leave this variant out under 'targets' in edgepack.yaml: fp16, then int8-dynamic, keep more of"
+    " an encoder than int8-static"
+)
+"""What to do where a recipe loses too much of an encoder."""
 
 
 def probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator[Arrays]:
@@ -33,12 +47,151 @@ def probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator[Arra
             yield random_inputs(specs, seed=SEED + n)
         return
     real = SampleSet.read(samples)
-    taken = min(count, len(real))
-    for n in range(taken):
-        yield real.inputs(n * len(real) // taken)
+    for index in spread(range(len(real)), count):
+        yield real.inputs(index)
 
 
-def worst_sqnr_db(before: Path, after: Path, samples: Path | None, count: int = 8) -> float:
+@dataclass(frozen=True)
+class Comparison:
+    """How far the outputs of one model are from those of another, on the same inputs."""
+
+    inputs: str
+    """For people: how many there are, and what they are."""
+    sqnr_db: float
+    """The worst over outputs and inputs."""
+    worst_output: str
+    """The output of floats with the smallest cosine; empty where all are 0."""
+    worst_cosine: float
+    """Its cosine, of one input, taken whole."""
+    embeddings: Mapping[str, float]
+    """The outputs that hold embeddings for every input, with the smallest cosine of any."""
+    not_finite: str
+    """The first output with NaN or infinity where the reference has numbers; empty if none."""
+
+    def require_finite(self) -> None:
+        """Prove that outputs have NaN or infinity only where the reference has.
+
+        Raises:
+            StepError: Names the first output that has more.
+        """
+        if self.not_finite:
+            raise StepError(
+                f"the output {self.not_finite!r} has NaN or infinity where the float32 model has"
+                " none",
+                hint="this is a fault in edgepack: please report it with the model",
+            )
+
+    def require_close(self, hint: str) -> None:
+        """Prove that no output is far from the reference's.
+
+        Raises:
+            StepError: One has a cosine below :data:`LEAST_OUTPUT_COSINE`; with the hint.
+        """
+        if self.worst_cosine < LEAST_OUTPUT_COSINE:
+            raise StepError(
+                f"on {self.inputs} the output {self.worst_output!r} has a cosine of"
+                f" {self.worst_cosine:.4f} with that of the float model,"
+                f" {LEAST_OUTPUT_COSINE:g} is needed",
+                hint=hint,
+            )
+
+    def require_close_embeddings(self, hint: str) -> None:
+        """Prove that embeddings say what the reference's say; a model without any passes.
+
+        Raises:
+            StepError: One has a cosine below :data:`LEAST_COSINE`; names the output.
+        """
+        for name, cosine in self.embeddings.items():
+            if cosine < LEAST_COSINE:
+                raise StepError(
+                    f"the embedding {name!r} is too far from float32's: the worst cosine of"
+                    f" {self.inputs} is {cosine:.4f}, {LEAST_COSINE} is the least",
+                    hint=hint,
+                )
+
+
+def compare(before: Path, after: Path, samples: Path | None) -> Comparison:
+    """Return how far the outputs of ``after`` are from those of ``before``.
+
+    Each model runs once on each input: 8, and up to 32 where the reference gives embeddings, which
+    have to be near always.
+
+    Args:
+        before: The reference.
+        after: What was made of it.
+        samples: Evenly spread ones are taken; without them two seeded random inputs.
+
+    Raises:
+        ModelError: One of the two does not load or run.
+    """
+    old, new = make_session(before), make_session(after)
+    found = _Running(normalized_outputs(read_structure(before)))
+    for feed in _probes(before, samples):
+        if found.inputs == PROBES and not found.embeddings:
+            break
+        found.add(run_session(old, feed), run_session(new, feed))
+    kind = "random inputs" if samples is None else "samples"
+    return Comparison(
+        inputs=f"{found.inputs} {kind}",
+        sqnr_db=found.sqnr_db,
+        worst_output=found.worst[1],
+        worst_cosine=found.worst[0],
+        embeddings=found.embeddings,
+        not_finite=found.not_finite,
+    )
+
+
+def _probes(model: Path, samples: Path | None) -> Iterator[Arrays]:
+    """Yield the inputs for embeddings, those for any model first."""
+    if samples is None:
+        yield from probe_inputs(model, None, PROBES)
+        return
+    real = SampleSet.read(samples)
+    chosen = spread(range(len(real)), EMBEDDING_PROBES)
+    for index in dict.fromkeys([*spread(chosen, PROBES), *chosen]):
+        yield real.inputs(index)
+
+
+@dataclass
+class _Running:
+    """A comparison so far."""
+
+    normalized: Collection[str]
+    inputs: int = 0
+    sqnr_db: float = EQUAL_SQNR_DB
+    worst: tuple[float, str] = (1.0, "")
+    not_finite: str = ""
+    embeddings: dict[str, float] = field(default_factory=dict)
+
+    def add(self, reference: Arrays, outputs: Arrays) -> None:
+        """Add the outputs for one input."""
+        self.sqnr_db = min(self.sqnr_db, min_sqnr_db(reference, outputs))
+        for name, expected in reference.items():
+            given = outputs[name]
+            if not (self.not_finite or is_finite_as(given, expected)):
+                self.not_finite = name
+            if expected.dtype.kind == "f" and expected.any():
+                self.worst = min(self.worst, (array_cosine(expected, given), name))
+        embedded = {
+            name: self._embedding_cosine(name, reference[name], outputs[name])
+            for name in embedding_outputs(reference, self.normalized)
+        }
+        known = self.embeddings if self.inputs else embedded
+        self.embeddings = {n: min(embedded[n], known[n]) for n in embedded.keys() & known.keys()}
+        self.inputs += 1
+
+    def _embedding_cosine(self, name: str, expected: Array, given: Array) -> float:
+        """Return the smallest cosine of a sentence's two embeddings; 0 if shapes differ."""
+        if given.shape != expected.shape:
+            return 0.0
+        pooled = (
+            sentence_vectors(values, is_normalized=name in self.normalized)
+            for values in (expected, given)
+        )
+        return min(array_cosine(*pair) for pair in zip(*pooled, strict=True))
+
+
+def worst_sqnr_db(before: Path, after: Path, samples: Path | None) -> float:
     """Return the worst SQNR of ``after`` against ``before`` over outputs and probe inputs.
 
     Raises:
@@ -47,51 +200,15 @@ def worst_sqnr_db(before: Path, after: Path, samples: Path | None, count: int = 
     old, new = make_session(before), make_session(after)
     return min(
         min_sqnr_db(run_session(old, feed), run_session(new, feed))
-        for feed in probe_inputs(before, samples, count)
+        for feed in probe_inputs(before, samples, PROBES)
     )
 
 
-@dataclass(frozen=True)
-class WorstOutput:
-    """The output that comes least near the float model's, over probe inputs."""
-
-    name: str
-    """Empty where no output of floats is other than 0."""
-    cosine: float
-    """With the float model's, of one output of one probe input, taken whole."""
-
-
-def worst_output(before: Path, after: Path, samples: Path | None, count: int = 8) -> WorstOutput:
-    """Return which output of ``after`` has the smallest cosine with that of ``before``.
-
-    Outputs that ``before`` leaves at 0 are not judged.
+def require_close_embeddings(before: Path, after: Path, samples: Path | None) -> None:
+    """Prove that the embeddings of ``after`` say what those of ``before`` say, if it has any.
 
     Raises:
+        StepError: One is too far, see :meth:`Comparison.require_close_embeddings`.
         ModelError: One of the two does not load or run.
     """
-    old, new = make_session(before), make_session(after)
-    worst = WorstOutput("", 1.0)
-    for feed in probe_inputs(before, samples, count):
-        outputs = run_session(new, feed)
-        for name, expected in run_session(old, feed).items():
-            if expected.dtype.kind == "f" and expected.any():
-                one = OutputCloseness()
-                one.add(expected, outputs[name])
-                worst = min(worst, WorstOutput(name, one.cosine), key=lambda found: found.cosine)
-    return worst
-
-
-def require_close(before: Path, after: Path, samples: Path | None, hint: str) -> None:
-    """Prove that no output of ``after`` is far from what ``before`` computes.
-
-    Raises:
-        StepError: One has a cosine below :data:`LEAST_OUTPUT_COSINE`; with the hint.
-    """
-    worst = worst_output(before, after, samples)
-    if worst.cosine < LEAST_OUTPUT_COSINE:
-        inputs = "random inputs" if samples is None else "the samples"
-        raise StepError(
-            f"on {inputs} the output {worst.name!r} has a cosine of {worst.cosine:.4f} with that of"
-            f" the float model, {LEAST_OUTPUT_COSINE:g} is needed",
-            hint=hint,
-        )
+    compare(before, after, samples).require_close_embeddings(NEARER_EMBEDDINGS)

@@ -1,85 +1,107 @@
-"""The proof that a variant's embeddings still say what float32's say.
+"""Which outputs hold embeddings: vectors that are compared with each other by their angle.
 
-Embeddings are compared with each other by their angle. An error that leaves classes alone, because
-the highest score stays the highest, changes every comparison.
+An error that leaves classes alone, because the highest score stays the highest, changes every
+comparison of embeddings. Files do not say which outputs these are. Two things tell: encoders end in
+a normalization, behind which no weights follow, while scores come from weights of their own; and
+embeddings that are ready for comparison have length 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.errors import StepError
-from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.steps.comparing import LEAST_COSINE, probe_inputs
+from edgepack.model.running import Arrays
+
+if TYPE_CHECKING:
+    import onnx
 
 Array = np.ndarray[Any, Any]
 
-MOST_SAMPLES = 32
 _UNIT = 1e-3
-_HINT = (
-    "leave this variant out under 'targets' in edgepack.yaml: fp16, then int8-dynamic, keep more of"
-    " an encoder than int8-static"
-)
+_NORMALIZATIONS = {
+    "EmbedLayerNormalization",
+    "LayerNormalization",
+    "LpNormalization",
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+    # Of a normalization that is spelt out.
+    "ReduceL2",
+    "Sqrt",
+}
+_PRODUCTS = {"Attention", "Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
 
 
-def require_close_embeddings(
-    reference: Path, model: Path, samples: Path | None, hint: str = _HINT
-) -> None:
-    """Refuse a model whose embeddings are far from the reference's.
+def normalized_outputs(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the outputs that have a normalization behind the last product with constant weights.
 
-    Nothing but the values tells embeddings from class scores: they are vectors of length 1, one in
-    a sample, and have negative values. Models without such outputs pass.
+    They are an encoder's: a vector for each word, or what pooling makes of these.
+    """
+    makers = {name: node for node in model.graph.node for name in node.output if name}
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
+    names = (value.name for value in model.graph.output)
+    return frozenset(name for name in names if _is_normalized(name, makers, constants))
+
+
+def _is_normalized(output: str, makers: dict[str, onnx.NodeProto], constants: set[str]) -> bool:
+    queue, seen = [output], set()
+    while queue:
+        name = queue.pop()
+        if name in seen or name not in makers:
+            continue
+        seen.add(name)
+        node = makers[name]
+        if node.op_type in _NORMALIZATIONS:
+            return True
+        if node.op_type not in _PRODUCTS or constants.isdisjoint(node.input):
+            queue.extend(node.input)
+    return False
+
+
+def holds_embeddings(values: Array, *, is_normalized: bool) -> bool:
+    """Return whether an output of one sample holds embeddings.
+
+    Probabilities are none: embeddings have negative values.
 
     Args:
-        reference: The float32 model.
-        model: What was made of it.
-        samples: Up to 32 are taken, evenly spread; without them two seeded random inputs.
-        hint: What to do about it.
-
-    Raises:
-        StepError: The worst cosine is below :data:`~edgepack.steps.comparing.LEAST_COSINE`; names
-            the output and the number of samples.
-        ModelError: One of the two does not load or run.
+        values: The output.
+        is_normalized: Whether it is one of :func:`normalized_outputs`: then its last axis is that
+            of a vector. Others hold an embedding if they are one vector of length 1.
     """
-    float_session = make_session(reference)
-    feeds = probe_inputs(reference, samples, MOST_SAMPLES)
-    runs = ((feed, run_session(float_session, feed)) for feed in feeds)
-    first = next(runs)
-    if not embeddings([first[1]]):
-        return
-    expected = [first, *runs]
-    session = make_session(model)
-    found = [(outputs, run_session(session, feed)) for feed, outputs in expected]
-    for name in embeddings([outputs for _, outputs in expected]):
-        worst = min(cosine(ours[name], theirs[name]) for ours, theirs in found)
-        if worst < LEAST_COSINE:
-            raise StepError(
-                f"the embedding {name!r} is too far from float32's: the worst cosine of"
-                f" {len(found)} samples is {worst:.4f}, {LEAST_COSINE} is the least",
-                hint=hint,
-            )
-
-
-def embeddings(outputs: Sequence[Arrays]) -> list[str]:
-    """Return the names of the outputs that hold an embedding in every sample, of one or more."""
-    return [name for name in outputs[0] if all(_is_embedding(one[name]) for one in outputs)]
-
-
-def _is_embedding(values: Array) -> bool:
-    vector = values.squeeze()
-    if values.dtype.kind != "f" or vector.ndim != 1 or vector.size < 2:
+    if values.dtype.kind != "f" or not (values < 0).any():
         return False
+    if is_normalized and values.ndim in (2, 3):
+        return bool(values.shape[-1] > 1)
+    vector = values.squeeze()
     length = float(np.linalg.norm(vector.astype(np.float64)))
-    return abs(length - 1) < _UNIT and bool((vector < 0).any())
+    return vector.ndim == 1 and vector.size > 1 and abs(length - 1) < _UNIT
 
 
-def cosine(ours: Array, theirs: Array) -> float:
-    """Return the cosine of two vectors; 0 where one is all zero or holds no numbers."""
-    a, b = (values.astype(np.float64).ravel() for values in (ours, theirs))
-    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
-    found = float(a @ b) / lengths if lengths else 0.0
-    return found if np.isfinite(found) else 0.0
+def embedding_outputs(outputs: Arrays, normalized: Collection[str]) -> list[str]:
+    """Return which outputs of one sample hold embeddings, in their order.
+
+    Args:
+        outputs: By name.
+        normalized: The :func:`normalized_outputs` of the model.
+    """
+    return [
+        name
+        for name, values in outputs.items()
+        if holds_embeddings(values, is_normalized=name in normalized)
+    ]
+
+
+def sentence_vectors(values: Array, *, is_normalized: bool) -> Array:
+    """Return the embeddings in an output that holds such, float (vectors, width).
+
+    Where there is a vector for each word, (sentences, words, width), a sentence's is their mean.
+    """
+    if not is_normalized or values.ndim not in (2, 3):
+        return values.reshape(1, -1)
+    vectors: Array = values.mean(axis=1) if values.ndim == 3 else values
+    return vectors

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from edgepack.accuracy import Array, Drop, OutputCloseness, class_scores, paired_drop
-from edgepack.bundle.manifest import Accuracy, Closeness
+from edgepack.accuracy import (
+    EQUAL_SQNR_DB,
+    Array,
+    Drop,
+    OutputCloseness,
+    array_cosine,
+    class_scores,
+    paired_drop,
+)
+from edgepack.bundle.manifest import Accuracy, Closeness, NotMeasured
 from edgepack.data import SampleSet
 from edgepack.data.hook import save_arrays
 from edgepack.data.sources import run_hook
@@ -22,14 +31,18 @@ from edgepack.project import PythonMetric
 from edgepack.steps.base import MODEL, Inputs, Notes
 
 EVALUATION = "evaluation.json"
+NO_FP32 = "the model came quantized or float16, so there is no fp32 model to compare it with"
+_AGREEMENT = "agreement"
+_COSINE = "agreement (cosine)"
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The metric of fp32 and of the variant, and how close their outputs are.
 
-    Inputs: ``reference``, the prepared model; ``model``, the variant; ``samples``; ``project``,
-    the project's folder, where the metric is a hook.
+    Inputs: ``reference``, the prepared fp32 model, where there is one; ``model``, the variant;
+    ``samples``; ``project``, the project's folder, where the metric is a hook. Without a reference
+    nothing is compared: a metric of labels or of the user's has its value, agreement has none.
     """
 
     name: ClassVar[str] = "evaluation"
@@ -60,19 +73,18 @@ class Evaluation:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``evaluation.json``."""
         samples = SampleSet.read(inputs["samples"])
-        reference = make_session(inputs["reference"] / MODEL)
         variant = make_session(inputs["model"] / MODEL)
+        reference = make_session(inputs["reference"] / MODEL) if "reference" in inputs else None
         hooked = isinstance(self.metric, PythonMetric)
         judge = Judge(samples.labels, self.scores_output, keep_outputs=hooked)
         for feed in samples:
-            judge.add(run_session(reference, feed), run_session(variant, feed))
+            output = run_session(variant, feed)
+            judge.add(run_session(reference, feed) if reference else output, output)
         result = judge.result(self.metric, self._call_hook(inputs))
+        if reference is None:
+            result = uncompared(result)
         (out / EVALUATION).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
-        return Notes(
-            f"{result['metric']} {result['fp32']:.4f} to {result['value']:.4f}"
-            f" on {result['samples']} samples, worst output {result['worst']['sqnr_db']:.1f} dB",
-            result,
-        )
+        return Notes(described(as_accuracy(result)) + judge.left_out, result)
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that the result holds numbers.
@@ -82,7 +94,9 @@ class Evaluation:
         """
         del inputs
         result = json.loads((out / EVALUATION).read_text(encoding="utf-8"))
-        if not np.isfinite([result["fp32"], result["value"]]).all():
+        found = result.get("fp32"), result.get("value")
+        numbers = [number for number in found if isinstance(number, float)]
+        if not np.isfinite(numbers).all():
             raise StepError(
                 f"the metric {result['metric']} is not a number: fp32 {result['fp32']},"
                 f" variant {result['value']}",
@@ -134,19 +148,50 @@ class Judge:
     hits: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     """Top-1 hits of fp32 and of the variant."""
     agreements: list[float] = field(default_factory=list)
-    cosines: list[float] = field(default_factory=list)
+    cosines: list[dict[str, float]] = field(default_factory=list)
+    """By sample, each output's cosine with fp32's; of integers, the share that is equal."""
+    reshaped: Counter[str] = field(default_factory=Counter)
+    """By output: in how many samples its shape is not fp32's, as where the data decide how many
+    values there are. Such outputs are not judged unless no others are left."""
     outputs: tuple[list[Arrays], list[Arrays]] = field(default_factory=lambda: ([], []))
+    fp32: float | None = None
+    """What the user's metric says of fp32, where it was asked before."""
 
     def add(self, reference: Arrays, output: Arrays) -> None:
         """Add the outputs of one sample."""
         for name, array in reference.items():
             if array.dtype.kind == "f":
                 self.closeness.setdefault(name, OutputCloseness()).add(array, output[name])
+            if array.shape != output[name].shape:
+                self.reshaped[name] += 1
         self._add_scores(reference, output)
-        self.cosines.append(_worst_cosine(reference, output))
+        self.cosines.append({name: _cosine(reference[name], output[name]) for name in reference})
         if self.keep_outputs:
-            self.outputs[0].append(reference)
             self.outputs[1].append(output)
+            if self.fp32 is None:
+                self.outputs[0].append(reference)
+
+    @property
+    def left_out(self) -> str:
+        """Say which outputs are not judged, or nothing if all are."""
+        judged = {*self._judged(self.cosines[0]), *self._judged(self.closeness)}
+        return "".join(
+            f"; {name!r} has another shape than fp32's in {self.reshaped[name]} of"
+            f" {len(self.cosines)} samples and is not judged"
+            for name in self.reshaped
+            if name not in judged
+        )
+
+    def _judged(self, outputs: Iterable[str]) -> list[str]:
+        """Return those outputs that keep their shape, or all if none does."""
+        names = list(outputs)
+        return [name for name in names if name not in self.reshaped] or names
+
+    @property
+    def _worst_cosines(self) -> list[float]:
+        """By sample: that of the worst output."""
+        judged = self._judged(self.cosines[0])
+        return [min((found[name] for name in judged), default=1.0) for found in self.cosines]
 
     def _add_scores(self, reference: Arrays, output: Arrays) -> None:
         if self.scores_output is None:
@@ -155,7 +200,7 @@ class Judge:
         ours, theirs = class_scores(reference[name]), class_scores(output[name])
         if ours is None or theirs is None:
             return
-        index = len(self.agreements)
+        index = len(self.cosines)
         best, other = int(np.argmax(ours)), int(np.argmax(theirs))
         self.agreements.append(float(best == other))
         if self.labels is not None and np.ndim(self.labels[index]) == 0:
@@ -174,7 +219,8 @@ class Judge:
             SamplesError: The metric does not fit the outputs.
         """
         name, higher, fp32, value, drop = self._metric(metric, call_hook)
-        worst = min(self.closeness, key=lambda output: self.closeness[output].sqnr_db, default="")
+        floats = self._judged(self.closeness)
+        worst = min(floats, key=lambda output: self.closeness[output].sqnr_db, default="")
         closeness = self.closeness.get(worst, OutputCloseness())
         scored = len(self.agreements) == len(self.cosines)
         return {
@@ -189,7 +235,7 @@ class Judge:
             "worst": {
                 "output": worst,
                 "cosine": closeness.cosine,
-                "sqnr_db": max(closeness.sqnr_db, -EXTREME_DB),
+                "sqnr_db": max(closeness.sqnr_db, -EQUAL_SQNR_DB),
             },
         }
 
@@ -199,7 +245,8 @@ class Judge:
         call_hook: Callable[[list[Arrays], Array | None], float],
     ) -> tuple[str, bool, float, float, Drop]:
         if isinstance(metric, PythonMetric):
-            fp32, value = (call_hook(outputs, self.labels) for outputs in self.outputs)
+            fp32 = call_hook(self.outputs[0], self.labels) if self.fp32 is None else self.fp32
+            value = call_hook(self.outputs[1], self.labels)
             sign = 1 if metric.higher_is_better else -1
             drop = Drop(sign * (fp32 - value), None)
             return metric.python, metric.higher_is_better, fp32, value, drop
@@ -214,8 +261,8 @@ class Judge:
             fp32, value = (float(np.mean(hits)) for hits in self.hits)
             return "top1", True, fp32, value, paired_drop(*self.hits)
         scored = len(self.agreements) == len(self.cosines)
-        same = self.agreements if scored else self.cosines
-        name = "agreement" if scored else "agreement (cosine)"
+        same = self.agreements if scored else self._worst_cosines
+        name = _AGREEMENT if scored else _COSINE
         drop = paired_drop([1.0] * len(same), same)
         return name, True, 1.0, float(np.mean(same)), drop
 
@@ -231,30 +278,50 @@ def _class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy sca
     return index
 
 
-EXTREME_DB = 200.0
-"""Stands for no signal at all in JSON, which has no infinity."""
+def _cosine(reference: Array, output: Array) -> float:
+    """Return the cosine of one output; of integers, the equal share; 0 if shapes differ."""
+    if reference.shape != output.shape:
+        return 0.0
+    if reference.dtype.kind == "f":
+        return array_cosine(reference, output)
+    return float(np.mean(reference == output)) if reference.size else 1.0
 
 
-def _worst_cosine(reference: Arrays, output: Arrays) -> float:
-    """Return the smallest cosine over the outputs of one sample; of integers, the equal share."""
-    worst = 1.0
-    for name, array in reference.items():
-        if array.dtype.kind == "f":
-            one = OutputCloseness()
-            one.add(array, output[name])
-            worst = min(worst, one.cosine)
-        elif array.size:
-            worst = min(worst, float(np.mean(array == output[name])))
-    return worst
+def uncompared(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what is left of an evaluation whose reference was the model itself.
+
+    That is the value of a metric of labels or of the user's. How near a model is to itself says
+    nothing: drop, agreement and closeness go, and if the metric is agreement, everything does.
+    """
+    missing = NotMeasured(reason=NO_FP32).model_dump()
+    if result["metric"] in {_AGREEMENT, _COSINE}:
+        return missing
+    compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
+    return {**result, **compared, "fp32": missing}
 
 
-def as_accuracy(result: dict[str, Any]) -> Accuracy:
+def as_accuracy(result: dict[str, Any]) -> Accuracy | NotMeasured:
     """Return an evaluation as the manifest holds it."""
-    interval = result["drop_interval"]
+    if "metric" not in result:
+        return NotMeasured.model_validate(result)
+    interval, worst = result["drop_interval"], result["worst"]
     return Accuracy.model_validate(
         {
             **result,
             "drop_interval": tuple(interval) if interval else None,
-            "worst": Closeness.model_validate(result["worst"]),
+            "worst": Closeness.model_validate(worst) if worst else None,
         }
+    )
+
+
+def described(accuracy: Accuracy | NotMeasured) -> str:
+    """Return an evaluation as one line."""
+    if isinstance(accuracy, NotMeasured):
+        return f"not measured: {accuracy.reason}"
+    found = f"{accuracy.metric} {accuracy.value:.4f}"
+    if isinstance(accuracy.fp32, NotMeasured) or accuracy.worst is None:
+        return f"{found} on {accuracy.samples} samples"
+    return (
+        f"{accuracy.metric} {accuracy.fp32:.4f} to {accuracy.value:.4f}"
+        f" on {accuracy.samples} samples, worst output {accuracy.worst.sqnr_db:.1f} dB"
     )

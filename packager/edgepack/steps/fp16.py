@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB, array_sqnr_db
-from edgepack.errors import StepError, nearest
+from edgepack.errors import StepError, listed, nearest
 from edgepack.model.facts import signature
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.comparing import probe_inputs
-from edgepack.steps.embeddings import require_close_embeddings
+from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare, probe_inputs
 from edgepack.steps.fp32 import require_ir
 from edgepack.steps.half import (
     SUFFIX,
@@ -44,7 +43,7 @@ from edgepack.steps.half import (
     round_half,
     run_some,
 )
-from edgepack.steps.quantized import is_finite_as, require_finite, require_unquantized
+from edgepack.steps.quantized import is_finite_as, require_unquantized
 
 if TYPE_CHECKING:
     import onnx
@@ -152,10 +151,9 @@ class Fp16:
         if signature(before) != signature(after):
             raise _fault("its inputs or outputs are not the model's")
         _require_rounded_constants(before, after)
-        old, new = make_session(inputs["model"] / MODEL), make_session(out / MODEL)
-        for feed in probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), _PROBES):
-            require_finite(run_session(new, feed), run_session(old, feed))
-        require_close_embeddings(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
+        found = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
+        found.require_finite()
+        found.require_close_embeddings(NEARER_EMBEDDINGS)
 
 
 def _notes(
@@ -167,8 +165,7 @@ def _notes(
     done = f"fp16: {len(half.nodes)} nodes, SQNR {sqnr_db:.1f} dB on {tried}"
     if kept:
         named = [f"{name!r} ({reason})" for name, reason in sorted(kept.items())]
-        more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
-        done += f"; {len(kept)} stay float32: " + "; ".join(named[:_NAMED] + more)
+        done += f"; {len(kept)} stay float32: {listed(named, _NAMED, '; ')}"
     if half.flushed:
         done += f"; {half.flushed} weights are too small for float16 and become 0"
     facts: dict[str, Any] = {

@@ -19,6 +19,7 @@ from edgepack.errors import ModelError
 from edgepack.model.facts import default_opset
 from edgepack.model.reading import write_model
 from edgepack.model.running import Arrays, blame, make_session, runtime_errors
+from edgepack.quantization.preparing import body_reads
 from edgepack.steps.base import MODEL
 
 if TYPE_CHECKING:
@@ -395,13 +396,7 @@ def _is_random(node: onnx.NodeProto) -> bool:
 
 def reads(node: onnx.NodeProto) -> set[str]:
     """Return the tensors that a node, or a subgraph in it, reads."""
-    found = set(filter(None, node.input))
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            found |= {value.name for value in graph.output}
-            for inner in graph.node:
-                found |= reads(inner)
-    return found
+    return {*filter(None, node.input), *body_reads(node)}
 
 
 def inner_names(node: onnx.NodeProto) -> set[str]:

@@ -33,18 +33,16 @@ from edgepack.quantization.blockwise_writer import PRODUCT, SMALLEST, TABLE, Blo
 from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut, split_samples
 from edgepack.quantization.preparing import quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.comparing import probe_inputs, require_close, worst_output
-from edgepack.steps.embeddings import require_close_embeddings
+from edgepack.steps.comparing import compare, probe_inputs
 from edgepack.steps.fp32 import require_ir
 from edgepack.steps.half import all_outputs_session, run_some
-from edgepack.steps.quantized import require_finite, require_unquantized
+from edgepack.steps.quantized import require_unquantized
 
 if TYPE_CHECKING:
     import onnx
 
 Array = np.ndarray[Any, Any]
 
-_PROBES = 8
 _MOST_SAMPLES = 64
 _MOST_ROWS = 4096
 """Rows of activations that go into a moment, over all samples."""
@@ -97,19 +95,19 @@ class Int4Weight:
             raise _nothing()
         write_model(writer.write({}), out / MODEL)
         compensates = "calibration" in inputs and self._compensate(inputs, writer, out)
-        worst = worst_output(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"), _PROBES)
+        near = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         written = Counter(rows.op for rows in writer.places.values())
         how = "by what they are multiplied with" if compensates else "to the nearest"
         done = "int4-weight: " + ", ".join(f"{n} {op}" for op, n in sorted(written.items()))
         done += f", {writer.share:.0%} of the weights, rounded {how}; worst cosine"
-        done += f" {worst.cosine:.4f}"
+        done += f" {near.worst_cosine:.4f}"
         done += "".join(f"; {name!r} stays float32 ({why})" for name, why in writer.left.items())
         facts: dict[str, Any] = {
             "quantized_nodes": len(writer.places),
             "quantized_share": round(writer.share, 4),
             "float32_nodes": sorted(writer.left),
             "compensated": compensates,
-            "worst_cosine": worst.cosine,
+            "worst_cosine": near.worst_cosine,
         }
         return Notes(done, facts)
 
@@ -140,12 +138,10 @@ class Int4Weight:
         """
         require_ir(out / MODEL, self.max_ir)
         require_int4(read_model(out / MODEL))
-        samples = inputs.get("samples")
-        old, new = make_session(inputs["model"] / MODEL), make_session(out / MODEL)
-        for feed in probe_inputs(inputs["model"] / MODEL, samples, _PROBES):
-            require_finite(run_session(new, feed), run_session(old, feed))
-        require_close(inputs["model"] / MODEL, out / MODEL, samples, _NEARER)
-        require_close_embeddings(inputs["model"] / MODEL, out / MODEL, samples, _NEARER)
+        found = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
+        found.require_finite()
+        found.require_close(_NEARER)
+        found.require_close_embeddings(_NEARER)
 
 
 def _compensated(writer: BlockwiseWriter, feeds: Chosen) -> dict[Rows, Blocks]:

@@ -33,17 +33,15 @@ from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import blame, make_session, run_session, runtime_errors
 from edgepack.profile import Dialect
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.comparing import probe_inputs, require_close, worst_output, worst_sqnr_db
-from edgepack.steps.embeddings import require_close_embeddings
+from edgepack.steps.comparing import compare, probe_inputs
 from edgepack.steps.fp32 import require_ir
 from edgepack.steps.half import constants_to_initializers, name_nodes
-from edgepack.steps.quantized import require_finite, require_unquantized
+from edgepack.steps.quantized import require_unquantized
 
 if TYPE_CHECKING:
     import onnx
 
 _OPS = ["MatMul", "Gemm", "Attention", "LSTM", "Gather", "EmbedLayerNormalization"]
-_PROBES = 4
 # Smaller tables are not worth a DequantizeLinear: axes, anchors, scales.
 _SMALLEST_TABLE = 1024
 _WITHOUT_INT8 = "build without it, or with int8-static, which needs samples"
@@ -104,18 +102,17 @@ class Int8Dynamic:
         lower_ir(quantized, self.max_ir)
         write_model(quantized, out / MODEL)
         found = _quantized_counts(quantized)
-        sqnr = worst_sqnr_db(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"), _PROBES)
-        worst = worst_output(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
+        near = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         share = 1 - _float_bytes(quantized) / before if before else 0.0
         done = "int8-dynamic: " + ", ".join(f"{n} {op}" for op, n in sorted(found.items()))
-        done += f", {share:.0%} of the weights; worst cosine {worst.cosine:.4f}"
+        done += f", {share:.0%} of the weights; worst cosine {near.worst_cosine:.4f}"
         done += "".join(f"; {name!r} stays float32 ({why})" for name, why in excluded.items())
         facts: dict[str, Any] = {
             "quantized_nodes": sum(found.values()),
             "quantized_share": round(share, 4),
             "float32_nodes": sorted(excluded),
-            "sqnr_db": max(sqnr, -EQUAL_SQNR_DB),
-            "worst_cosine": worst.cosine,
+            "sqnr_db": max(near.sqnr_db, -EQUAL_SQNR_DB),
+            "worst_cosine": near.worst_cosine,
         }
         return Notes(done, facts)
 
@@ -181,12 +178,10 @@ class Int8Dynamic:
         """
         require_ir(out / MODEL, self.max_ir)
         require_dynamic_dialect(read_model(out / MODEL), self.dialect)
-        samples = inputs.get("samples")
-        old, new = make_session(inputs["model"] / MODEL), make_session(out / MODEL)
-        for feed in probe_inputs(inputs["model"] / MODEL, samples, _PROBES):
-            require_finite(run_session(new, feed), run_session(old, feed))
-        require_close(inputs["model"] / MODEL, out / MODEL, samples, _WITHOUT_INT8)
-        require_close_embeddings(inputs["model"] / MODEL, out / MODEL, samples, _NEARER)
+        found = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
+        found.require_finite()
+        found.require_close(_WITHOUT_INT8)
+        found.require_close_embeddings(_NEARER)
 
 
 def _quantizer_errors() -> tuple[type[Exception], ...]:

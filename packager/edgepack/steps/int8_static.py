@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from edgepack.accuracy import SIMILAR_RANGE
-from edgepack.calibration.statistics import read_statistics
+from edgepack.calibration.statistics import TensorStatistics, read_statistics
 from edgepack.data import SampleSet
-from edgepack.errors import StepError
+from edgepack.errors import StepError, listed
 from edgepack.model.fusion import fusion_coverage
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.profile import Dialect
 from edgepack.project import Limits, PythonMetric
-from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut, split_samples
+from edgepack.quantization.closeness import Chosen, Closeness, FloatOutputs, HeldOut, split_samples
 from edgepack.quantization.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
-from edgepack.quantization.improving import Improving, as_tried
+from edgepack.quantization.improving import Improving
 from edgepack.quantization.making import (
     JudgingMaker,
     QdqMaker,
     QdqSettings,
     Written,
+    first_scheme,
     has_products,
     runs_integers,
 )
-from edgepack.quantization.mixed_width import wide_names
-from edgepack.quantization.search import Measured, Scheme, Search, Tried, describe
-from edgepack.quantization.spread import spread_tensors
+from edgepack.quantization.mixed_width import require_one_width, wide_names
+from edgepack.quantization.search import NEAR_DB, Measured, Search, describe
 from edgepack.quantization.writer import quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.calibration import STATISTICS
-from edgepack.steps.embeddings import require_close_embeddings
+from edgepack.steps.comparing import require_close_embeddings
+from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
 from edgepack.steps.evaluation import Judge, hook_metric
 from edgepack.steps.fp32 import require_ir
 
@@ -52,12 +52,6 @@ same outputs, and channels inside of another scale."""
 Array = np.ndarray[Any, Any]
 
 _SHOWN = 3
-# With 256 times as many steps, ranges may differ as much more before the smaller one is lost.
-_SIMILAR_RANGE = {
-    "uint8": SIMILAR_RANGE,
-    "int8": SIMILAR_RANGE,
-    "uint16": 256 * SIMILAR_RANGE,
-}
 
 
 @dataclass(frozen=True)
@@ -79,9 +73,9 @@ class Int8Static:
     also what :class:`~edgepack.steps.evaluation.Evaluation` takes: ``reference``; ``evaluation``,
     its samples; ``project`` where the metric is a hook.
 
-    Without samples the model is written as the ranges say. With them, weights and ranges are made
-    better as far as held-out samples prove it, outputs that are noise are repaired or refused, and
-    a limit is searched for, in that order: see :mod:`edgepack.quantization.search`.
+    Weights and ranges are made better as far as held-out samples prove it, outputs that are noise
+    are repaired or refused, and a limit is searched for, in that order: see
+    :mod:`edgepack.quantization.search`.
 
     For a CPU, what onnxruntime's optimizer would leave as float between integers is not quantized
     in the first place, and a model of which no convolution or matrix product would run as integers
@@ -122,105 +116,116 @@ class Int8Static:
         """
         with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
             maker = QdqMaker(self._settings, Path(scratch))
-            first = self._first(inputs, maker)
-            search = self._search(inputs, maker, first) if "samples" in inputs else None
-            best = search.best if search else first
-            for file in best.path.parent.glob(f"{MODEL}*"):
-                shutil.move(file, out / file.name)
-        if best.scheme.exact is not first.scheme.exact:
-            write_model(best.scheme.exact, out / EXACT)
-        tried = search.tried if search else ()
+            samples = SampleSet.read(inputs["samples"])
+            statistics = read_statistics(inputs["statistics"] / STATISTICS)
+            first = self._first(inputs["model"] / MODEL, statistics, maker)
+            search = self._search(inputs, samples, statistics, maker, first)
+            best = search.best.scheme
+            _move(search.best.path, out)
+        if best.exact is not first.scheme.exact:
+            write_model(best.exact, out / EXACT)
         pairs = _quantized_tensors(out / MODEL)
         fused = fusion_coverage(out / MODEL, self.cpu).facts() if self.cpu else {}
         facts = {
             "quantized_tensors": pairs,
-            "left_float": dict(best.scheme.left),
-            "unpaired": sorted(best.scheme.unpaired),
-            "tried": [each.facts() for each in tried],
+            "left_float": dict(best.left),
+            "unpaired": sorted(best.unpaired),
+            "wide": sorted(best.wide),
+            "tried": [each.facts() for each in search.tried],
         }
         return Notes(
             f"{self.dialect.activations} activations, {self.dialect.weights} weights:"
-            f" {pairs} tensors quantized{_listed(best.scheme.left)}{_summary(tried, inputs)}",
+            f" {pairs} tensors quantized{_left_float(best.left)}"
+            f"; {_judged_on(len(samples))}: {describe(search.tried)}",
             {**facts, **fused},
         )
+
+    def write_first(self, inputs: Inputs, out: Path) -> None:
+        """Write the ``model.onnx`` that :meth:`run` starts from; that needs no samples.
+
+        Its ranges are from lowest to highest and its weights are rounded to the nearest. What is
+        quantized in it may stay float in the end, if that costs too much accuracy.
+
+        Args:
+            inputs: ``model`` and ``statistics``.
+            out: An empty folder.
+
+        Raises:
+            StepError: Nothing can be quantized, or the CPU would run all of it as float.
+        """
+        with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
+            maker = QdqMaker(self._settings, Path(scratch))
+            statistics = read_statistics(inputs["statistics"] / STATISTICS)
+            _move(self._first(inputs["model"] / MODEL, statistics, maker).path, out)
 
     @property
     def _settings(self) -> QdqSettings:
         return QdqSettings(self.dialect, self.per_tensor_ops, self.every_op, self.cpu)
 
-    def _first(self, inputs: Inputs, maker: QdqMaker) -> Written:
-        """Write the model as the ranges say, weights rounded to the nearest.
-
-        Raises:
-            StepError: Nothing can be quantized, or the CPU would run all of it as float.
-        """
-        model = read_model(inputs["model"] / MODEL)
+    def _first(
+        self, path: Path, statistics: Mapping[str, TensorStatistics], maker: QdqMaker
+    ) -> Written:
+        model = read_model(path)
         lower_ir(model, self.max_ir)
         model = quantizable(model)
-        statistics = read_statistics(inputs["statistics"] / STATISTICS)
-        ranges = {name: (found.low, found.high) for name, found in statistics.items()}
-        spread = spread_tensors(model, statistics, _SIMILAR_RANGE[self.dialect.activations])
-        scheme = Scheme(model, model, ranges, unpaired=frozenset(spread))
-        left = self._settings.writer(scheme).unusable()
-        written = maker.write(replace(scheme, left=left))
-        if not _quantized_tensors(written.path) and len(written.scheme.left) == len(left):
+        scheme = first_scheme(model, statistics, self._settings)
+        written = maker.write(scheme)
+        if not _quantized_tensors(written.path) and len(written.scheme.left) == len(scheme.left):
             raise StepError("nothing in the model could be quantized", hint=WITHOUT_INT8)
-        if self.cpu and not runs_integers(written.coverage, model):
+        if self.cpu and not written.has_integers:
             raise _all_float(self.cpu, model, written.scheme.left)
         return written
 
-    def _search(self, inputs: Inputs, maker: QdqMaker, first: Written) -> Search:
+    def _search(
+        self,
+        inputs: Inputs,
+        samples: SampleSet,
+        statistics: Mapping[str, TensorStatistics],
+        maker: QdqMaker,
+        first: Written,
+    ) -> Search:
         """Make the first model better as far as held-out samples and the limit want it.
 
         Raises:
             StepError: The outputs are noise.
             SamplesError: The metric does not fit the outputs.
         """
-        samples = SampleSet.read(inputs["samples"])
         split = split_samples(len(samples))
         reference = FloatOutputs(inputs["model"] / MODEL, Chosen(samples, split.held_out))
-        statistics = read_statistics(inputs["statistics"] / STATISTICS)
         held_out = HeldOut(reference, self.scores_output)
         fitted_to = Chosen(samples, split.fitted)
         improving = Improving(self._settings, statistics, fitted_to, held_out)
         judging = JudgingMaker(maker, held_out, improving.fitted)
         search = Search(judging, judging.judged(first))
-        candidates = improving.chosen_activations(first.scheme)
-        search.tried += as_tried(candidates)
-        search.improve(improving.methods(candidates))
+        chosen = first.scheme
+        with search.optional("choosing how activations are quantized"):
+            chosen, tried = improving.chosen_activations(first.scheme)
+            search.tried += tried
+        search.improve(improving.methods(first.scheme, chosen))
         search.require_signal()
+        if self._is_read_by_value(reference, search.best.closeness):
+            search.approach(NEAR_DB)
         if self.search is not None:
-            judging.metric = self._metric(inputs)
+            judging.metric = _metric(self.search, inputs, self.scores_output)
             search.meet(self.search.limits, wide=self.search.wide)
         return search
 
-    def _metric(self, inputs: Inputs) -> Callable[[Path], Measured]:
-        """Return what measures a model as the evaluation step will."""
-        if self.search is None:
-            raise TypeError("only a search has a metric")
-        metric, interpreter = self.search.metric, self.search.interpreter
-        samples = SampleSet.read(inputs["evaluation"])
-        everything = Chosen(samples, tuple(range(len(samples))))
-        reference = FloatOutputs(inputs["reference"] / MODEL, everything)
-        hooked = isinstance(metric, PythonMetric)
+    def _is_read_by_value(self, reference: FloatOutputs, found: Closeness) -> bool:
+        """Return whether outputs are read value by value, as a detector's boxes and scores are.
 
-        def call(outputs: list[Arrays], labels: Array | None) -> float:
-            if not isinstance(metric, PythonMetric):
-                raise TypeError("only a Python metric has a hook")
-            return hook_metric(metric.python, outputs, labels, inputs["project"], interpreter)
-
-        def measured(model: Path) -> Measured:
-            session = make_session(model)
-            judge = Judge(samples.labels, self.scores_output, keep_outputs=hooked)
-            for feed, expected in zip(samples, reference, strict=True):
-                judge.add(expected, run_session(session, feed))
-            found = judge.result(metric, call)
-            return Measured(found["metric"], found["drop"], found["worst"]["sqnr_db"])
-
-        return measured
+        Of class scores only the order counts, and embeddings have a limit of their own. Where the
+        user sets an SQNR, that is what counts.
+        """
+        if self.search is not None and self.search.limits.min_sqnr_db is not None:
+            return False
+        return found.agreement is None and not embedding_outputs(
+            next(iter(reference)), normalized_outputs(read_structure(reference.model))
+        )
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove the dialect on the file, that it gives finite numbers, and that the CPU fuses it.
+
+        Where a search may give activations 16 bits, those of each operator have one width.
 
         Raises:
             StepError: Nothing was quantized, something was written in another dialect, nothing
@@ -228,8 +233,11 @@ class Int8Static:
         """
         require_ir(out / MODEL, self.max_ir)
         model = read_model(out / MODEL)
-        wide = wide_names(model) if self.search is not None and self.search.wide else ()
-        require_dialect(model, self.dialect, self.per_tensor_ops, wide)
+        if self.search is not None and self.search.wide:
+            require_dialect(model, self.dialect, self.per_tensor_ops, wide_names(model))
+            require_one_width(model)
+        else:
+            require_dialect(model, self.dialect, self.per_tensor_ops)
         session = make_session(out / MODEL)
         _require_finite(run_session(session, SampleSet.read(inputs["samples"]).inputs(0)))
         require_close_embeddings(inputs["model"] / MODEL, out / MODEL, inputs["samples"])
@@ -237,6 +245,42 @@ class Int8Static:
             source = read_structure(inputs["model"] / MODEL)
             if not runs_integers(fusion_coverage(out / MODEL, self.cpu), source):
                 raise _all_float(self.cpu, source, {})
+
+
+def _move(model: Path, out: Path) -> None:
+    """Move a model, with its external data, into another folder."""
+    for file in model.parent.glob(f"{MODEL}*"):
+        shutil.move(file, out / file.name)
+
+
+def _metric(
+    search: LimitSearch, inputs: Inputs, scores_output: str | None
+) -> Callable[[Path], Measured]:
+    """Return what measures a model as the evaluation step will; it asks of fp32 only once."""
+    metric = search.metric
+    samples = SampleSet.read(inputs["evaluation"])
+    reference = FloatOutputs(
+        inputs["reference"] / MODEL, Chosen(samples, tuple(range(len(samples))))
+    )
+    hooked = isinstance(metric, PythonMetric)
+    fp32: float | None = None
+
+    def call(outputs: list[Arrays], labels: Array | None) -> float:
+        if not isinstance(metric, PythonMetric):
+            raise TypeError("only a Python metric has a hook")
+        return hook_metric(metric.python, outputs, labels, inputs["project"], search.interpreter)
+
+    def measured(model: Path) -> Measured:
+        nonlocal fp32
+        session = make_session(model)
+        judge = Judge(samples.labels, scores_output, keep_outputs=hooked, fp32=fp32)
+        for feed, expected in zip(samples, reference, strict=True):
+            judge.add(expected, run_session(session, feed))
+        found = judge.result(metric, call)
+        fp32 = found["fp32"]
+        return Measured(found["drop"], found["worst"]["sqnr_db"])
+
+    return measured
 
 
 def _quantized_tensors(model: Path) -> int:
@@ -257,27 +301,21 @@ def _all_float(cpu: str, source: onnx.ModelProto, left: Mapping[str, str]) -> St
     what = "convolution or matrix product" if has_products(source) else "operator"
     return StepError(
         f"no {what} of the model would run as integers on {cpu}, so int8 would be slower than"
-        f" fp32{_listed(left)}",
+        f" fp32{_left_float(left)}",
         hint=WITHOUT_INT8,
     )
 
 
-def _listed(left: Mapping[str, str]) -> str:
+def _left_float(left: Mapping[str, str]) -> str:
     if not left:
         return ""
-    shown = "; ".join(f"{name!r}: {why}" for name, why in list(left.items())[:_SHOWN])
-    more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-    return f", {len(left)} nodes left float ({shown}{more})"
+    shown = listed([f"{name!r}: {why}" for name, why in left.items()], _SHOWN, "; ")
+    return f", {len(left)} nodes left float ({shown})"
 
 
-def _summary(tried: Sequence[Tried], inputs: Inputs) -> str:
-    if not tried:
-        return ""
-    split = split_samples(len(SampleSet.read(inputs["samples"])))
+def _judged_on(samples: int) -> str:
+    split = split_samples(samples)
     count = len(split.held_out)
-    judged = (
-        f"{count} held-out samples"
-        if split.is_apart
-        else f"all {count} samples, too few to hold any out"
-    )
-    return f"; judged on {judged}: {describe(tried)}"
+    if split.is_apart:
+        return f"judged on {count} held-out samples"
+    return f"judged on all {count} samples, too few to hold any out"

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from edgepack.accuracy import EQUAL_SQNR_DB, sqnr_db
+from edgepack.accuracy import EQUAL_SQNR_DB, OutputCloseness
 from edgepack.calibration.observing import Observer
-from edgepack.data import SampleSet
+from edgepack.data import SampleSet, spread
 from edgepack.errors import StepError
 from edgepack.model.reading import read_structure
-from edgepack.quantization.sensitivity import find_pairs
+from edgepack.quantization.pairs import find_pairs
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.int8_static import EXACT
 
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
 
 LAYER_ERRORS = "layers.json"
 """A list in graph order: ``node``, ``op``, ``tensor`` and ``sqnr_db`` of each."""
-NO_SIGNAL_DB = -200.0
-"""Stands in JSON, which has no infinity, for a tensor that is noise alone or not finite."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class LayerErrors:
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
     cacheable = True
     count: int
-    """How many of the samples are looked at."""
+    """How many of the samples are looked at, evenly spread over them."""
     processor: str
     """The kind of processor that this runs on: it decides the last bits."""
 
@@ -56,20 +51,21 @@ class LayerErrors:
         Raises:
             ModelError: onnxruntime refuses one of the models with its tensors as outputs.
         """
-        reference, model = _reference(inputs), inputs["model"] / MODEL
-        pairs = compared_tensors(read_structure(reference), read_structure(model))
+        paths = _reference(inputs), inputs["model"] / MODEL
+        reference, model = map(read_structure, paths)
+        pairs = compared_tensors(reference, model)
         samples = SampleSet.read(inputs["samples"])
-        feeds = (samples.inputs(index) for index in range(min(self.count, len(samples))))
-        found = _errors(reference, model, pairs, feeds)
-        producers = {
-            name: node for node in read_structure(reference).graph.node for name in node.output
-        }
+        feeds = (samples.inputs(index) for index in spread(range(len(samples)), self.count))
+        first = Observer.open(paths[0], reference, pairs)
+        second = Observer.open(paths[1], model, pairs.values())
+        found = _errors(first, second, pairs, feeds)
+        producers = {name: node for node in reference.graph.node for name in node.output}
         layers = [
             {
                 "node": producers[name].name or name,
                 "op": producers[name].op_type,
                 "tensor": name,
-                "sqnr_db": round(max(found[name], NO_SIGNAL_DB), 2),
+                "sqnr_db": round(max(found[name], -EQUAL_SQNR_DB), 2),
             }
             for name in pairs
             if name in found
@@ -120,34 +116,20 @@ def compared_tensors(reference: onnx.ModelProto, model: onnx.ModelProto) -> dict
     made = [name for node in reference.graph.node for name in node.output if name]
     pairs = find_pairs(model, set(made))
     produced = {name for node in model.graph.node for name in node.output}
-    return {
-        name: pairs[name].rounded if name in pairs else name
-        for name in made
-        if name in pairs or name in produced
-    }
+    return {name: pairs.get(name, name) for name in made if name in pairs or name in produced}
 
 
 def _errors(
-    reference: Path, model: Path, pairs: Mapping[str, str], feeds: Iterator[Mapping[str, Any]]
+    first: Observer,
+    second: Observer,
+    pairs: Mapping[str, str],
+    feeds: Iterator[Mapping[str, Any]],
 ) -> dict[str, float]:
     """Return the SQNR in dB of each float tensor over all samples; one sample is held at a time."""
-    signal: defaultdict[str, float] = defaultdict(float)
-    noise: defaultdict[str, float] = defaultdict(float)
-    first = Observer.open(reference, read_structure(reference), pairs)
-    second = Observer.open(model, read_structure(model), pairs.values())
+    found: dict[str, OutputCloseness] = {}
     for feed in feeds:
         ours, theirs = first.run(feed), second.run(feed)
         for name, other in pairs.items():
-            if name not in ours or ours[name].shape != theirs[other].shape:
-                continue
-            exact = ours[name].astype(np.float64)
-            with np.errstate(invalid="ignore", over="ignore"):
-                signal[name] += float(np.sum(exact**2))
-                noise[name] += float(np.sum((exact - theirs[other]) ** 2))
-    return {name: _decibel(signal[name], noise[name]) for name in signal}
-
-
-def _decibel(signal: float, noise: float) -> float:
-    if noise == 0:
-        return EQUAL_SQNR_DB
-    return sqnr_db(signal, noise) if math.isfinite(signal) else -math.inf
+            if name in ours and ours[name].shape == theirs[other].shape:
+                found.setdefault(name, OutputCloseness()).add(ours[name], theirs[other])
+    return {name: closeness.whole_sqnr_db for name, closeness in found.items()}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from edgepack.errors import ModelError, ProfileError, StepError, nearest
 from edgepack.model.checking import checker_findings
 from edgepack.model.facts import TensorSpec
+from edgepack.model.inferring import inferred_graph
 from edgepack.model.ir import highest_ir, loadable, lower_ir
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session
@@ -130,8 +131,8 @@ def fix_dims(model: onnx.ModelProto, dims: Mapping[str, int]) -> list[str]:
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     del model.graph.value_info[:]
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    for value, found, said in zip(model.graph.output, inferred.graph.output, declared, strict=True):
+    inferred = inferred_graph(model)
+    for value, found, said in zip(model.graph.output, inferred.output, declared, strict=True):
         value.CopyFrom(found if found.type.tensor_type.HasField("shape") else said)
     return [f"{name} = {size}" for name, size in dims.items()]
 

@@ -28,20 +28,6 @@ def require_unquantized(model: onnx.ModelProto) -> None:
         )
 
 
-def require_finite(outputs: dict[str, Any], reference: dict[str, Any]) -> None:
-    """Prove that outputs have NaN or infinity only where the reference has.
-
-    Raises:
-        StepError: Names the first output that has more.
-    """
-    for name, array in outputs.items():
-        if not is_finite_as(array, reference[name]):
-            raise StepError(
-                f"the output {name!r} has NaN or infinity where the float32 model has none",
-                hint="this is a fault in edgepack: please report it with the model",
-            )
-
-
 def is_finite_as(array: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> bool:
     """Return whether all values are finite that are finite in the reference.
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.errors import StepError, nearest
+from edgepack.errors import StepError, listed, nearest
 from edgepack.model.facts import default_opset, signature
+from edgepack.model.inferring import inferred_graph
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.smoothing import smooth_norms
 from edgepack.steps.base import MODEL, Inputs, Notes
@@ -73,7 +74,7 @@ class Rewritten:
         name_nodes(model)
         done = {name: REWRITES[name](model) for name in self.rewrites}
         write_model(model, out / MODEL)
-        told = [f"{name}: {_few(changes)}" for name, changes in done.items() if changes]
+        told = [f"{name}: {listed(changes, _NAMED)}" for name, changes in done.items() if changes]
         facts = {"rewrites": {name: len(changes) for name, changes in done.items()}}
         return Notes("; ".join(told) or "nothing to rewrite", facts)
 
@@ -93,11 +94,6 @@ class Rewritten:
         sqnr = worst_sqnr_db(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         if sqnr < _SAME_DB:
             raise _fault(f"the outputs are {sqnr:.0f} dB from the model's")
-
-
-def _few(changes: Sequence[str]) -> str:
-    more = [f"{len(changes) - _NAMED} more"] if len(changes) > _NAMED else []
-    return ", ".join([*changes[:_NAMED], *more])
 
 
 def _fault(problem: str) -> StepError:
@@ -158,10 +154,10 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int | None]]:
     import onnx
 
     # If that fails, what the file itself says is all that is known.
-    with contextlib.suppress(onnx.shape_inference.InferenceError):
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     graph = model.graph
-    found: dict[str, list[int | None]] = {t.name: list(t.dims) for t in graph.initializer}
+    with contextlib.suppress(onnx.shape_inference.InferenceError):
+        graph = inferred_graph(model)
+    found: dict[str, list[int | None]] = {t.name: list(t.dims) for t in model.graph.initializer}
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.type.tensor_type.HasField("shape"):
             found[value.name] = [

@@ -10,14 +10,13 @@ from edgepack.bench.presets import find_preset
 from edgepack.bench.report import (
     Inconclusive,
     Invalid,
-    NotMeasured,
     Placement,
     ProcessRun,
     Selection,
     Valid,
 )
 from edgepack.bench.verdict import WARM_NOTE, condition_notes, judge, require_valid, spread_notes
-from edgepack.bundle.manifest import ManifestVariant
+from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.errors import InconclusiveError, UsageError
 from edgepack.profile import Provider, Requires, SessionSettings
 from example_report import (
@@ -44,7 +43,7 @@ def variant(placement: Any = "all") -> ManifestVariant:
         session=SessionSettings(),
         requires=Requires(),
         min_sqnr_db=20.0,
-        accuracy=None,
+        accuracy=UNKNOWN,
     )
 
 

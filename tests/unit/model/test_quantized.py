@@ -14,7 +14,7 @@ node = helper.make_node
 FLOAT = TensorProto.FLOAT
 
 
-def qdq(path, activations, weights, *, zero=0, scales=1):
+def qdq(path, activations, weights, *, zero=0, scales=1, shift=0):
     """x -> Q -> DQ -> MatMul with a DQ of constant weights."""
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
@@ -27,7 +27,7 @@ def qdq(path, activations, weights, *, zero=0, scales=1):
         ("z", np.array(zero, activations)),
         ("w", np.ones((4, 4), weights)),
         ("ws", np.full(scales, 0.1, np.float32)),
-        ("wz", np.zeros(scales, weights)),
+        ("wz", np.full(scales, shift, weights)),
     ]
     save(path, nodes, [("x", FLOAT, [1, 4])], [("y", FLOAT, [1, 4])], constants)
     return quantization_of(onnx.load(path))
@@ -46,6 +46,47 @@ def test_qdq_model_when_read_says_its_dialect(tmp_path, activations, weights, ze
     found = qdq(tmp_path / "m.onnx", activations, weights, zero=zero, scales=scales)
     assert str(found) == text
     assert found.state == f"quantized already ({text})"
+
+
+@pytest.mark.parametrize(
+    ("weights", "shift", "shifted"), [("int8", 3, True), ("uint8", 128, False), ("int8", 0, False)]
+)
+def test_qdq_model_when_signed_weights_have_a_zero_point_says_so(tmp_path, weights, shift, shifted):
+    found = qdq(tmp_path / "m.onnx", "int8", weights, shift=shift)
+    assert (found.symmetric, found.shifted_weights) == (True, shifted)
+    assert ("not all with zero point 0" in str(found)) is shifted
+
+
+def trained(path, *, quantized_input=True, between=()):
+    """x -> Q -> DQ -> MatMul with float weights that have a Q and a DQ, as training leaves them."""
+    nodes = [
+        *([node("QuantizeLinear", ["x", "s", "z"], ["q"])] if quantized_input else []),
+        *([node("DequantizeLinear", ["q", "s", "z"], ["d"])] if quantized_input else []),
+        *between,
+        node("QuantizeLinear", ["wt" if between else "w", "ws", "wz"], ["wq"], axis=1),
+        node("DequantizeLinear", ["wq", "ws", "wz"], ["wd"], axis=1),
+        node("MatMul", ["d" if quantized_input else "x", "wd"], ["y"]),
+    ]
+    constants = [
+        ("s", np.float32(0.1)),
+        ("z", np.array(7, np.uint8)),
+        ("w", np.ones((4, 4), np.float32)),
+        ("ws", np.full(4, 0.1, np.float32)),
+        ("wz", np.zeros(4, np.int8)),
+    ]
+    save(path, nodes, [("x", FLOAT, [1, 4])], [("y", FLOAT, [1, 4])], constants)
+    return quantization_of(onnx.load(path))
+
+
+@pytest.mark.parametrize("between", [(), (node("Transpose", ["w"], ["wt"]),)])
+def test_qdq_model_when_weights_are_float_with_a_quantize_node_says_their_type(tmp_path, between):
+    found = trained(tmp_path / "m.onnx", between=between)
+    assert (found.form, found.activations, found.weights) == ("QDQ", ("uint8",), ("int8",))
+    assert (found.symmetric, found.per_channel) == (False, True)
+
+
+def test_model_when_only_weights_have_quantize_nodes_is_weight_only(tmp_path):
+    assert trained(tmp_path / "m.onnx", quantized_input=False).form == "weight-only"
 
 
 @pytest.mark.parametrize("model", [conv_net, relu])

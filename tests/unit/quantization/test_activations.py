@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
+import onnx
 import pytest
 from edgepack.model.reading import write_model
 from edgepack.profile import Dialect
@@ -12,11 +15,12 @@ from edgepack.quantization.activations import (
     Activations,
     ExactWeightsJudge,
     choose_activations,
-    with_exact_constants,
 )
 from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut
+from edgepack.quantization.kept_float import write_qdq
 from edgepack.quantization.writer import QdqWriter
 from equalization_nets import Net, images, run, sqnr_db, statistics_of
+from onnx import TensorProto, helper
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
 
@@ -53,18 +57,42 @@ def judged(model, tmp_path):
 
 def test_choice_when_channels_differ_keeps_equalized_ones_and_says_all_it_tried(tmp_path):
     start, judge = judged(net(1.5).model("out"), tmp_path)
-    tried = choose_activations(start, judge)
-    assert tried[0].activations is start
-    kept = [candidate for candidate in tried if candidate.is_kept]
-    assert any("equalized" in candidate.what for candidate in kept)
+    best, tried = choose_activations(start, judge)
+    kept = [each for each in tried if each.accepted]
+    assert kept[0] is tried[0]
+    assert any("equalized" in each.what for each in kept)
     assert len(tried) == 1 + 2 + 3
-    best = [candidate.closeness.sqnr_db for candidate in kept]
-    assert best == sorted(best)
-    assert best[-1] > best[0] + 1
+    reached = [each.sqnr_db for each in kept]
+    assert reached == sorted(reached)
+    assert reached[-1] > reached[0] + 1
+    assert reached == pytest.approx([*reached[:-1], judge.closeness(best).sqnr_db])
     feeds = images(8, seed=6)
     np.testing.assert_allclose(
-        run(kept[-1].activations.model, feeds), run(start.model, feeds), rtol=1e-3, atol=1e-3
+        run(best.model, feeds), run(start.model, feeds), rtol=1e-3, atol=1e-3
     )
+
+
+def test_choice_when_many_are_tried_keeps_no_model_but_the_best(tmp_path):
+    start, judge = judged(net(1.5).model("out"), tmp_path)
+    seen = []
+
+    class Watching(ExactWeightsJudge):
+        def closeness(self, activations):
+            seen.append(weakref.ref(activations))
+            return super().closeness(activations)
+
+    best, tried = choose_activations(start, Watching(judge.writer, judge.held_out))
+    gc.collect()
+    assert len(seen) == len(tried)
+    assert {id(found) for each in seen if (found := each()) is not None} == {id(start), id(best)}
+
+
+def test_choice_when_nothing_is_closer_is_what_was_there(tmp_path):
+    model = Net().add("Relu", "x", "out").model("out")
+    start, judge = judged(model, tmp_path)
+    best, tried = choose_activations(start, judge)
+    assert best is start
+    assert [each.accepted for each in tried] == [True, False, False, False]
 
 
 def test_choice_when_a_range_is_blown_up_by_one_value_cuts_it_off(tmp_path):
@@ -78,9 +106,9 @@ def test_choice_when_a_range_is_blown_up_by_one_value_cuts_it_off(tmp_path):
     counts[-1] = 1
     statistics["x"] = replace(statistics["x"], counts=counts)
     start = Activations.of(model, statistics)
-    kept = [c for c in choose_activations(start, judge) if c.is_kept]
-    assert "ranges for" in kept[-1].what
-    assert kept[-1].activations.ranges["x"][1] < 10
+    best, tried = choose_activations(start, judge)
+    assert "ranges for" in [each for each in tried if each.accepted][-1].what
+    assert best.ranges["x"][1] < 10
 
 
 def test_judge_when_activations_alone_are_rounded_leaves_out_what_weights_cost(tmp_path):
@@ -89,10 +117,42 @@ def test_judge_when_activations_alone_are_rounded_leaves_out_what_weights_cost(t
     writer = QdqWriter(start.model, start.ranges, U8)
     whole = sqnr_db(run(start.model, feeds), run(writer.write(()), feeds))
     assert judge.closeness(start).sqnr_db > 0
-    exact = with_exact_constants(writer.write(()), start.model)
+    exact = write_qdq(writer, (), {n.name for n in start.model.graph.node})
     conversions = [n for n in exact.graph.node if n.op_type == "DequantizeLinear"]
     assert len(conversions) == sum(n.op_type == "QuantizeLinear" for n in exact.graph.node)
     alone = sqnr_db(run(start.model, feeds), run(exact, feeds))
     assert whole == pytest.approx(alone, abs=15)
     names = {tensor.name for tensor in exact.graph.initializer}
     assert {"w_a", "b_a", "w_d", "w_out"} <= names
+
+
+def branch(output, *nodes):
+    """The body of an If."""
+    value = helper.make_tensor_value_info(output, TensorProto.FLOAT, [1, 4, 8, 8])
+    return helper.make_graph(list(nodes), f"{output}_branch", [], [value])
+
+
+def test_exact_constants_when_only_a_body_or_an_output_reads_some_leave_them_there(tmp_path):
+    made = Net().conv("x", "a", (4, 3, 1, 1))
+    for name, value in (("offset", 7.0), ("factor", 3.0), ("told", 5.0)):
+        made.constant(name, np.float32([value]))
+    made.constant("condition", np.array([True]))
+    inner = helper.make_node("Mul", ["a", "factor"], ["product"])
+    made.add(
+        "If",
+        "condition",
+        "y",
+        then_branch=branch("sum", inner, helper.make_node("Add", ["product", "offset"], ["sum"])),
+        else_branch=branch("copy", helper.make_node("Identity", ["a"], ["copy"])),
+    )
+    model = made.model("y")
+    model.graph.output.append(helper.make_tensor_value_info("told", TensorProto.FLOAT, [1]))
+    feeds = images(4)
+    ranges = {name: (s.low, s.high) for name, s in statistics_of(model, feeds, tmp_path).items()}
+    exact = write_qdq(QdqWriter(model, ranges, U8), (), {n.name for n in model.graph.node})
+    assert any(node.op_type == "QuantizeLinear" for node in exact.graph.node)
+    names = {tensor.name for tensor in exact.graph.initializer}
+    assert {"w_a", "offset", "factor", "told"} <= names
+    assert not {name for name in names if name.startswith("w_a_")}, "nothing reads the integers"
+    onnx.checker.check_model(exact)
+    assert sqnr_db(run(model, feeds), run(exact, feeds)) > 30

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import onnx
 import pytest
 import tiny_models
 from edgepack.data import SampleSet
@@ -132,6 +135,60 @@ def test_ruin_when_classes_agree_as_by_chance_is_named():
     assert not closeness(level(-10), np.zeros((SAMPLES, 2), int)).ruin, "one class says nothing"
 
 
+@pytest.mark.parametrize("differing", [1, 2, 3])
+def test_ruin_when_nearly_all_samples_are_of_one_class_is_not_told_from_classes(differing):
+    ours = np.repeat([0, 1], [SAMPLES - differing, differing])
+    theirs = np.zeros(SAMPLES, int)
+    chance = np.mean(ours == 0)
+    assert np.mean(ours == theirs) == chance > 0.8, "kappa is 0"
+    found = closeness(level(-10), np.stack([ours, theirs], axis=1))
+    assert found.agreement == chance
+    assert not found.ruin
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (np.arange(SAMPLES) % 10, np.full(SAMPLES, 3)),
+        (np.arange(SAMPLES) % 2, np.zeros(SAMPLES, int)),
+        (np.arange(SAMPLES) < 12, np.arange(SAMPLES) % 2),
+        (np.zeros(SAMPLES, int), np.ones(SAMPLES, int)),
+    ],
+    ids=["one of ten", "one of two", "any of two", "the wrong one"],
+)
+def test_ruin_when_the_best_class_does_not_depend_on_the_sample_any_more_is_named(ours, theirs):
+    found = closeness(level(-10), np.stack([ours, theirs], axis=1).astype(int))
+    assert f"the same in {np.mean(ours == theirs):.0%} of samples" in found.ruin
+
+
+def reshaped(noise_db, groups):
+    """A model whose outputs of these groups have another shape than the float model's."""
+    return replace(closeness(noise_db), reshaped=frozenset(groups))
+
+
+def test_ruin_when_an_output_of_another_shape_is_lost_is_told_from_the_others():
+    noise = np.stack([level(0), level(-20)], axis=1)
+    assert closeness(noise).ruin
+    found = reshaped(noise, {0})
+    assert not found.ruin
+    assert found.sqnr_db == found.resolved_db == pytest.approx(20)
+    assert "varies by" in reshaped(noise, {1}).ruin
+    assert "another shape" in reshaped(noise, {0, 1}).ruin
+
+
+def test_gain_when_one_model_has_outputs_of_other_shapes_is_that_of_the_rest():
+    loses, wins = (np.stack([level(a), level(b)], axis=1) for a, b in ((0, -20), (-30, -15)))
+    assert reshaped(loses, {0}).gain_db(closeness(wins)) == pytest.approx(5)
+    assert closeness(wins).gain_db(reshaped(loses, {0})) == pytest.approx(-5)
+    assert reshaped(loses, {0}).gain_db(reshaped(wins, {0, 1})) == pytest.approx(-15)
+
+
+def test_gain_when_only_one_model_has_class_scores_is_that_of_the_error():
+    scored, unscored = closeness(level(-10), classes(3)), closeness(level(-12))
+    assert unscored.compare(scored) == "closer"
+    assert scored.compare(unscored) == "farther"
+
+
 # --- on models ---------------------------------------------------------------------------------
 
 
@@ -226,3 +283,80 @@ def test_closeness_when_an_output_holds_scores_knows_the_best_classes(tmp_path):
     found = held_out(tmp_path / "samples", model, feeds, "scores").closeness(model)
     assert found.agreement == 1
     assert held_out(tmp_path / "none", model, feeds).closeness(model).agreement is None
+
+
+def where_above(path, threshold, factor=None):
+    """x [1, 64] to the indices [2, n] of the values above a threshold, and to x times a factor."""
+    nodes = [
+        helper.make_node("Greater", ["x", "threshold"], ["above"], "compare"),
+        helper.make_node("NonZero", ["above"], ["where"], "where"),
+    ]
+    outputs = [("where", TensorProto.INT64, [2, None])]
+    constants = [("threshold", np.float32([threshold]))]
+    if factor is not None:
+        nodes.append(helper.make_node("Mul", ["x", "factor"], ["y"], "scale"))
+        outputs.append(("y", TensorProto.FLOAT, [1, 64]))
+        constants.append(("factor", np.float32([factor])))
+    return tiny_models.save(path, nodes, [("x", TensorProto.FLOAT, [1, 64])], outputs, constants)
+
+
+def vectors(count=9):
+    random = np.random.default_rng(0)
+    return [{"x": random.standard_normal((1, 64)).astype(np.float32)} for _ in range(count)]
+
+
+def test_closeness_when_an_output_has_as_many_values_as_the_data_say_judges_the_others(tmp_path):
+    judge = held_out(tmp_path / "samples", where_above(tmp_path / "a.onnx", 0, 1), vectors())
+    found = judge.closeness(where_above(tmp_path / "b.onnx", 0.3, 0.9))
+    assert found.sqnr_db == pytest.approx(20, abs=1e-3)
+    assert not found.ruin
+    assert judge.closeness(where_above(tmp_path / "c.onnx", 0.3, 0)).ruin
+    same = judge.closeness(where_above(tmp_path / "d.onnx", 0, 0.9))
+    assert not same.reshaped
+    assert same.sqnr_db == pytest.approx(20, abs=1e-3)
+
+
+@pytest.mark.parametrize(("bar", "ruined"), [(0.3, False), (9, True), (-9, True)])
+def test_closeness_when_no_output_keeps_its_shape_counts_values_too_many_or_too_few(
+    tmp_path, bar, ruined
+):
+    feeds = vectors()
+    judge = held_out(tmp_path / "samples", where_above(tmp_path / "a.onnx", 0), feeds)
+    found = judge.closeness(where_above(tmp_path / "b.onnx", bar))
+    counts = np.array([[np.sum(feed["x"] > limit) for feed in feeds] for limit in (0, bar)])
+    differences = np.abs(counts[0] - counts[1])
+    assert differences.all()
+    np.testing.assert_array_equal(found.signal[:, 0], 2 * counts[0])
+    np.testing.assert_allclose(found.noise[:, 0], 2 * differences)
+    assert found.sqnr_db == pytest.approx(10 * np.log10(counts[0].sum() / differences.sum()))
+    assert ("another shape" in found.ruin) is ruined
+    assert judge.closeness(judge.reference.model).sqnr_db == 200
+
+
+def test_closeness_when_an_output_is_text_counts_those_that_differ(tmp_path):
+    def named(path, names):
+        graph = helper.make_graph(
+            [
+                helper.make_node("ArgMax", ["x"], ["best"], "best", axis=1),
+                helper.make_node(
+                    "LabelEncoder",
+                    ["best"],
+                    ["name"],
+                    "name",
+                    domain="ai.onnx.ml",
+                    keys_int64s=[0, 1],
+                    values_strings=names,
+                ),
+            ],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
+            [helper.make_tensor_value_info("name", TensorProto.STRING, [1, 1])],
+        )
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+        return path
+
+    feeds = [{"x": np.array([pair], np.float32)} for pair in ([2, 1], [3, 1], [1, 2], [1, 4])]
+    judge = held_out(tmp_path / "samples", named(tmp_path / "a.onnx", ["cat", "dog"]), feeds)
+    found = judge.closeness(named(tmp_path / "b.onnx", ["cat", "cow"]))
+    assert found.noise[:, 0].tolist() == [0, 0, 1, 1]

@@ -6,10 +6,9 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.profile import Dialect
-from edgepack.quantization.activations import with_exact_constants
 from edgepack.quantization.channels import channel_groups
 from edgepack.quantization.equalization import equalized
-from edgepack.quantization.kept_float import keep_float
+from edgepack.quantization.kept_float import keep_float, write_qdq
 from edgepack.quantization.writer import QdqWriter
 from equalization_nets import Net, images, run, sqnr_db, statistics_of
 from onnx import numpy_helper
@@ -43,7 +42,7 @@ def ended(net, columns=5 * 7 * 7):
 
 def with_activations_rounded(model, ranges):
     writer = QdqWriter(model, ranges, U8)
-    rounded = with_exact_constants(writer.write(writer.unusable()), model)
+    rounded = write_qdq(writer, writer.unusable(), {n.name for n in model.graph.node})
     keep_float(rounded)
     return rounded
 
@@ -86,7 +85,7 @@ def test_equalized_when_narrow_channels_matter_makes_uint8_activations_more_exac
     before = statistics_of(model, images(32), tmp_path)
     feeds = images(32, seed=2)
     expected = run(model, feeds)
-    found = equalized(model, before)
+    found = equalized(model, before, 0.75)
     plain = run(with_activations_rounded(model, limits(before)), feeds)
     ranges = {**limits(before), **found.ranges}
     better = run(with_activations_rounded(found.model, ranges), feeds)
@@ -136,6 +135,15 @@ def test_groups_when_an_operator_does_not_commute_are_fixed_and_behind_a_gate_ar
     assert "gate" not in groups.channels
 
 
+def test_equalized_when_slopes_are_an_activation_leaves_what_makes_them(tmp_path):
+    net = Net().conv("x", "a", (3, 3, 1, 1), spread=2).add("Relu", "a", "slopes")
+    model = net.add("PRelu", "x slopes", "p").conv("p", "out", (2, 3, 1, 1)).model("out")
+    feeds = images(4)
+    found = equalized(model, statistics_of(model, feeds, tmp_path), 1.0)
+    assert "slopes" not in found.factors
+    np.testing.assert_allclose(run(found.model, feeds), run(model, feeds), rtol=1e-3, atol=1e-5)
+
+
 def test_equalized_when_weights_are_shared_gives_each_reader_its_own(tmp_path):
     net = Net().conv("x", "a", (3, 3, 1, 1), spread=2).add("Relu", "a", "ar")
     net.add("Conv", "ar w_a b_a", "b").add("Relu", "b", "br").conv("br", "out", (2, 3, 1, 1))
@@ -150,7 +158,7 @@ def test_equalized_when_weights_are_shared_gives_each_reader_its_own(tmp_path):
 
 def test_equalized_when_nothing_can_be_scaled_returns_the_model_as_it_is(tmp_path):
     model = Net().conv("x", "a", (3, 3, 1, 1), spread=2).add("Tanh", "a", "out").model("out")
-    found = equalized(model, statistics_of(model, images(2), tmp_path))
+    found = equalized(model, statistics_of(model, images(2), tmp_path), 0.75)
     assert (found.factors, found.ranges) == ({}, {})
     assert found.model.SerializeToString() == model.SerializeToString()
 
@@ -160,6 +168,6 @@ def test_equalized_when_a_channel_is_always_zero_leaves_it(tmp_path):
     net.constants["w_a"][1] = 0
     net.constants["b_a"][1] = -1
     model = net.conv("ar", "out", (2, 3, 1, 1)).model("out")
-    found = equalized(model, statistics_of(model, images(2), tmp_path))
+    found = equalized(model, statistics_of(model, images(2), tmp_path), 0.75)
     assert found.factors["ar"][1] == 1
     onnx.checker.check_model(found.model)

@@ -13,6 +13,7 @@ from edgepack.model.facts import signature
 from edgepack.quantization.closeness import Chosen
 from edgepack.quantization.inner import InnerCloseness, inner_closeness
 from edgepack.quantization.writer import QdqWriter, quantizable
+from onnx import TensorProto, helper
 
 
 def losses(*levels, names=("a", "b")):
@@ -59,6 +60,37 @@ def test_losses_when_a_tensor_is_cut_off_are_those_of_it_and_what_follows(tmp_pa
     assert cut["a1"] > 0.5 > 10 * good["a1"]
     assert cut["a2"] > good["a2"]
     assert found[1].compare(found[0]) == "farther"
+
+
+def selecting(path):
+    """A model that keeps its values above 0.49, and a QDQ model of it whose steps are of 0.1."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "matmul"),
+        helper.make_node("Squeeze", ["a", "one"], ["flat"], "flatten"),
+        helper.make_node("Greater", ["flat", "least"], ["is_large"], "compare"),
+        helper.make_node("Compress", ["a", "is_large"], ["large"], "select", axis=0),
+        helper.make_node("Mul", ["large", "large"], ["y"], "square"),
+    ]
+    constants = [("w", np.ones((1, 1), np.float32)), ("one", np.array([1]))]
+    constants.append(("least", np.float32(0.49)))
+    ends = ([("x", TensorProto.FLOAT, [3, 1])], [("y", TensorProto.FLOAT, None)])
+    exact = quantizable(onnx.load(tiny_models.save(path, nodes, *ends, constants)))
+    names = {name for node in exact.graph.node for name in node.output} | {"x"}
+    return exact, QdqWriter(exact, dict.fromkeys(names, (0.0, 25.5)), int8_nets.CPU).write(())
+
+
+def test_losses_when_int8_keeps_other_values_are_all_of_these_tensors(tmp_path):
+    exact, written = selecting(tmp_path / "net.onnx")
+    onnx.save(written, tmp_path / "int8.onnx")
+    # 0.48 becomes 0.5.
+    feed = {"x": np.array([[0.1], [0.48], [3]], np.float32)}
+    (tmp_path / "samples").mkdir()
+    write_sample_set(tmp_path / "samples", signature(exact)[0], [("sample", feed)])
+    chosen = Chosen(SampleSet.read(tmp_path / "samples"), (0,))
+    found = inner_closeness(exact, tmp_path / "int8.onnx", chosen)
+    losses = dict(zip(found.tensors, found.losses[0].tolist(), strict=True))
+    assert losses["a"] < 1e-3
+    assert losses["large"] == losses["y"] == 1
 
 
 def test_losses_when_nothing_has_a_pair_are_none(tmp_path):

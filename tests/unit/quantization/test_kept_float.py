@@ -10,6 +10,8 @@ import pytest
 import tiny_models
 from edgepack.accuracy import min_sqnr_db
 from edgepack.quantization.kept_float import write_qdq
+from edgepack.quantization.mixed_width import wide_names
+from edgepack.quantization.pairs import find_pairs
 from edgepack.quantization.writer import QdqWriter, quantizable
 from onnx import TensorProto, helper
 
@@ -74,3 +76,26 @@ def test_model_when_nothing_is_left_float_is_not_changed(tmp_path):
     names = {name for node in model.graph.node for name in node.output} | {"image"}
     writer = QdqWriter(model, dict.fromkeys(names, (-8.0, 8.0)), int8_nets.CPU)
     assert write_qdq(writer, ()) == writer.write(())
+
+
+def left_float(path):
+    """The float model, and the QDQ model in which its second product stays float."""
+    model = quantizable(three_products(path, "Conv", "Relu"))
+    ranges = {"x": (-4.0, 4.0), "a": (-8.0, 8.0), "n": (0.0, 400.0), "y": (-8.0, 8.0)}
+    return model, write_qdq(QdqWriter(model, ranges, int8_nets.CPU), {"middle", "activation"})
+
+
+def test_tensor_when_its_product_is_left_float_keeps_its_name_before_the_pair(tmp_path):
+    model, written = left_float(tmp_path / "net.onnx")
+    read = [n.input[0] for n in written.graph.node if n.op_type == "QuantizeLinear"]
+    assert read == ["x", "a", "n", "y_QuantizeLinear_Input"]
+    assert find_pairs(written, {n.output[0] for n in model.graph.node}).keys() == {*"xany"}
+
+
+def test_wide_tensor_when_its_product_is_left_float_is_known_by_its_name(tmp_path):
+    model = quantizable(three_products(tmp_path / "net.onnx", "Conv"))
+    ranges = {"x": (-4.0, 4.0), "a": (-8.0, 8.0), "m": (-400.0, 400.0), "y": (-8.0, 8.0)}
+    writer = QdqWriter(model, ranges, int8_nets.CPU, wide=frozenset({"m"}))
+    written = write_qdq(writer, {"middle"})
+    assert any(node.op_type == "Max" for node in written.graph.node)
+    assert "m" in wide_names(written)

@@ -8,8 +8,9 @@ import onnx
 import onnxruntime
 import pytest
 from edgepack.accuracy import min_sqnr_db
+from edgepack.errors import StepError
 from edgepack.quantization.dialect import require_dialect
-from edgepack.quantization.mixed_width import unify_widths, wide_names
+from edgepack.quantization.mixed_width import require_one_width, unify_widths, wide_names
 from edgepack.quantization.writer import QdqWriter, quantizable
 from onnx import TensorProto, helper, numpy_helper
 
@@ -104,3 +105,13 @@ def test_model_when_it_has_one_width_is_not_changed(writer):
     unify_widths(narrow)
     assert narrow.SerializeToString() == before
     assert not wide_names(narrow)
+
+
+def test_require_one_width_when_an_operator_has_two_names_it(writer):
+    model = writer.write(())
+    mixed = {name for name, types in widths(model).items() if len(types) == 2}
+    with pytest.raises(StepError, match="has activations of 8 and of 16 bits") as found:
+        require_one_width(model)
+    assert found.value.problem.split("'")[1] in mixed
+    unify_widths(model)
+    require_one_width(model)

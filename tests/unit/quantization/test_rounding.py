@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 
 import int8_nets
 import numpy as np
@@ -231,6 +232,33 @@ def test_weights_when_there_are_too_many_taps_stay_and_the_bias_is_corrected():
     assert (floats["b"] != initializers[1][1]).any()
 
 
+def test_weights_when_moments_of_all_groups_would_be_too_many_stay_and_the_bias_is_corrected():
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"], "conv", group=64)]
+    initializers = [("w", normal(64, 432, 1, 1) / 20), ("b", normal(64))]
+    model = model_of(nodes, [1, 64 * 432, 1, 1], initializers)
+    feeds = [{"x": normal(1, 64 * 432, 1, 1)} for _ in range(4)]
+    _, found = fitted(model, feeds, int8_nets.CPU)
+    floats = constants(found.model)
+    np.testing.assert_array_equal(floats["w"], initializers[0][1])
+    assert (floats["b"] != initializers[1][1]).any()
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((16, 12_000), 1024), ((2400, 4000), 1)])
+def test_memory_when_a_product_has_many_outputs_or_inputs_is_bounded(shape, rows):
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "gemm")]
+    weights = normal(*shape) / FLOAT(np.sqrt(shape[0]))
+    model = model_of(nodes, [rows, shape[0]], [("w", weights), ("b", normal(shape[1]))])
+    feeds = [{"x": normal(rows, shape[0])} for _ in range(4)]
+    ranges = dict.fromkeys(("x", "y"), (-5.0, 5.0))
+    writer = QdqWriter(model, ranges, int8_nets.CPU)
+    tracemalloc.start()
+    round_weights(writer, feeds)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # All outputs at all positions would take 190 MiB twice, copies of the weights as float64 73.
+    assert peak < 200 << 20
+
+
 def test_product_when_both_operands_are_activations_is_left():
     nodes = [helper.make_node("MatMul", ["x", "x"], ["y"], "square")]
     model = model_of(nodes, [4, 4], [])
@@ -252,6 +280,19 @@ def test_model_when_there_is_one_sample_or_shapes_differ_is_fitted_all_the_same(
         _, found = fitted(model, feeds, int8_nets.CPU)
         assert len(found.weight_scales) == 2
         assert all(np.isfinite(values).all() for values in constants(found.model).values())
+
+
+def test_product_when_an_input_is_infinite_keeps_its_weights_and_bias():
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "gemm")]
+    initializers = [("w", np.abs(normal(8, 4))), ("b", normal(4))]
+    model = model_of(nodes, [4, 8], initializers)
+    feeds = [{"x": normal(4, 8)} for _ in range(6)]
+    feeds[0]["x"][0, 0] = np.inf
+    writer = QdqWriter(model, dict.fromkeys(("x", "y"), (-5.0, 5.0)), int8_nets.TENSORRT)
+    found = round_weights(writer, feeds)
+    assert not found.weight_scales
+    for name, values in initializers:
+        np.testing.assert_array_equal(constants(found.model)[name], values)
 
 
 def test_samples_when_none_has_a_position_leave_the_model_as_it_is():

@@ -7,11 +7,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from edgepack.errors import StepError
+from edgepack.errors import ModelError, StepError
 from edgepack.project import Limits
 from edgepack.quantization.closeness import Closeness
-from edgepack.quantization.search import Measured, Method, Scheme, Search, Trial, Tried, describe
-from edgepack.quantization.sensitivity import NodeLoss, Sensitivity, TensorLoss
+from edgepack.quantization.costs import Costs, Stretch
+from edgepack.quantization.search import (
+    MOST_MEASURED,
+    Measured,
+    Method,
+    Scheme,
+    Search,
+    Trial,
+    Tried,
+    describe,
+)
 from onnx import TensorProto, helper, numpy_helper
 
 NODES = ("a", "b", "c", "d", "e", "f", "g", "h")
@@ -47,9 +56,11 @@ class MadeUp:
         lone = sum(self.gains.get(name, 0.0) for name in scheme.unpaired | scheme.wide)
         return self.base_db + extra + lone + sum(self.gains.get(n, 0.0) for n in scheme.left)
 
-    def make(self, scheme):
+    def make(self, scheme, *, fitted=False):
         if len(scheme.left) >= self.refused:
             return None
+        if fitted:
+            scheme = self.fitted(scheme)
         self.files += 1
         path = self.folder / str(self.files) / "model.onnx"
         path.parent.mkdir()
@@ -64,16 +75,20 @@ class MadeUp:
         self.refitted += 1
         return replace(scheme, weight_scales={"fitted": np.float32(self.fit_db)})
 
-    def sensitivity(self, trial):
+    def costs(self, trial):
+        """Nodes that gain cost more than tensors that gain, and these more than what gains 0."""
         del trial
-        nodes = [NodeLoss(f"x{n}'", (n,), 1 / (k + 1)) for k, n in enumerate(NODES)]
-        tensors = [TensorLoss("t", 0.4), TensorLoss("v", 0.2), TensorLoss("u", 0.0)]
-        return Sensitivity(tuple(nodes), tuple(tensors))
+        nodes = [Stretch((n,), self.cost(n, 2.0)) for n in NODES]
+        tensors = [Stretch((t,), self.cost(t, 1.0)) for t in ("t", "v")]
+        return Costs(tuple(nodes), (*tensors, Stretch(("u",), 0.0)))
+
+    def cost(self, place, most):
+        return most * max(0.01, self.gains.get(place, 0.0))
 
     def measure(self, trial):
         level = self.level(trial.scheme)
         self.measured.append(level)
-        return Measured("top1", max(0.0, (30 - level) * self.drop_per_db), level)
+        return Measured(max(0.0, (30 - level) * self.drop_per_db), level)
 
 
 def search_of(maker):
@@ -116,6 +131,15 @@ def test_improve_when_a_method_fails_says_so_and_goes_on(tmp_path):
     assert search.tried[2].accepted
 
 
+def test_optional_when_it_fails_says_so_and_hides_no_bug(tmp_path):
+    search = search_of(MadeUp(tmp_path, 10))
+    with search.optional("choosing"):
+        raise ModelError("it does not run", hint="")
+    with pytest.raises(TypeError), search.optional("choosing"):
+        raise TypeError
+    assert [str(each) for each in search.tried] == ["choosing failed, it does not run"]
+
+
 def test_improve_when_done_leaves_the_best_model_alone_on_disk(tmp_path):
     search = search_of(MadeUp(tmp_path, 10))
     search.improve([method("good", 3), method("bad", -1), method("better", 1)])
@@ -145,10 +169,47 @@ def test_signal_when_it_stays_noise_is_refused_with_what_was_tried(tmp_path):
     assert "--variant cpu-fp32" in no.value.hint
 
 
+def test_signal_when_nothing_brings_it_back_fits_no_weights_again(tmp_path):
+    maker = MadeUp(tmp_path, -5)
+    with pytest.raises(StepError, match="int8 gives noise"):
+        search_of(maker).require_signal()
+    assert maker.refitted == 0
+
+
 def test_signal_when_the_target_takes_no_more_float_nodes_is_refused(tmp_path):
     search = search_of(MadeUp(tmp_path, -5, dict.fromkeys(NODES, 3.0), refused=2))
     with pytest.raises(StepError, match="int8 gives noise"):
         search.require_signal()
+
+
+def test_approach_when_outputs_are_near_tries_nothing(tmp_path):
+    maker = MadeUp(tmp_path, 26)
+    search_of(maker).approach(25)
+    assert maker.files == 1
+
+
+def test_approach_when_a_little_float_is_enough_leaves_that(tmp_path):
+    maker = MadeUp(tmp_path, 20, {"d": 4.0, "b": 2.0, "t": 0.5})
+    search = search_of(maker)
+    search.approach(24.5)
+    assert set(search.best.scheme.left) == {"d", "b"}
+    assert not search.best.scheme.unpaired
+    assert list(tmp_path.rglob("model.onnx")) == [search.best.path]
+
+
+def test_approach_when_it_stays_far_keeps_what_gains_a_decibel_of_at_most_a_quarter(tmp_path):
+    maker = MadeUp(tmp_path, 10, {"d": 4.0, "b": 0.5, "c": 6.0, "a": 5.0})
+    search = search_of(maker)
+    search.approach(25)
+    # Two of eleven places are less than a quarter, three are more.
+    assert set(search.best.scheme.left) == {"c", "a"}
+    assert all(each.on == "calibration" for each in search.tried)
+
+
+def test_approach_when_more_float_gains_little_keeps_less(tmp_path):
+    search = search_of(MadeUp(tmp_path, 10, {"d": 4.0, "b": 0.5}))
+    search.approach(25)
+    assert set(search.best.scheme.left) == {"d"}, "'b' gains half a decibel"
 
 
 def test_limit_when_met_at_once_measures_once(tmp_path):
@@ -177,6 +238,7 @@ def test_limit_when_weights_were_fitted_fits_them_to_what_stays_quantized(tmp_pa
     assert list(search.best.scheme.left) == ["d"]
     assert maker.measured == [23, 27]
     assert maker.refitted == 2
+    assert maker.files == 2 + 1, "those kept, and one rung"
     assert list(tmp_path.rglob("model.onnx")) == [search.best.path]
 
 
@@ -205,12 +267,71 @@ def test_limit_when_16_bits_gain_nothing_goes_on_to_float(tmp_path):
     assert maker.measured == [20, 26]
 
 
+def test_limit_when_16_bits_are_too_few_judges_places_against_them(tmp_path):
+    maker = MadeUp(tmp_path, 20, {"t": 3.0, "v": 3.0, "a": -1.0, "d": 4.0})
+    search = search_of(maker)
+    search.meet(Limits(min_sqnr_db=50), wide=True)
+    # The others gain nothing alone, so they come in the order of their errors: 'a' is the largest.
+    assert [each.what for each in search.tried if each.what.startswith("float")][:2] == [
+        "float: 'd'",
+        "float: 'd', 'a'",
+    ]
+
+
+def test_limit_when_a_large_step_meets_it_looks_for_a_smaller_one(tmp_path):
+    maker = MadeUp(tmp_path, 20, {"a": 2.0, "b": 2.0, "c": 2.0})
+    search = search_of(maker)
+    search.meet(Limits(min_sqnr_db=26))
+    assert set(search.best.scheme.left) == {"a", "b", "c"}
+    assert maker.measured == [20, 22, 24, 26, 26], "none, then 1, 2, 4 and 3 places"
+
+
+def test_limit_when_the_metric_gains_from_what_the_worst_output_loses_by_is_met(tmp_path):
+    class OfAnotherOutput(MadeUp):
+        def measure(self, trial):
+            found = super().measure(trial)
+            return replace(found, drop=0.0 if "a" in trial.scheme.left else 0.1)
+
+    search = search_of(OfAnotherOutput(tmp_path, 20, {"a": -1.0}))
+    search.meet(Limits(metric_drop=0.0))
+    assert list(search.best.scheme.left) == ["a"]
+
+
+def test_limit_when_there_are_many_places_reaches_the_most_with_few_measurements(tmp_path):
+    tensors = tuple(Stretch((f"t{n}",), 1 / (n + 1)) for n in range(200))
+
+    class OfManyTensors(MadeUp):
+        def costs(self, trial):
+            return replace(super().costs(trial), tensors=tensors)
+
+    gains = {each.places[0]: 0.1 for each in tensors}
+    maker = OfManyTensors(tmp_path, 20, {**gains, **dict.fromkeys("abcd", 5.0)})
+    search = search_of(maker)
+    search.meet(Limits(min_sqnr_db=59.9), wide=True)
+    assert len(search.best.scheme.wide) == len(tensors)
+    assert set(search.best.scheme.left) == set("abcd")
+    assert len(maker.measured) <= MOST_MEASURED
+
+
+def test_limit_when_the_metric_is_no_number_is_missed_and_writes_json(tmp_path):
+    class WithoutMetric(MadeUp):
+        def measure(self, trial):
+            found = super().measure(trial)
+            return replace(found, drop=found.drop if trial.scheme.left else np.nan)
+
+    search = search_of(WithoutMetric(tmp_path, 20, {"d": 4.0}))
+    search.meet(Limits(metric_drop=0.07))
+    assert list(search.best.scheme.left) == ["d"]
+    assert "as it is, with which the metric is no number: 20.0 dB" in describe(search.tried)
+    json.dumps([each.facts() for each in search.tried], allow_nan=False)
+
+
 def test_limit_when_out_of_reach_keeps_the_nearest_and_ends(tmp_path):
     maker = MadeUp(tmp_path, 10, {"b": 2.0, "c": -1.0})
     search = search_of(maker)
     search.meet(Limits(metric_drop=0.01))
-    assert not any(each.accepted for each in search.tried)
     assert list(search.best.scheme.left) == ["b"]
+    assert [each.what for each in search.tried if each.accepted][-1] == "float: 'b'"
     assert search.best.closeness.sqnr_db == pytest.approx(max(maker.measured))
     assert len(maker.measured) <= 5, "1, 2, 4 and 5 of 10 places at most, and none"
     assert list(tmp_path.rglob("model.onnx")) == [search.best.path]
@@ -226,13 +347,18 @@ def test_tried_when_written_says_what_was_kept_and_on_which_samples(tmp_path):
     assert facts[-1]["metric_drop"] == pytest.approx(0.03)
     assert [Tried(**entry) for entry in facts] == [replace(t, **numbers(t)) for t in search.tried]
     lines = describe(search.tried).split("; ")
-    assert lines[1:3] == ["fitted: 23.0 dB (kept)", "as it is: metric drop 0.0700, 23.0 dB"]
+    assert lines[1:3] == ["fitted: 23.0 dB (kept)", "as it is: metric drop 0.0700, 23.0 dB (kept)"]
     assert lines[-1] == "float: 'b': metric drop 0.0300, 27.0 dB (kept)"
 
 
 def numbers(tried):
     facts = tried.facts()
     return {name: facts[name] for name in ("sqnr_db", "agreement", "metric_drop")}
+
+
+def test_scheme_when_weights_are_exact_copies_no_model_to_leave_nodes_float():
+    exact = weights(0.5)
+    assert Scheme(exact, exact, {}).leaving({"b": "first"}).model is exact
 
 
 def test_scheme_when_nodes_are_left_float_has_their_exact_weights():

@@ -99,6 +99,12 @@ def test_norm_when_it_is_an_output_too_stays_as_it_is():
     ("tail", "outputs", "changes"),
     [
         pytest.param(PRODUCTS, "a b", {"gamma": np.ones(CHANNELS)}, id="no channel is large"),
+        pytest.param(
+            PRODUCTS,
+            "a b",
+            {"gamma": np.zeros(CHANNELS), "beta": np.zeros(CHANNELS)},
+            id="all channels are always zero",
+        ),
         pytest.param([RESIDUAL], "c", {}, id="no product reads it"),
         pytest.param(
             [*PRODUCTS, helper.make_node("MatMul", ["x", "w"], ["c"], "other")],
@@ -131,4 +137,14 @@ def test_norm_when_a_channel_is_always_zero_gives_finite_weights():
     after = run(model)
     for name in "ab":
         assert np.isfinite(after[name]).all()
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-3, atol=1e-3)
+
+
+def test_norm_when_its_scale_and_bias_are_one_constant_computes_the_same():
+    model = norm_net(PRODUCTS, "a b")
+    model.graph.node[0].input[2] = "gamma"
+    before = run(model)
+    assert smooth_norms(model)
+    after = run(model)
+    for name in "ab":
         np.testing.assert_allclose(after[name], before[name], rtol=1e-3, atol=1e-3)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.profile import Dialect
-from edgepack.quantization.activations import with_exact_constants
-from edgepack.quantization.kept_float import keep_float
+from edgepack.quantization.kept_float import keep_float, write_qdq
 from edgepack.quantization.spare_channels import duplicated
 from edgepack.quantization.writer import QdqWriter
 from equalization_nets import Net, images, run, sqnr_db, statistics_of
@@ -50,7 +49,7 @@ def plain(readers=1):
 def rounded_error(model, statistics, dialect, feeds, expected):
     ranges = {name: (known.low, known.high) for name, known in statistics.items()}
     writer = QdqWriter(model, ranges, dialect)
-    written = with_exact_constants(writer.write(writer.unusable()), model)
+    written = write_qdq(writer, writer.unusable(), {n.name for n in model.graph.node})
     keep_float(written)
     return sqnr_db(expected - expected.mean(0), run(written, feeds) - expected.mean(0))
 
@@ -129,6 +128,19 @@ def reaching_zero(net):
 @pytest.mark.parametrize("change", [in_use, active, reaching_zero])
 def test_duplicated_when_no_channel_is_spare_or_fit_to_copy_returns_the_model(change, tmp_path):
     model = change(plain()).model("out")
+    found = duplicated(model, statistics_of(model, images(4), tmp_path), U8)
+    assert found.copies == {}
+    assert found.model.SerializeToString() == model.SerializeToString()
+
+
+def test_duplicated_when_groups_have_two_inputs_returns_the_model(tmp_path):
+    net = Net().conv("x", "a", (4, 3, 1, 1), bias=0).add("Relu", "a", "ar")
+    net.constants["w_a"] *= np.array([0.1, 0, 0.2, 0], np.float32).reshape(4, 1, 1, 1)
+    net.constants["b_a"] = np.array([2, -1, 2, -1], np.float32)
+    net.conv("ar", "d", (2, 2, 3, 3), group=2).add("Relu", "d", "dr").conv(
+        "dr", "out", (6, 2, 1, 1)
+    )
+    model = net.model("out")
     found = duplicated(model, statistics_of(model, images(4), tmp_path), U8)
     assert found.copies == {}
     assert found.model.SerializeToString() == model.SerializeToString()

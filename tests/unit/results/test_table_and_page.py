@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from edgepack.bench.report import Inconclusive, Invalid, NotMeasured, PassedOver, VariantFacts
-from edgepack.bundle.manifest import LayerError
+from edgepack.bench.report import Inconclusive, Invalid, PassedOver, VariantFacts
+from edgepack.bundle.manifest import LayerError, NotMeasured
 from edgepack.errors import ToolError, UsageError
 from edgepack.results.html import render_html, write_html
 from edgepack.results.plots import STRETCHES, Stretch, stretches
@@ -144,7 +144,7 @@ def test_page_says_so_when_there_is_no_accuracy() -> None:
     nothing = NotMeasured(reason="the project has no evaluation samples")
     bare = [item.model_copy(update={"accuracy": nothing}) for item in report.variants]
     page = render_html([report.model_copy(update={"variants": bare})])
-    assert "The project has no evaluation samples." in page
+    assert "Not measured: the project has no evaluation samples." in page
     assert "accuracy-1" not in parsed(page).ids
 
 
@@ -152,6 +152,26 @@ def test_page_has_no_layers_when_no_variant_is_int8() -> None:
     report = example_report()
     bare = [item.model_copy(update={"layers": []}) for item in report.variants]
     assert "layers-1" not in parsed(render_html([report.model_copy(update={"variants": bare})])).ids
+
+
+def test_page_says_so_when_layers_were_not_measured() -> None:
+    report = example_report()
+    nothing = NotMeasured(reason="no tensor can be looked at")
+    bare = [item.model_copy(update={"layers": nothing}) for item in report.variants]
+    page = render_html([report.model_copy(update={"variants": bare})])
+    assert "Not measured: no tensor can be looked at." in page
+    assert "layers-1" not in parsed(page).ids
+
+
+def test_page_shows_the_value_alone_when_there_is_no_fp32_model() -> None:
+    report = example_report()
+    nothing = NotMeasured(reason="there is no fp32 model")
+    compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
+    alone = report.variants[0].accuracy.model_copy(update={"fp32": nothing, **compared})  # type: ignore[union-attr]
+    variants = [report.variants[0].model_copy(update={"accuracy": alone})]
+    page = render_html([report.model_copy(update={"variants": variants})])
+    assert "not measured: there is no fp32 model" in page
+    assert "accuracy-1" in parsed(page).ids
 
 
 def test_page_is_refused_when_there_is_no_report() -> None:

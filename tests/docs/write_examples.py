@@ -1,0 +1,51 @@
+"""Write the examples of what edgepack writes into docs/examples.
+
+Run it after changing what a manifest or a report holds, on x86-64 Linux:
+``.venv/bin/python tests/docs/write_examples.py``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from edgepack.bench import bench
+from edgepack.bench.report import RunReport
+from edgepack.build import build
+from edgepack.bundle import MANIFEST
+from edgepack.devices import load_device
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "examples"
+LATENCIES = 40
+KERNEL = "Linux 6.12.0"
+BOOT_ID = "00000000-0000-0000-0000-000000000000"
+
+
+def shown(report: RunReport) -> RunReport:
+    """Return a report with short lists of latencies, and without what tells this machine."""
+    runs = [
+        run.model_copy(update={"latencies_ns": run.latencies_ns[:LATENCIES], "boot_id": BOOT_ID})
+        for run in report.runs
+    ]
+    facts = report.facts.model_copy(update={"os": KERNEL, "boot_id": BOOT_ID})
+    return report.model_copy(update={"runs": runs, "facts": facts})
+
+
+def main() -> None:
+    """Build the example for two targets, measure it here, and write manifest and report."""
+    with tempfile.TemporaryDirectory(prefix="edgepack-examples-") as folder:
+        built = build(
+            project=ROOT / "examples" / "digits" / "edgepack.yaml",
+            targets=["raspberry-pi", "linux-x86-64"],
+            out=Path(folder),
+        )
+        built.require_all()
+        pi, here = (each.bundle.path for each in built.bundles)
+        (FOLDER / "manifest.json").write_bytes((pi / MANIFEST).read_bytes())
+        report = bench(here, load_device("local"), preset="smoke")
+    (FOLDER / "report.json").write_text(shown(report).model_dump_json() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What an evaluation says of outputs, those of another shape among them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from edgepack.steps.evaluation import Judge
+
+FLOAT = np.float32
+
+
+def judged(*samples):
+    """A judge that was given pairs of fp32's and a variant's outputs."""
+    judge = Judge(None, None, keep_outputs=False)
+    for reference, output in samples:
+        judge.add(reference, output)
+    return judge
+
+
+def result(judge):
+    return judge.result("agreement", lambda *_: 0.0)
+
+
+def boxes(count):
+    return np.ones((count, 4), FLOAT)
+
+
+def test_judge_when_an_output_has_another_shape_judges_the_others_and_says_so():
+    heat, other = np.ones((1, 8), FLOAT), np.ones((1, 8), FLOAT)
+    other[0, 0] = 0.9
+    judge = judged(
+        ({"boxes": boxes(3), "heat": heat}, {"boxes": boxes(3), "heat": other}),
+        ({"boxes": boxes(3), "heat": heat}, {"boxes": boxes(1), "heat": other}),
+    )
+    found = result(judge)
+    cosine = float(heat[0] @ other[0] / np.linalg.norm(heat) / np.linalg.norm(other))
+    assert found["worst"]["output"] == "heat"
+    assert found["worst"]["sqnr_db"] == pytest.approx(10 * np.log10(8 / 0.01), abs=1e-3)
+    assert found["value"] == pytest.approx(cosine, abs=1e-6)
+    assert "'boxes' has another shape than fp32's in 1 of 2 samples" in judge.left_out
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_judge_when_no_output_keeps_its_shape_counts_it_as_lost(count):
+    where = {"where": np.zeros((2, 3), np.int64), "boxes": boxes(3)}
+    other = {"where": np.zeros((2, count), np.int64), "boxes": boxes(count)}
+    judge = judged((where, other))
+    found = result(judge)
+    assert found["value"] == 0
+    assert found["worst"] == {"output": "boxes", "cosine": 0, "sqnr_db": 0}
+    assert not judge.left_out
+
+
+def test_judge_when_only_integers_keep_their_shape_names_the_worst_of_the_others():
+    count = {"count": np.array([3])}
+    judge = judged(({**count, "boxes": boxes(3)}, {**count, "boxes": boxes(2)}))
+    found = result(judge)
+    assert found["value"] == 1
+    assert found["worst"] == {"output": "boxes", "cosine": 0, "sqnr_db": 0}
+    assert not judge.left_out
+
+
+def test_judge_when_all_outputs_keep_their_shapes_leaves_none_out():
+    where, other = np.array([[0, 1, 2, 3]]), np.array([[0, 1, 2, 4]])
+    judge = judged(
+        ({"where": where, "none": boxes(0)}, {"where": other, "none": boxes(0)}),
+    )
+    assert result(judge)["value"] == 0.75
+    assert not judge.left_out
+
+
+def test_judge_when_a_sample_has_no_scores_gives_the_others_their_own_labels():
+    judge = Judge(np.array([7, 1]), "scores", keep_outputs=False)
+    for scores in (np.zeros((1, 4, 4), FLOAT), np.array([[0.1, 0.9]], FLOAT)):
+        judge.add({"scores": scores}, {"scores": scores})
+    assert judge.hits == ([1.0], [1.0])

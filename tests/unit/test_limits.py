@@ -1,0 +1,49 @@
+"""When a limit of the project is missed, and that a search and the build agree on it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from edgepack.build.judging import missed_limit
+from edgepack.bundle.manifest import Accuracy, Closeness
+from edgepack.project import Limits
+
+DROP, SQNR = Limits(metric_drop=0.1), Limits(min_sqnr_db=20)
+NOTHING = (0.0, 0.0)
+
+
+def found(drop, sqnr_db):
+    return Accuracy(
+        metric="top1",
+        higher_is_better=True,
+        samples=10,
+        fp32=0.5,
+        value=0.5 - drop,
+        drop=drop,
+        drop_interval=None,
+        agreement=None,
+        worst=Closeness(output="y", cosine=1.0, sqnr_db=sqnr_db),
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "drop", "sqnr_db", "missed"),
+    [
+        (DROP, 0.1, -5.0, ""),
+        (DROP, 0.11, 99.0, "top1 drops by 0.1100 on 10 samples, the limit is 0.1"),
+        (DROP, math.nan, 99.0, "top1 drops by nan"),
+        (DROP, math.inf, 99.0, "top1 drops by inf"),
+        (SQNR, 0.9, 20.0, ""),
+        (SQNR, 0.0, 19.9, "output 'y' is 19.9 dB from fp32, the limit is 20 dB"),
+        (SQNR, 0.0, math.nan, "output 'y' is nan dB from fp32"),
+    ],
+)
+def test_limit_when_it_is_missed_says_why(limits, drop, sqnr_db, missed):
+    reason = missed_limit(found(drop, sqnr_db), limits)
+    assert reason.startswith(missed)
+    assert bool(reason) == bool(missed) == (limits.excess(drop, sqnr_db) > NOTHING)
+
+
+def test_limit_when_there_is_none_is_not_missed():
+    assert missed_limit(found(0.9, -50.0), Limits()) == ""
