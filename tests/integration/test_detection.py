@@ -168,4 +168,4 @@ def test_nanodet_when_the_step_makes_it_keeps_nearly_all_detections(shared_data,
         kept += nets.kept(due, nets.detections(*found, 0.3, overlap=0.6))
         total += len(due)
     assert total > 40
-    assert kept >= 0.95 * total
+    assert kept >= 0.9 * total

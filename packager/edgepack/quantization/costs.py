@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     import onnx
 
 _NOISE = 0.5
-MOST_RUNS = 32
-"""For nodes, and again for tensors."""
+MOST_RUNS = 64
+"""For nodes, and again for tensors. On nanodet_m, with 242 tensors, one takes 0.15 s and fitting
+all weights 8 s (2 cores, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ the fourth by the user's own metric.
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,9 +45,7 @@ NEAR_DB = 25.0
 a 18th of their size. nanodet_m keeps 91 % of its detections at 18 dB, 96 % at 22 dB and 98.5 % at
 23.5 dB (u8/s8, 274 detections in 200 images, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
 WORTHWHILE_DB = 1.0
-"""What a step that leaves more float has to gain if that alone is not enough."""
-STEPS_OF_APPROACH = 4
-"""Each fits weights anew."""
+"""What leaving twice as much float has to gain if that alone is not enough."""
 MOST_MEASURED = 12
 """How often the metric is measured at most for one model."""
 MOST_REPAIRED, MOST_APPROACHED = 1 / 2, 1 / 4
@@ -287,23 +286,25 @@ class Search:
     def approach(self, least_db: float) -> None:
         """Bring the worst output near the float model's, if a quarter of the places is enough.
 
-        Otherwise each step that gains a dB or more is kept.
+        Otherwise as much is left float as gains a dB over half of it.
 
         Args:
             least_db: SQNR of the worst group of channels of the worst output, in dB.
         """
-        if self.best.closeness.sqnr_db >= least_db:
+        missing = least_db - self.best.closeness.sqnr_db
+        if missing <= 0:
             return
-
-        def is_near(what: str, trial: Trial) -> bool:
+        fitted = bool(self.best.scheme.weight_scales)
+        ladder = self._to_float(self.best, MOST_APPROACHED)
+        for what, scheme in map(ladder.rung, ladder.promising(missing)):
+            trial = self.maker.make(scheme, fitted=fitted)
+            if trial is None:
+                return
             is_enough = trial.closeness.sqnr_db >= least_db
             gain = trial.closeness.gain_db(self.best.closeness)
             self._settle(what, trial, accepted=is_enough or gain >= WORTHWHILE_DB)
-            return is_enough
-
-        fitted = bool(self.best.scheme.weight_scales)
-        ladder = self._to_float(self.best, MOST_APPROACHED, STEPS_OF_APPROACH)
-        self._climb([ladder], is_near, fitted=fitted)
+            if is_enough:
+                return
 
     def meet(self, limit: Limit, *, wide: bool = False) -> None:
         """Search for a model that meets a limit; where none does, keep the nearest.
@@ -390,8 +391,8 @@ class Search:
             _, scheme = ladder.rung(ladder.most)
         yield _float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
 
-    def _to_float(self, trial: Trial, most: float, steps: int | None = None) -> _Ladder:
-        return _float_ladder(trial.scheme.plain, self.maker.costs(trial), most, steps)
+    def _to_float(self, trial: Trial, most: float) -> _Ladder:
+        return _float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
 
     def _settle(self, what: str, trial: Trial, *, accepted: bool) -> None:
         self._record(what, trial, accepted=accepted)
@@ -412,10 +413,15 @@ class Search:
 class _Place:
     """What can be taken out of 8 bits: neighbouring nodes with their constants, or tensors."""
 
+    cost: float
     nodes: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
     wide: bool = False
     """Whether the tensors have 16 bits instead of none."""
+
+    @property
+    def density(self) -> float:
+        return self.cost / len(self.nodes or self.tensors)
 
     def left_out_of(self, scheme: Scheme) -> Scheme:
         left = scheme.leaving(dict.fromkeys(self.nodes, _HURTS))
@@ -423,7 +429,7 @@ class _Place:
 
 
 def _places_of(tensors: Iterable[Stretch], *, wide: bool) -> list[_Place]:
-    return [_Place(tensors=each.places, wide=wide) for each in tensors if each.cost > 0]
+    return [_Place(each.cost, tensors=each.places, wide=wide) for each in tensors if each.cost > 0]
 
 
 @dataclass(frozen=True)
@@ -452,6 +458,26 @@ class _Ladder:
             size *= factor
         return [*counts, self.most] if self.most else []
 
+    def promising(self, missing_db: float) -> list[int]:
+        """Return how many places to take out to gain so many dB, going by what they cost.
+
+        A half more is there in case these are too few. Where all that may be taken out are, it is
+        the most for which doubling gains a dB.
+        """
+        for count in range(1, self.most + 1):
+            if self._gain_db(count) >= missing_db:
+                return list(dict.fromkeys((count, min(count + -(-count // 2), self.most))))
+        counts = self.counts()
+        gains = [self._gain_db(count) for count in (0, *counts)]
+        steps = [after - before for before, after in itertools.pairwise(gains)]
+        taken = [count for count, gain in zip(counts, steps, strict=True) if gain >= WORTHWHILE_DB]
+        return taken[-1:]
+
+    def _gain_db(self, count: int) -> float:
+        costs = [place.cost for place in self.places]
+        left = sum(costs[count:])
+        return 10 * math.log10(sum(costs) / left) if left else math.inf
+
     def rung(self, count: int) -> tuple[str, Scheme]:
         """Return the scheme without the first places, and what to call it."""
         scheme = self.scheme
@@ -470,16 +496,16 @@ def _float_ladder(scheme: Scheme, costs: Costs, most: float, steps: int | None =
         most: The share of the places that may be left float.
         steps: As in :class:`_Ladder`.
     """
-    found = [(each, _Place(nodes=each.places)) for each in costs.nodes]
-    found += [
-        (each, _Place(tensors=each.places))
-        for each in costs.tensors
-        if scheme.wide.isdisjoint(each.places)
+    nodes = [_Place(each.cost, nodes=each.places) for each in costs.nodes if each.cost > 0]
+    tensors = [
+        place
+        for place in _places_of(costs.tensors, wide=False)
+        if scheme.wide.isdisjoint(place.tensors)
     ]
-    found = sorted((pair for pair in found if pair[0].cost > 0), key=lambda pair: -pair[0].density)
-    taken = np.cumsum([len(each.places) for each, _ in found])
-    allowed = int(np.sum(taken <= most * taken[-1])) if found else 0
-    return _Ladder("float", scheme, [place for _, place in found], allowed, steps)
+    places = sorted((*nodes, *tensors), key=lambda place: -place.density)
+    taken = np.cumsum([len(place.nodes or place.tensors) for place in places])
+    allowed = int(np.sum(taken <= most * taken[-1])) if places else 0
+    return _Ladder("float", scheme, places, allowed, steps)
 
 
 def describe(tried: Sequence[Tried]) -> str:

@@ -47,6 +47,8 @@ class MadeUp:
     """So many nodes left float are too many for the target."""
     files: int = 0
     measured: list[float] = field(default_factory=list)
+    shares: dict[str, float] = field(default_factory=dict)
+    """What places are said to cost; without, what they gain."""
     fit_db: float = 0.0
     """What fitted weights gain."""
     refitted: int = 0
@@ -83,6 +85,8 @@ class MadeUp:
         return Costs(tuple(nodes), (*tensors, Stretch(("u",), 0.0)))
 
     def cost(self, place, most):
+        if self.shares:
+            return self.shares.get(place, 0.01)
         return most * max(0.01, self.gains.get(place, 0.0))
 
     def measure(self, trial):
@@ -188,28 +192,40 @@ def test_approach_when_outputs_are_near_tries_nothing(tmp_path):
     assert maker.files == 1
 
 
-def test_approach_when_a_little_float_is_enough_leaves_that(tmp_path):
-    maker = MadeUp(tmp_path, 20, {"d": 4.0, "b": 2.0, "t": 0.5})
+def test_approach_when_a_little_float_is_enough_leaves_what_costs_predict(tmp_path):
+    # Without 'd' and 'b' a quarter of the error is left, which is 6 dB less.
+    maker = MadeUp(tmp_path, 20, {"d": 4.0, "b": 2.0}, shares={"d": 0.5, "b": 0.25, "c": 0.2})
     search = search_of(maker)
-    search.approach(24.5)
+    search.approach(25.5)
     assert set(search.best.scheme.left) == {"d", "b"}
     assert not search.best.scheme.unpaired
+    assert maker.files == 2, "what was there, and one attempt"
     assert list(tmp_path.rglob("model.onnx")) == [search.best.path]
 
 
-def test_approach_when_it_stays_far_keeps_what_gains_a_decibel_of_at_most_a_quarter(tmp_path):
-    maker = MadeUp(tmp_path, 10, {"d": 4.0, "b": 0.5, "c": 6.0, "a": 5.0})
+def test_approach_when_costs_promise_too_much_takes_more(tmp_path):
+    gains = {"d": 1.0, "b": 4.0}
+    maker = MadeUp(tmp_path, 20, gains, shares={"d": 0.7, "b": 0.2, "c": 0.05})
     search = search_of(maker)
     search.approach(25)
-    # Two of eleven places are less than a quarter, three are more.
-    assert set(search.best.scheme.left) == {"c", "a"}
+    assert set(search.best.scheme.left) == {"d", "b"}
+    assert [each.accepted for each in search.tried] == [True, True]
+
+
+def test_approach_when_it_stays_far_takes_what_gains_a_decibel_with_each_doubling(tmp_path):
+    shares = {"a": 0.4, "b": 0.15, "c": 0.02, "d": 0.02}
+    search = search_of(MadeUp(tmp_path, 10, dict.fromkeys("abcd", 2.0), shares=shares))
+    search.approach(40)
+    # 10 places: one leaves 0.6 of the error, two leave 0.45, which is 1.2 dB less.
+    assert set(search.best.scheme.left) == {"a", "b"}
     assert all(each.on == "calibration" for each in search.tried)
 
 
-def test_approach_when_more_float_gains_little_keeps_less(tmp_path):
-    search = search_of(MadeUp(tmp_path, 10, {"d": 4.0, "b": 0.5}))
+def test_approach_when_float_gains_nothing_is_not_kept(tmp_path):
+    search = search_of(MadeUp(tmp_path, 10, {}, shares={"a": 0.9}))
     search.approach(25)
-    assert set(search.best.scheme.left) == {"d"}, "'b' gains half a decibel"
+    assert not search.best.scheme.left
+    assert not search.tried[-1].accepted
 
 
 def test_limit_when_met_at_once_measures_once(tmp_path):
