@@ -7,15 +7,14 @@ an extreme is an extreme.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from edgepack.calibration.following import Bounds, clamps, joins, moves
+from edgepack.calibration.following import Bounds, clamps, cut, joins, moves
 from edgepack.calibration.observing import Observer, not_finite
 from edgepack.calibration.statistics import Array, TensorStatistics
 from edgepack.calibration.tally import Clamp, Tally
@@ -30,8 +29,9 @@ _GATHERED_SAMPLES = 32
 """Samples are counted together while they have no more values than that: for small models, most of
 the time would else go into calling numpy."""
 
-_THREADED_VALUES = 1 << 18
-"""Fewer values are counted in one thread: waking others would take longer."""
+_AHEAD_VALUES = 1 << 18
+"""With fewer in a sample, the next one is not run while this one is counted: handing it to another
+thread would take longer."""
 
 
 def collect(
@@ -42,10 +42,11 @@ def collect(
 ) -> dict[str, TensorStatistics]:
     """Return the statistics of a model's activations over samples.
 
-    Memory is that of a session, of one sample's tensors (of a few samples' where they are small)
+    Memory is that of a session, of two samples' tensors (of a few samples' where they are small)
     and of a histogram per tensor: it does not grow with the number of samples. What a
     Relu, a Clip, a Concat of images or a Reshape makes is not observed where its inputs are: its
-    statistics follow from theirs.
+    statistics follow from theirs. What nothing but a Relu or Clip reads has the statistics of that
+    one's output: what it cuts off reaches nothing.
 
     Args:
         model: Weights in a file beside it may have any size.
@@ -67,27 +68,33 @@ def collect(
     names = dict.fromkeys(tensors)
     structure = read_structure(model)
     moved = moves(structure, names)
-    joined = joins(structure, names.keys() - moved.keys())
-    clamped = clamps(structure, names.keys() - moved.keys() - joined.keys())
-    observed = names.keys() - moved.keys() - joined.keys() - clamped.keys()
+    shortened = cut(structure, names.keys() - moved.keys())
+    joined = joins(structure, names.keys() - moved.keys() - shortened.keys())
+    clamped = clamps(structure, names.keys() - moved.keys() - shortened.keys() - joined.keys())
+    observed = names.keys() - moved.keys() - shortened.keys() - joined.keys() - clamped.keys()
     made = {name for node in structure.graph.node for name in node.output if name}
     outputs = [value.name for value in structure.graph.output if value.name in made]
     tallies = _tallies(names, clamped)
     observer = Observer.open(model, structure, sorted(observed & made))
     # It may hold weights, of which the session has a copy.
     del structure
-    with ThreadPoolExecutor(_threads()) as pool:
-        collector = _Collector(model, observer, observed, outputs, tallies, pool)
-        for number, sample in enumerate(samples):
-            collector.take(number, sample)
-            advance()
-        collector.count()
-    if not collector.began:
+    collector = _Collector(model, observed, outputs, tallies)
+    began = False
+    for one in _run(observer, samples):
+        began = True
+        collector.take(one)
+        # While the next but one runs, its tensors would still be there.
+        del one
+        advance()
+    collector.count()
+    if not began:
         raise SamplesError(
             "there are no calibration samples", hint="check 'calibration' under 'samples'"
         )
     for name, join in joined.items():
         tallies[name] = Tally.joined([tallies[one] for one in join.inputs], join.axis)
+    for name, after in reversed(shortened.items()):
+        tallies[name] = tallies[after]
     for name, source in moved.items():
         tallies[name] = tallies[source].moved()
     found = {name: tallies[name].statistics() for name in names}
@@ -102,60 +109,72 @@ def _tallies(names: Collection[str], clamped: Mapping[str, Bounds]) -> dict[str,
     return tallies
 
 
-def _threads() -> int:
-    """Return how many threads run at once on the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @dataclass(frozen=True)
 class _Observed:
     """A sample that was run."""
 
     number: int
     sample: Sample
-    tensors: dict[str, Array]
-    """Float tensors by name."""
+    inner: dict[str, Array]
+    """Float tensors that nodes make, by name."""
 
-    @property
-    def values(self) -> int:
-        return sum(array.size for array in self.tensors.values())
+
+def _run(observer: Observer, samples: Iterable[Sample]) -> Iterator[_Observed]:
+    """Yield each sample with its tensors; large ones are run while those before are counted.
+
+    numpy counts in one thread whatever one does: ``bincount`` keeps the interpreter's lock (numpy
+    2.4.6). onnxruntime needs no lock.
+
+    Raises:
+        ModelError: The model does not run on one.
+    """
+
+    def run(number: int, sample: Sample) -> _Observed:
+        try:
+            return _Observed(number, sample, observer.run(sample))
+        except ModelError as error:
+            error.where = f"calibration sample {number} (the first is 0)"
+            raise
+
+    numbered = enumerate(samples)
+    first = next(numbered, None)
+    if first is None:
+        return
+    now = run(*first)
+    if sum(array.size for array in now.inner.values()) < _AHEAD_VALUES:
+        yield now
+        del now
+        yield from (run(*each) for each in numbered)
+        return
+    with ThreadPoolExecutor(1) as thread:
+        for each in numbered:
+            ahead = thread.submit(run, *each)
+            yield now
+            now = ahead.result()
+        yield now
 
 
 @dataclass
 class _Collector:
     model: Path
-    observer: Observer
     observed: Collection[str]
     outputs: Sequence[str]
     tallies: Mapping[str, Tally]
-    pool: Executor
-    began: bool = False
     waiting: list[_Observed] = field(default_factory=list)
     """Samples that are not counted yet: one, or a few of a small model."""
 
-    def take(self, number: int, sample: Sample) -> None:
-        """Run a sample, and count it now or together with the next ones.
+    def take(self, one: _Observed) -> None:
+        """Count a sample now, or together with the next ones.
 
         Raises:
-            ModelError: The model does not run on it.
             StepError: An output is not finite, or a tensor has NaN.
         """
-        self.began = True
-        try:
-            inner = self.observer.run(sample)
-        except ModelError as error:
-            error.where = f"calibration sample {number} (the first is 0)"
-            raise
         for name in self.outputs:
-            if name in inner and not np.isfinite(inner[name]).all():
-                raise not_finite(self.model, sample, number, name)
-        given = {name: array for name, array in sample.items() if array.dtype.kind == "f"}
-        tensors = {name: a for name, a in {**given, **inner}.items() if name in self.observed}
-        one = _Observed(number, sample, tensors)
+            if name in one.inner and not np.isfinite(one.inner[name]).all():
+                raise not_finite(self.model, one.sample, one.number, name)
         self.waiting.append(one)
-        full = (len(self.waiting) + 1) * one.values > _GATHERED_VALUES
+        values = sum(array.size for array in self._tensors(one).values())
+        full = (len(self.waiting) + 1) * values > _GATHERED_VALUES
         if full or len(self.waiting) == _GATHERED_SAMPLES:
             self.count()
 
@@ -167,25 +186,24 @@ class _Collector:
         """
         arrays: dict[str, list[Array]] = {}
         for one in self.waiting:
-            for name, array in one.tensors.items():
+            for name, array in self._tensors(one).items():
                 arrays.setdefault(name, []).append(array)
-        values = {name: sum(array.size for array in found) for name, found in arrays.items()}
-        # The largest first: what is left for the end is then shared evenly.
-        order = sorted(arrays, key=lambda name: -values[name])
-        tallies = [self.tallies[name] for name in order]
-        run = map if sum(values.values()) < _THREADED_VALUES else self.pool.map
-        for _ in run(Tally.add, tallies, [arrays[name] for name in order]):
-            pass
-        if any(tally.has_nan for tally in tallies):
+        for name, found in arrays.items():
+            self.tallies[name].add(found)
+        if any(self.tallies[name].has_nan for name in arrays):
             raise self._nan()
         self.waiting.clear()
+
+    def _tensors(self, one: _Observed) -> dict[str, Array]:
+        given = {name: array for name, array in one.sample.items() if array.dtype.kind == "f"}
+        return {name: a for name, a in {**given, **one.inner}.items() if name in self.observed}
 
     def _nan(self) -> EdgepackError:
         """Return the error for the first sample that waits and has NaN."""
         one, name = next(
             (one, name)
             for one in self.waiting
-            for name, array in one.tensors.items()
+            for name, array in self._tensors(one).items()
             if np.isnan(array).any()
         )
         return not_finite(self.model, one.sample, one.number, name)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from edgepack.model.quantized import nested_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -45,6 +48,26 @@ def moves(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
         if {source, node.output[0]} <= set(names) and ranks.get(source, 0) >= 3:
             found[node.output[0]] = source
     return found
+
+
+def cut(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
+    """Return those of the tensors ``names`` that nothing but a Relu or Clip reads, with its output.
+
+    What it cuts off of them reaches nothing, so what is left is all that is of interest. Unlike
+    them, the output can be observed without keeping onnxruntime from fusing.
+    """
+    constants = _constants(model)
+    readers = Counter(name for node in nested_nodes(model.graph.node) for name in node.input)
+    readers.update(value.name for value in model.graph.output)
+    made = {name for node in model.graph.node for name in node.output}
+    return {
+        node.input[0]: node.output[0]
+        for node in _nodes(model, "Relu", "Clip")
+        if {node.input[0], node.output[0]} <= set(names)
+        and node.input[0] in made
+        and readers[node.input[0]] == 1
+        and _bounds(node, constants)
+    }
 
 
 def joins(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Join]:

@@ -14,7 +14,8 @@ from edgepack.quantization.activations import (
 from edgepack.quantization.closeness import Chosen, HeldOut
 from edgepack.quantization.making import QdqSettings
 from edgepack.quantization.rounding import round_weights
-from edgepack.quantization.search import Method, Scheme, Tried
+from edgepack.quantization.scheme import Scheme
+from edgepack.quantization.search import Method, Tried
 
 ROUNDED = "weights rounded and biases corrected for the outputs"
 

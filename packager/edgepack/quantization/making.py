@@ -21,7 +21,8 @@ from edgepack.quantization.cpu_fit import CpuFit, fit_to_cpu
 from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
 from edgepack.quantization.inner import InnerCloseness, inner_closeness
 from edgepack.quantization.kept_float import write_qdq
-from edgepack.quantization.search import Measured, Scheme, Trial
+from edgepack.quantization.scheme import Scheme
+from edgepack.quantization.search import Measured, Trial
 from edgepack.quantization.spread import spread_tensors
 from edgepack.quantization.writer import QdqWriter
 from edgepack.steps.base import MODEL

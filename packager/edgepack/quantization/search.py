@@ -16,25 +16,26 @@ the fourth by the user's own metric.
 
 from __future__ import annotations
 
-import itertools
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB
-from edgepack.errors import EdgepackError, StepError, listed
+from edgepack.errors import EdgepackError, StepError
 from edgepack.quantization.closeness import NOTICEABLE_DB, Closeness
-from edgepack.quantization.costs import Costs, Stretch
+from edgepack.quantization.costs import Costs
 from edgepack.quantization.dialect import WITHOUT_INT8
+from edgepack.quantization.ladder import WORTHWHILE_DB, Ladder, float_ladder, wide_ladder
+from edgepack.quantization.scheme import Scheme
 
 if TYPE_CHECKING:
-    import onnx
+    pass
 
 Array = np.ndarray[Any, Any]
 
@@ -44,78 +45,12 @@ NEAR_DB = 25.0
 """What outputs that are read value by value are brought to if a little float is enough: an error of
 a 18th of their size. nanodet_m keeps 91 % of its detections at 18 dB, 96 % at 22 dB and 98.5 % at
 23.5 dB (u8/s8, 274 detections in 200 images, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
-WORTHWHILE_DB = 1.0
-"""What leaving twice as much float has to gain if that alone is not enough."""
 MOST_MEASURED = 12
 """How often the metric is measured at most for one model."""
 MOST_REPAIRED, MOST_APPROACHED = 1 / 2, 1 / 4
 """The share of the places that are left float at most, to repair noise or meet a limit, and to
 approach the float model. With more, what int8 still saves goes into converting."""
-_HURTS = "it costs the most accuracy"
-_SHOWN = 3
 _MET = (0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """All that decides a QDQ file besides its dialect."""
-
-    exact: onnx.ModelProto
-    """The float model. ``model`` has its graph, and tensors of the same names."""
-    model: onnx.ModelProto
-    """The model that is written: its weights may be rounded already, its biases corrected."""
-    ranges: Mapping[str, tuple[float, float]]
-    weight_scales: Mapping[str, Array] = field(default_factory=dict)
-    left: Mapping[str, str] = field(default_factory=dict)
-    """Nodes that stay float, with the reason."""
-    unpaired: frozenset[str] = frozenset()
-    """Activations that are not quantized though the dialect's rules would do it."""
-    wide: frozenset[str] = frozenset()
-    """Activations of 16 bits."""
-
-    @property
-    def plain(self) -> Scheme:
-        """The scheme with weights rounded to the nearest and biases as they were.
-
-        What is fitted makes up for errors elsewhere: where those go, it is an error itself.
-        """
-        return replace(self, model=self.exact, weight_scales={})
-
-    def leaving(self, nodes: Mapping[str, str]) -> Scheme:
-        """Return the scheme with more nodes left float; they get their exact constants back."""
-        new = set(nodes) - set(self.left)
-        model = self.model
-        if new and model is not self.exact:
-            model = _with_exact_constants(model, self.exact, new)
-        return replace(self, model=model, left={**nodes, **self.left})
-
-    def with_tensors(self, tensors: Iterable[str], *, wide: bool) -> Scheme:
-        """Return the scheme with activations in 16 bits, or not quantized at all."""
-        if wide:
-            return replace(self, wide=self.wide | set(tensors))
-        return replace(self, unpaired=self.unpaired | set(tensors))
-
-
-def _with_exact_constants(
-    model: onnx.ModelProto, exact: onnx.ModelProto, nodes: set[str]
-) -> onnx.ModelProto:
-    """Return a model in which these nodes have the exact constants, as copies of their own."""
-    import onnx
-
-    originals = {tensor.name: tensor for tensor in exact.graph.initializer}
-    inputs = {node.name: node.input for node in exact.graph.node}
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for node in copy.graph.node:
-        if node.name not in nodes:
-            continue
-        node.input[:] = inputs[node.name]
-        for place, name in enumerate(node.input):
-            if name in originals:
-                own = copy.graph.initializer.add()
-                own.CopyFrom(originals[name])
-                own.name = node.input[place] = f"{name}/{node.name}/exact"
-    return copy
 
 
 @dataclass(frozen=True)
@@ -324,7 +259,7 @@ class Search:
             self._climb(self._ladders(wide=wide), meets, fitted=fitted)
 
     def _climb(
-        self, ladders: Iterable[_Ladder], is_enough: Callable[[str, Trial], bool], *, fitted: bool
+        self, ladders: Iterable[Ladder], is_enough: Callable[[str, Trial], bool], *, fitted: bool
     ) -> None:
         """Take more and more out of 8 bits, until it is enough; then look for less that is.
 
@@ -334,7 +269,7 @@ class Search:
             fitted: Whether to fit weights.
         """
 
-        def reaches(ladder: _Ladder, count: int) -> bool:
+        def reaches(ladder: Ladder, count: int) -> bool:
             what, scheme = ladder.rung(count)
             trial = self.maker.make(scheme, fitted=fitted)
             return trial is not None and is_enough(what, trial)
@@ -348,7 +283,7 @@ class Search:
                 missed = count
 
     def _lower(
-        self, reaches: Callable[[_Ladder, int], bool], ladder: _Ladder, missed: int, enough: int
+        self, reaches: Callable[[Ladder, int], bool], ladder: Ladder, missed: int, enough: int
     ) -> None:
         """Look for the lowest rung that is enough, above one that is not."""
         while enough - missed > 1 and self._measured < MOST_MEASURED:
@@ -379,20 +314,18 @@ class Search:
             self._keep(trial, accepted=is_kept)
         return excess == _MET
 
-    def _ladders(self, *, wide: bool) -> Iterator[_Ladder]:
+    def _ladders(self, *, wide: bool) -> Iterator[Ladder]:
         """Yield what may bring the outputs nearer, that which costs least at run time first."""
         costs, scheme = self.maker.costs(self.best), self.best.scheme.plain
         if wide and costs.tensors_db >= NOTICEABLE_DB:
-            places = _places_of(costs.tensors, wide=True)
             # As many measurements again are left for nodes that stay float.
-            steps = (MOST_MEASURED - self._measured) // 2
-            ladder = _Ladder("16 bits", scheme, places, len(places), steps)
+            ladder = wide_ladder(scheme, costs, (MOST_MEASURED - self._measured) // 2)
             yield ladder
             _, scheme = ladder.rung(ladder.most)
-        yield _float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
+        yield float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
 
-    def _to_float(self, trial: Trial, most: float) -> _Ladder:
-        return _float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
+    def _to_float(self, trial: Trial, most: float) -> Ladder:
+        return float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
 
     def _settle(self, what: str, trial: Trial, *, accepted: bool) -> None:
         self._record(what, trial, accepted=accepted)
@@ -407,105 +340,6 @@ class Search:
         loser = self.best if accepted else trial
         self.best = trial if accepted else self.best
         shutil.rmtree(loser.path.parent)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What can be taken out of 8 bits: neighbouring nodes with their constants, or tensors."""
-
-    cost: float
-    nodes: tuple[str, ...] = ()
-    tensors: tuple[str, ...] = ()
-    wide: bool = False
-    """Whether the tensors have 16 bits instead of none."""
-
-    @property
-    def density(self) -> float:
-        return self.cost / len(self.nodes or self.tensors)
-
-    def left_out_of(self, scheme: Scheme) -> Scheme:
-        left = scheme.leaving(dict.fromkeys(self.nodes, _HURTS))
-        return left.with_tensors(self.tensors, wide=self.wide)
-
-
-def _places_of(tensors: Iterable[Stretch], *, wide: bool) -> list[_Place]:
-    return [_Place(each.cost, tensors=each.places, wide=wide) for each in tensors if each.cost > 0]
-
-
-@dataclass(frozen=True)
-class _Ladder:
-    """Schemes that take more and more places out of 8 bits."""
-
-    what: str
-    """What these are put in, for people."""
-    scheme: Scheme
-    places: Sequence[_Place]
-    """In the order in which they are taken out."""
-    most: int
-    """So many are taken out at most."""
-    steps: int | None = None
-    """In so many steps at most, of at least 2; None stands for no limit."""
-
-    def counts(self) -> list[int]:
-        """Return how many places each step takes out: 1, 2, 4 and so on, and at last the most.
-
-        Where that would be too many steps, each is more than twice the one before.
-        """
-        factor = 2.0 if self.steps is None else max(2.0, self.most ** (1 / (self.steps - 1)))
-        counts, size = [], 1.0
-        while round(size) < self.most:
-            counts.append(round(size))
-            size *= factor
-        return [*counts, self.most] if self.most else []
-
-    def promising(self, missing_db: float) -> list[int]:
-        """Return how many places to take out to gain so many dB, going by what they cost.
-
-        A half more is there in case these are too few. Where all that may be taken out are, it is
-        the most for which doubling gains a dB.
-        """
-        for count in range(1, self.most + 1):
-            if self._gain_db(count) >= missing_db:
-                return list(dict.fromkeys((count, min(count + -(-count // 2), self.most))))
-        counts = self.counts()
-        gains = [self._gain_db(count) for count in (0, *counts)]
-        steps = [after - before for before, after in itertools.pairwise(gains)]
-        taken = [count for count, gain in zip(counts, steps, strict=True) if gain >= WORTHWHILE_DB]
-        return taken[-1:]
-
-    def _gain_db(self, count: int) -> float:
-        costs = [place.cost for place in self.places]
-        left = sum(costs[count:])
-        return 10 * math.log10(sum(costs) / left) if left else math.inf
-
-    def rung(self, count: int) -> tuple[str, Scheme]:
-        """Return the scheme without the first places, and what to call it."""
-        scheme = self.scheme
-        for place in self.places[:count]:
-            scheme = place.left_out_of(scheme)
-        names = [repr(n) for place in self.places[:count] for n in (*place.nodes, *place.tensors)]
-        return f"{self.what}: {listed(names, _SHOWN)}", scheme
-
-
-def _float_ladder(scheme: Scheme, costs: Costs, most: float, steps: int | None = None) -> _Ladder:
-    """Return one that leaves nodes and 8-bit tensors float, what costs most for its length first.
-
-    Args:
-        scheme: What they are left out of, with plain weights.
-        costs: Of its places.
-        most: The share of the places that may be left float.
-        steps: As in :class:`_Ladder`.
-    """
-    nodes = [_Place(each.cost, nodes=each.places) for each in costs.nodes if each.cost > 0]
-    tensors = [
-        place
-        for place in _places_of(costs.tensors, wide=False)
-        if scheme.wide.isdisjoint(place.tensors)
-    ]
-    places = sorted((*nodes, *tensors), key=lambda place: -place.density)
-    taken = np.cumsum([len(place.nodes or place.tensors) for place in places])
-    allowed = int(np.sum(taken <= most * taken[-1])) if places else 0
-    return _Ladder("float", scheme, places, allowed, steps)
 
 
 def describe(tried: Sequence[Tried]) -> str:

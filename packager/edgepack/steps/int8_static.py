@@ -204,7 +204,8 @@ class Int8Static:
         search.improve(improving.methods(first.scheme, chosen))
         search.require_signal()
         if self._is_read_by_value(reference, search.best.closeness):
-            search.approach(NEAR_DB)
+            with search.optional("leaving float what costs most"):
+                search.approach(NEAR_DB)
         if self.search is not None:
             judging.metric = _metric(self.search, inputs, self.scores_output)
             search.meet(self.search.limits, wide=self.search.wide)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import tiny_models
 from edgepack.calibration.collecting import collect
-from edgepack.calibration.following import Bounds, Join, clamps, joins, moves
+from edgepack.calibration.following import Bounds, Join, clamps, cut, joins, moves
 from onnx import TensorProto, helper
 
 FLOAT = TensorProto.FLOAT
@@ -44,6 +44,33 @@ def test_clamps_when_bounds_are_constants_are_found_in_both_forms(tmp_path):
     nodes = [helper.make_node("Clip", ["x"], ["y"], min=-1.0, max=6.0)]
     old, names = inferred(tmp_path / "b.onnx", nodes, shape, {"y": [1, 4]}, opset=10)
     assert clamps(old, names) == {"y": Bounds("x", -1.0, 6.0)}
+
+
+def test_cut_when_something_else_reads_a_tensor_is_not(tmp_path):
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Clip", ["b", "", "two"], ["c"]),
+        helper.make_node("Neg", ["x"], ["d"]),
+        helper.make_node("Relu", ["d"], ["e"]),
+        helper.make_node("Add", ["d", "e"], ["f"]),
+        helper.make_node("Relu", ["x"], ["g"]),
+        helper.make_node("Neg", ["x"], ["h"]),
+        helper.make_node("Relu", ["h"], ["i"]),
+    ]
+    constants = [("two", np.array(2, np.float32))]
+    outputs = {name: [1, 4] for name in "cfghi"}
+    model, names = inferred(tmp_path / "net.onnx", nodes, {"x": [1, 4]}, outputs, constants)
+    assert cut(model, names) == {"a": "b", "b": "c"}, "'d' and the output 'h' are read elsewhere"
+    samples = [{"x": np.array([[-3, -1, 0.5, 4]], np.float32)}]
+    found = collect(tmp_path / "net.onnx", samples, names)
+    # -x is 3, 1, -0.5 and -4.
+    assert {name: (found[name].low, found[name].high) for name in "abcd"} == {
+        "a": (0, 2),
+        "b": (0, 2),
+        "c": (0, 2),
+        "d": (-4, 3),
+    }
 
 
 def test_joins_when_a_part_is_not_observed_or_has_no_channels_are_none(tmp_path):

@@ -11,11 +11,11 @@ from edgepack.errors import ModelError, StepError
 from edgepack.project import Limits
 from edgepack.quantization.closeness import Closeness
 from edgepack.quantization.costs import Costs, Stretch
+from edgepack.quantization.scheme import Scheme
 from edgepack.quantization.search import (
     MOST_MEASURED,
     Measured,
     Method,
-    Scheme,
     Search,
     Trial,
     Tried,
