@@ -45,8 +45,8 @@ def collect(
     Memory is that of a session, of two samples' tensors (of a few samples' where they are small)
     and of a histogram per tensor: it does not grow with the number of samples. What a
     Relu, a Clip, a Concat of images or a Reshape makes is not observed where its inputs are: its
-    statistics follow from theirs. What nothing but a Relu or Clip reads has the statistics of that
-    one's output: what it cuts off reaches nothing.
+    statistics follow from theirs. What nothing but a Relu reads has the statistics of its output:
+    what is below 0 reaches nothing.
 
     Args:
         model: Weights in a file beside it may have any size.

@@ -51,22 +51,21 @@ def moves(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
 
 
 def cut(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
-    """Return those of the tensors ``names`` that nothing but a Relu or Clip reads, with its output.
+    """Return those of the tensors ``names`` that nothing but a Relu reads, with its output.
 
     What it cuts off of them reaches nothing, so what is left is all that is of interest. Unlike
-    them, the output can be observed without keeping onnxruntime from fusing.
+    them, the output can be observed without keeping onnxruntime from fusing. What a Clip cuts off
+    is of interest: how far channels may be scaled before it depends on that.
     """
-    constants = _constants(model)
     readers = Counter(name for node in nested_nodes(model.graph.node) for name in node.input)
     readers.update(value.name for value in model.graph.output)
     made = {name for node in model.graph.node for name in node.output}
     return {
         node.input[0]: node.output[0]
-        for node in _nodes(model, "Relu", "Clip")
+        for node in _nodes(model, "Relu")
         if {node.input[0], node.output[0]} <= set(names)
         and node.input[0] in made
         and readers[node.input[0]] == 1
-        and _bounds(node, constants)
     }
 
 

@@ -50,25 +50,27 @@ def test_cut_when_something_else_reads_a_tensor_is_not(tmp_path):
     nodes = [
         helper.make_node("Neg", ["x"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Clip", ["b", "", "two"], ["c"]),
+        helper.make_node("Relu", ["b"], ["c"]),
         helper.make_node("Neg", ["x"], ["d"]),
         helper.make_node("Relu", ["d"], ["e"]),
         helper.make_node("Add", ["d", "e"], ["f"]),
         helper.make_node("Relu", ["x"], ["g"]),
         helper.make_node("Neg", ["x"], ["h"]),
         helper.make_node("Relu", ["h"], ["i"]),
+        helper.make_node("Neg", ["x"], ["j"]),
+        helper.make_node("Clip", ["j", "", "two"], ["k"]),
     ]
     constants = [("two", np.array(2, np.float32))]
-    outputs = {name: [1, 4] for name in "cfghi"}
+    outputs = {name: [1, 4] for name in "cfghik"}
     model, names = inferred(tmp_path / "net.onnx", nodes, {"x": [1, 4]}, outputs, constants)
     assert cut(model, names) == {"a": "b", "b": "c"}, "'d' and the output 'h' are read elsewhere"
     samples = [{"x": np.array([[-3, -1, 0.5, 4]], np.float32)}]
     found = collect(tmp_path / "net.onnx", samples, names)
     # -x is 3, 1, -0.5 and -4.
     assert {name: (found[name].low, found[name].high) for name in "abcd"} == {
-        "a": (0, 2),
-        "b": (0, 2),
-        "c": (0, 2),
+        "a": (0, 3),
+        "b": (0, 3),
+        "c": (0, 3),
         "d": (-4, 3),
     }
 
