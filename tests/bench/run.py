@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import all_targets
 import build_overhead
 import calibration
+import detections
 import harness_latency
 import quantization
 import rebuild
@@ -34,6 +35,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "writing": writing.measure,
     "calibration": calibration.measure,
     "quantization": quantization.measure,
+    "detections": detections.measure,
 }
 
 
