@@ -78,8 +78,8 @@ def quantize(model: Path, samples: Path, out: Path, options: dict[str, str]) -> 
         if dialect.activations == "uint16":
             raised = {k: given[k] for k in ("model", "samples")}
             given["model"] = _step(AtLeastOpset(WIDE_OPSET), raised, folder / "raised")
-        # Activations of 16 bits are for other providers: a CPU would run all of it as float.
-        cpu = None if dialect.activations == "uint16" else "x86-64"
+        # Other activations are for other providers: for a CPU, nodes would be left float.
+        cpu = "x86-64" if dialect.activations == "uint8" else None
         step = Int8Static(
             dialect, MAX_IR, cpu=cpu, processor=processor(), scores_output=outputs[0].name
         )

@@ -23,7 +23,7 @@ from edgepack.quantization.spread import spread_tensors
 from edgepack.quantization.writer import QdqWriter, observed_tensors
 from edgepack.steps import comparing
 from edgepack.steps.base import MODEL
-from edgepack.steps.comparing import LEAST_COSINE, require_close_embeddings
+from edgepack.steps.comparing import LEAST_COSINE, NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import holds_embeddings, normalized_outputs
 from edgepack.steps.fp16 import Fp16
 from edgepack.steps.int8_dynamic import Int8Dynamic
@@ -48,6 +48,10 @@ class Encoder:
         session = make_session(model / MODEL)
         found = [run_session(session, feed)["sentence"] for feed in self.feeds]
         return encoder_nets.worst_cosine(self.expected, found)
+
+
+def require_close(before, after, samples):
+    compare(before, after, samples).require_close_embeddings(NEARER_EMBEDDINGS)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +128,7 @@ def far(encoder, tmp_path_factory) -> Path:
 
 def test_int8_static_when_large_channels_stay_is_refused(encoder, far):
     with pytest.raises(StepError, match=r"'sentence' is too far .* of 16 samples"):
-        require_close_embeddings(encoder.made / MODEL, far / MODEL, encoder.samples)
+        require_close(encoder.made / MODEL, far / MODEL, encoder.samples)
 
 
 def quantized_products(path: Path) -> list[str]:
@@ -143,8 +147,8 @@ def test_embedding_when_it_turns_too_far_is_named_with_its_cosine(encoder, tmp_p
     # Two layers less, and the sentences still have length 1.
     other = encoder_nets.encoder(tmp_path / MODEL, layers=4)
     with pytest.raises(StepError, match=r"'sentence'.*0\.98 is the least"):
-        require_close_embeddings(encoder.made / MODEL, other, encoder.samples)
-    require_close_embeddings(other, other, encoder.samples)
+        require_close(encoder.made / MODEL, other, encoder.samples)
+    require_close(other, other, encoder.samples)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,7 @@ def test_encoder_when_it_leaves_pooling_to_others_is_judged_by_its_sentences(
     worst = encoder_nets.worst_cosine(*sentences)
     assert worst < LEAST_COSINE
     with pytest.raises(StepError, match=rf"'{output}' is too far .* of 16 samples is {worst:.4f}"):
-        require_close_embeddings(*paths, encoder.samples)
+        require_close(*paths, encoder.samples)
 
 
 def behind_a_product(*nodes):

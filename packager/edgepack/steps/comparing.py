@@ -202,13 +202,3 @@ def worst_sqnr_db(before: Path, after: Path, samples: Path | None) -> float:
         min_sqnr_db(run_session(old, feed), run_session(new, feed))
         for feed in probe_inputs(before, samples, PROBES)
     )
-
-
-def require_close_embeddings(before: Path, after: Path, samples: Path | None) -> None:
-    """Prove that the embeddings of ``after`` say what those of ``before`` say, if it has any.
-
-    Raises:
-        StepError: One is too far, see :meth:`Comparison.require_close_embeddings`.
-        ModelError: One of the two does not load or run.
-    """
-    compare(before, after, samples).require_close_embeddings(NEARER_EMBEDDINGS)

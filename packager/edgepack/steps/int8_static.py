@@ -37,7 +37,7 @@ from edgepack.quantization.search import NEAR_DB, Measured, Search, describe
 from edgepack.quantization.writer import quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.calibration import STATISTICS
-from edgepack.steps.comparing import require_close_embeddings
+from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
 from edgepack.steps.evaluation import Judge, hook_metric
 from edgepack.steps.fp32 import require_ir
@@ -239,9 +239,14 @@ class Int8Static:
             require_one_width(model)
         else:
             require_dialect(model, self.dialect, self.per_tensor_ops)
-        session = make_session(out / MODEL)
-        _require_finite(run_session(session, SampleSet.read(inputs["samples"]).inputs(0)))
-        require_close_embeddings(inputs["model"] / MODEL, out / MODEL, inputs["samples"])
+        found = compare(inputs["model"] / MODEL, out / MODEL, inputs["samples"])
+        if found.not_finite:
+            raise StepError(
+                f"in int8 the output {found.not_finite!r} has NaN or infinity on a calibration"
+                " sample, in float it has not: a small number was rounded to 0, and divided by",
+                hint=WITHOUT_INT8,
+            )
+        found.require_close_embeddings(NEARER_EMBEDDINGS)
         if self.cpu:
             source = read_structure(inputs["model"] / MODEL)
             if not runs_integers(fusion_coverage(out / MODEL, self.cpu), source):
@@ -286,16 +291,6 @@ def _metric(
 
 def _quantized_tensors(model: Path) -> int:
     return sum(node.op_type == QUANTIZE for node in read_structure(model).graph.node)
-
-
-def _require_finite(outputs: Mapping[str, Any]) -> None:
-    for name, array in outputs.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise StepError(
-                f"in int8 the output {name!r} has NaN or infinity on the first calibration sample,"
-                " in float it has not: a small number was rounded to 0, and divided by",
-                hint=WITHOUT_INT8,
-            )
 
 
 def _all_float(cpu: str, source: onnx.ModelProto, left: Mapping[str, str]) -> StepError:
