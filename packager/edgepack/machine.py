@@ -39,6 +39,13 @@ def processor() -> str:
     return f"{kind}-vnni" if kind == "x86-64" and has_vnni() else kind
 
 
+def cores() -> int:
+    """Return how many cores this process may use, at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def available_memory_bytes() -> int:
     """Return how much memory can be taken without pushing others out, container limits included.
 

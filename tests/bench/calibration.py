@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from edgepack.calibration.collecting import collect
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
@@ -30,12 +31,15 @@ from quantization_tasks import Task, tasks
 
 HERE = Path(__file__).resolve().parent
 PAIRS = 6
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+"""Graphs that come with onnx: activations of full size, and weights that are made on the way."""
 OTHER_MODELS = (
-    ("nanodet_m", "detection/nanodet_m_320.onnx", 20),
-    ("inception_v2 without weights", "awkward/light/light_inception_v2.onnx", 10),
-    ("densenet121 without weights", "awkward/light/light_densenet121.onnx", 6),
+    ("nanodet_m", "detection/nanodet_m_320.onnx", 50),
+    ("inception_v2 without weights", LIGHT / "light_inception_v2.onnx", 30),
+    ("resnet50 without weights", LIGHT / "light_resnet50.onnx", 30),
+    ("densenet121 without weights", LIGHT / "light_densenet121.onnx", 20),
 )
-"""Name, file and number of samples; these are seeded noise."""
+"""Name, file (in the public data where it is not whole) and number of samples: seeded noise."""
 FAST_MS = 1.0
 TOOLS = (
     ("edgepack, every method", "edgepack", ()),

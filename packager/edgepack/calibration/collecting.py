@@ -1,37 +1,37 @@
 """Statistics of a model's tensors over samples: one pass, the tensors of one sample in memory.
 
 Each sample is run once, each value counted once, then its tensors are dropped. The result does not
-depend on how samples are gathered, on threads or on the samples' order: histograms only count, and
-an extreme is an extreme.
+depend on how samples are gathered, on which process counts them or on their order: histograms only
+count, and an extreme is an extreme.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Collection, Iterable
+from operator import length_hint
 from pathlib import Path
 
-import numpy as np
+from edgepack.calibration.counter import Counter, Sample
+from edgepack.calibration.helper import Helper
+from edgepack.calibration.layout import Layout
+from edgepack.calibration.statistics import TensorStatistics
+from edgepack.errors import SamplesError
+from edgepack.machine import cores
+from edgepack.model.reading import external_files, read_structure
 
-from edgepack.calibration.following import Bounds, clamps, cut, joins, moves
-from edgepack.calibration.observing import Observer, not_finite
-from edgepack.calibration.statistics import Array, TensorStatistics
-from edgepack.calibration.tally import Clamp, Tally
-from edgepack.errors import EdgepackError, ModelError, SamplesError
-from edgepack.model.reading import read_structure
+_SHARED_VALUES = 1 << 27
+"""With fewer values in all samples together, no other process helps: it takes 0.4 s to start one,
+and about as long to count so many (x86-64, 2026-11-21)."""
 
-Sample = Mapping[str, Array]
-"""A model's inputs by name."""
+_SMALL_BYTES = 1 << 29
+"""Each process has a session, and so a copy of the weights: larger models are run in one."""
 
-_GATHERED_VALUES = 1 << 22
-_GATHERED_SAMPLES = 32
-"""Samples are counted together while they have no more values than that: for small models, most of
-the time would else go into calling numpy."""
+_MOST_PROCESSES = 4
+"""Each takes as much memory as the first."""
 
-_AHEAD_VALUES = 1 << 18
-"""With fewer in a sample, the next one is not run while this one is counted: handing it to another
-thread would take longer."""
+_GUESSED_SAMPLES = 100
+"""Of samples that do not tell how many they are."""
 
 
 def collect(
@@ -42,8 +42,9 @@ def collect(
 ) -> dict[str, TensorStatistics]:
     """Return the statistics of a model's activations over samples.
 
-    Memory is that of a session, of two samples' tensors (of a few samples' where they are small)
-    and of a histogram per tensor: it does not grow with the number of samples. What a
+    Memory is that of a session, of a sample's tensors (of a few samples' where they are small) and
+    of a histogram per tensor: it does not grow with the number of samples. Where there is enough to
+    count, other processes take some of the samples, each with as much memory again. What a
     Relu, a Clip, a Concat of images or a Reshape makes is not observed where its inputs are: its
     statistics follow from theirs. What nothing but a Relu reads has the statistics of its output:
     what is below 0 reaches nothing.
@@ -64,146 +65,41 @@ def collect(
         SamplesError: There are no samples, or an input has NaN or infinity.
         StepError: A tensor has NaN, or an output infinity; names tensor, node and sample.
         ModelError: The model does not load, or does not run on a sample.
+        ToolError: A process that helped died.
     """
-    names = dict.fromkeys(tensors)
     structure = read_structure(model)
-    moved = moves(structure, names)
-    shortened = cut(structure, names.keys() - moved.keys())
-    joined = joins(structure, names.keys() - moved.keys() - shortened.keys())
-    clamped = clamps(structure, names.keys() - moved.keys() - shortened.keys() - joined.keys())
-    observed = names.keys() - moved.keys() - shortened.keys() - joined.keys() - clamped.keys()
-    made = {name for node in structure.graph.node for name in node.output if name}
-    outputs = [value.name for value in structure.graph.output if value.name in made]
-    tallies = _tallies(names, clamped)
-    observer = Observer.open(model, structure, sorted(observed & made))
+    layout = Layout.of(structure, tensors)
+    model_bytes = sum(map(_bytes, [model, *(model.parent / f for f in external_files(structure))]))
     # It may hold weights, of which the session has a copy.
     del structure
-    collector = _Collector(model, observed, outputs, tallies)
-    began = False
-    for one in _run(observer, samples):
-        began = True
-        collector.take(one)
-        # While the next but one runs, its tensors would still be there.
-        del one
-        advance()
-    collector.count()
-    if not began:
-        raise SamplesError(
-            "there are no calibration samples", hint="check 'calibration' under 'samples'"
-        )
-    for name, join in joined.items():
-        tallies[name] = Tally.joined([tallies[one] for one in join.inputs], join.axis)
-    for name, after in reversed(shortened.items()):
-        tallies[name] = tallies[after]
-    for name, source in moved.items():
-        tallies[name] = tallies[source].moved()
-    found = {name: tallies[name].statistics() for name in names}
-    return {name: statistics for name, statistics in found.items() if statistics is not None}
-
-
-def _tallies(names: Collection[str], clamped: Mapping[str, Bounds]) -> dict[str, Tally]:
-    tallies = {name: Tally() for name in names}
-    for name, bounds in clamped.items():
-        clamp = Clamp(tallies[name], bounds.low, bounds.high)
-        tallies[bounds.input].clamps.append(clamp)
-    return tallies
-
-
-@dataclass(frozen=True)
-class _Observed:
-    """A sample that was run."""
-
-    number: int
-    sample: Sample
-    inner: dict[str, Array]
-    """Float tensors that nodes make, by name."""
-
-
-def _run(observer: Observer, samples: Iterable[Sample]) -> Iterator[_Observed]:
-    """Yield each sample with its tensors; large ones are run while those before are counted.
-
-    numpy counts in one thread whatever one does: ``bincount`` keeps the interpreter's lock (numpy
-    2.4.6). onnxruntime needs no lock.
-
-    Raises:
-        ModelError: The model does not run on one.
-    """
-
-    def run(number: int, sample: Sample) -> _Observed:
-        try:
-            return _Observed(number, sample, observer.run(sample))
-        except ModelError as error:
-            error.where = f"calibration sample {number} (the first is 0)"
-            raise
-
+    count = length_hint(samples, _GUESSED_SAMPLES)
     numbered = enumerate(samples)
     first = next(numbered, None)
     if first is None:
-        return
-    now = run(*first)
-    if sum(array.size for array in now.inner.values()) < _AHEAD_VALUES:
-        yield now
-        del now
-        yield from (run(*each) for each in numbered)
-        return
-    with ThreadPoolExecutor(1) as thread:
-        for each in numbered:
-            ahead = thread.submit(run, *each)
-            yield now
-            now = ahead.result()
-        yield now
-
-
-@dataclass
-class _Collector:
-    model: Path
-    observed: Collection[str]
-    outputs: Sequence[str]
-    tallies: Mapping[str, Tally]
-    waiting: list[_Observed] = field(default_factory=list)
-    """Samples that are not counted yet: one, or a few of a small model."""
-
-    def take(self, one: _Observed) -> None:
-        """Count a sample now, or together with the next ones.
-
-        Raises:
-            StepError: An output is not finite, or a tensor has NaN.
-        """
-        for name in self.outputs:
-            if name in one.inner and not np.isfinite(one.inner[name]).all():
-                raise not_finite(self.model, one.sample, one.number, name)
-        self.waiting.append(one)
-        values = sum(array.size for array in self._tensors(one).values())
-        full = (len(self.waiting) + 1) * values > _GATHERED_VALUES
-        if full or len(self.waiting) == _GATHERED_SAMPLES:
-            self.count()
-
-    def count(self) -> None:
-        """Count the samples that wait, and let go of them.
-
-        Raises:
-            StepError: A tensor has NaN.
-        """
-        arrays: dict[str, list[Array]] = {}
-        for one in self.waiting:
-            for name, array in self._tensors(one).items():
-                arrays.setdefault(name, []).append(array)
-        for name, found in arrays.items():
-            self.tallies[name].add(found)
-        if any(self.tallies[name].has_nan for name in arrays):
-            raise self._nan()
-        self.waiting.clear()
-
-    def _tensors(self, one: _Observed) -> dict[str, Array]:
-        given = {name: array for name, array in one.sample.items() if array.dtype.kind == "f"}
-        return {name: a for name, a in {**given, **one.inner}.items() if name in self.observed}
-
-    def _nan(self) -> EdgepackError:
-        """Return the error for the first sample that waits and has NaN."""
-        one, name = next(
-            (one, name)
-            for one in self.waiting
-            for name, array in self._tensors(one).items()
-            if np.isnan(array).any()
+        raise SamplesError(
+            "there are no calibration samples", hint="check 'calibration' under 'samples'"
         )
-        return not_finite(self.model, one.sample, one.number, name)
+    small = model_bytes <= _SMALL_BYTES
+    with contextlib.ExitStack() as stack:
+        # One thread runs samples, another one counts those before: more would be in their way.
+        threads = 1 if small else 0
+        counter = stack.enter_context(Counter.open(model, layout, threads, behind=True))
+        values = counter.take(*first)
+        advance()
+        shared = small and count * values >= _SHARED_VALUES
+        more = min(cores(), _MOST_PROCESSES, count) - 1 if shared else 0
+        helpers = [stack.enter_context(Helper(model, layout)) for _ in range(more)]
+        for each in numbered:
+            free = next((helper for helper in helpers if helper.has_room()), counter)
+            free.take(*each)
+            advance()
+        parts = [counter.end(), *(helper.end() for helper in helpers)]
+    tallies = parts[0]
+    for part in parts[1:]:
+        for name, tally in part.items():
+            tallies[name].merge(tally)
+    return layout.statistics(tallies)
+
+
+def _bytes(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

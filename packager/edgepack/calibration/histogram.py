@@ -18,7 +18,7 @@ from edgepack.errors import StepError
 BINS = 4096
 """A histogram has at most so many bins, and more than half as many where its values allow."""
 
-_CHUNK = 1 << 15
+_CHUNK = 1 << 16
 """So many values at a time: what is computed of them stays in a core's cache."""
 
 _MANTISSA_BITS = 24

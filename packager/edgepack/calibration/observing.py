@@ -45,6 +45,7 @@ class Observer:
         tensors: Collection[str],
         *,
         optimized: bool = True,
+        threads: int = 0,
     ) -> Observer:
         """Make a session that gives tensors of a model's main graph.
 
@@ -54,6 +55,7 @@ class Observer:
             tensors: Names of tensors that nodes of the main graph make. Those that are no floats
                 are left out.
             optimized: Whether the session may fuse nodes.
+            threads: Of the session; 0 leaves it to onnxruntime.
 
         Raises:
             ModelError: onnxruntime refuses the model, or there is no such tensor.
@@ -68,7 +70,7 @@ class Observer:
         with tempfile.TemporaryDirectory(prefix="edgepack-calibration-") as scratch:
             file = Path(scratch) / model.name
             file.write_bytes(structure.SerializeToString())
-            session = make_session(file, optimized=optimized, config=config)
+            session = make_session(file, optimized=optimized, config=config, threads=threads)
         return cls(session, _floats(session))
 
     @classmethod

@@ -88,6 +88,15 @@ class Tally:
             clamp.tally.channels.add(axis, clamp.of(lows), clamp.of(highs))
         count(values, extent, counting)
 
+    def merge(self, other: Tally) -> None:
+        """Count what another tally of the same tensor has counted."""
+        self.has_nan |= other.has_nan
+        self.has_infinity |= other.has_infinity
+        self.had_empty |= other.had_empty
+        if other.channels.began and not (self.has_nan or self.has_infinity):
+            self.channels.add(other.channels.axis, other.channels.low, other.channels.high)
+            self.histogram.merge(other.histogram.statistics())
+
     def statistics(self) -> TensorStatistics | None:
         """Return what was counted; None if there was no value, or one that was not finite."""
         if self.has_nan or self.has_infinity or not self.channels.began:

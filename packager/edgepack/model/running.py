@@ -40,13 +40,15 @@ def make_session(
     optimized: bool = True,
     save_basic: Path | None = None,
     config: Mapping[str, str] | None = None,
+    threads: int = 0,
 ) -> onnxruntime.InferenceSession:
     """Return a CPU session.
 
     With ``save_basic`` only the basic optimizations are done, those that come before nodes are
     given to providers, and the graph after them is written there. ``config`` adds session config
-    entries. On x86-64 without VNNI, int8 kernels saturate unless ``session.x64quantprecision`` is
-    set (onnxruntime_session_options_config_keys.h), so it is set there.
+    entries. ``threads`` share an operator; 0 leaves their number to onnxruntime. On x86-64 without
+    VNNI, int8 kernels saturate unless ``session.x64quantprecision`` is set
+    (onnxruntime_session_options_config_keys.h), so it is set there.
 
     Raises:
         ModelError: onnxruntime refuses the model; names the node where it says which.
@@ -59,6 +61,8 @@ def make_session(
     # these may saturate, which the golden outputs show: they are compared with plain kernels' ones.
     precise = {_PRECISE: "1", **given} if saturates else given
     options = [_session_options(e, save_basic, optimized=optimized) for e in (precise, given)]
+    for each in options:
+        each.intra_op_num_threads = threads
     providers = ["CPUExecutionProvider"]
     try:
         if precise != given:

@@ -74,11 +74,11 @@ class Calibration:
         write_statistics(found, out / STATISTICS)
         warnings = [*samples.warnings(), *_warnings(tensors, found, bodies)]
         return Notes(
-            f"statistics of {len(found)} tensors from {samples.count} samples"
+            f"statistics of {len(found)} tensors from {len(samples)} samples"
             + "".join(f"; {warning}" for warning in warnings),
             {
                 "tensors": len(found),
-                "samples": samples.count,
+                "samples": len(samples),
                 "without_range": sorted(set(tensors) - found.keys()),
                 "warnings": warnings,
             },
@@ -117,8 +117,7 @@ class _Watched:
         self._first: dict[str, Array] | None = samples.inputs(0)
         self._done = 0
 
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         return len(self._samples)
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
@@ -129,14 +128,14 @@ class _Watched:
 
     def advance(self) -> None:
         self._done += 1
-        report(self._done, self.count)
+        report(self._done, len(self))
 
     def warnings(self) -> Iterator[str]:
         """Say what is wrong with the set; call it when all samples were taken."""
-        if self.count == 1:
+        if len(self) == 1:
             yield "one sample tells little about the range of other inputs"
         elif self._first is not None:
-            yield f"all {self.count} samples are equal, so they tell no more than one"
+            yield f"all {len(self)} samples are equal, so they tell no more than one"
 
 
 def _equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:

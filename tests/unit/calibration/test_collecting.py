@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 
 import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.calibration import collecting, tally
+from edgepack.calibration import collecting, counter, tally
 from edgepack.calibration.collecting import collect
+from edgepack.calibration.counter import Counter
+from edgepack.calibration.helper import Helper
 from edgepack.calibration.histogram import Histogram
 from edgepack.calibration.observing import Observer
 from edgepack.calibration.statistics import write_statistics
-from edgepack.errors import ModelError, SamplesError, StepError
+from edgepack.errors import ModelError, SamplesError, StepError, ToolError
 from onnx import TensorProto, helper
 
 FLOAT = TensorProto.FLOAT
@@ -94,18 +97,55 @@ def test_collect_when_compared_with_all_values_at_once_is_the_same(tmp_path, siz
         np.testing.assert_array_equal(statistics.channel_high, values.max((0, 2, 3)))
 
 
-def test_collect_when_samples_are_gathered_run_ahead_or_reordered_gives_the_same_bytes(
-    tmp_path, monkeypatch
-):
+def test_collect_when_samples_are_gathered_or_reordered_gives_the_same_bytes(tmp_path, monkeypatch):
     model = branching_net(tmp_path / "net.onnx")
     samples = feeds(9)
     wanted = npz(collect(model, samples, NAMES), tmp_path / "a.npz")
     assert npz(collect(model, samples[::-1], NAMES[::-1]), tmp_path / "b.npz") == wanted
-    monkeypatch.setattr(collecting, "_AHEAD_VALUES", 0)
-    assert npz(collect(model, samples, NAMES), tmp_path / "c.npz") == wanted
-    monkeypatch.setattr(collecting, "_GATHERED_VALUES", 0)
+    monkeypatch.setattr(counter, "_GATHERED_VALUES", 0)
     monkeypatch.setattr(tally, "_SHARED_VALUES", 0)
-    assert npz(collect(model, samples, NAMES), tmp_path / "d.npz") == wanted
+    assert npz(collect(model, samples, NAMES), tmp_path / "c.npz") == wanted
+
+
+@pytest.fixture
+def three_processes(monkeypatch):
+    """Have two others help with whatever there is to count."""
+    monkeypatch.setattr(collecting, "_SHARED_VALUES", 0)
+    monkeypatch.setattr(collecting, "cores", lambda: 3)
+
+
+@pytest.mark.usefixtures("three_processes")
+def test_collect_when_processes_share_the_samples_gives_the_same_bytes(tmp_path, monkeypatch):
+    model = branching_net(tmp_path / "net.onnx")
+    samples, done = feeds(9), []
+    shared = collect(model, samples, NAMES, lambda: done.append(1))
+    assert len(done) == 9
+    monkeypatch.setattr(collecting, "cores", lambda: 1)
+    alone = collect(model, samples, NAMES)
+    assert npz(shared, tmp_path / "a.npz") == npz(alone, tmp_path / "b.npz")
+
+
+@pytest.mark.usefixtures("three_processes")
+def test_collect_when_a_helper_meets_nan_raises_its_error(tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(Counter, "take", lambda _, number, sample: taken.append(number) or 1)
+    samples = [{"x": np.array([[value, 1]], np.float32)} for value in (1, -1, 1, 1)]
+    with pytest.raises(StepError, match=r"'l' has NaN on calibration sample 1 \("):
+        collect(roots_net(tmp_path / "net.onnx"), samples, ["l", "y"])
+    assert 1 not in taken
+
+
+@pytest.mark.usefixtures("three_processes")
+def test_collect_when_a_helper_dies_says_so(tmp_path, monkeypatch):
+    class Dying(Helper):
+        def end(self):
+            self._call(os._exit, 3)
+            return super().end()
+
+    monkeypatch.setattr(collecting, "Helper", Dying)
+    with pytest.raises(ToolError, match="died with exit code 3") as caught:
+        collect(branching_net(tmp_path / "net.onnx"), feeds(5), NAMES)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("shared", [0, 1 << 30])
@@ -133,16 +173,14 @@ def test_collect_when_a_relu_leaves_little_of_a_wide_range_keeps_its_fine_bins(t
     assert found["y"].counts[0] >= (x < 0).sum()
 
 
-@pytest.mark.parametrize(("ahead", "most"), [(0, 1), (1 << 30, 0)])
-def test_collect_when_it_goes_on_lets_go_of_earlier_samples(tmp_path, monkeypatch, ahead, most):
-    monkeypatch.setattr(collecting, "_GATHERED_VALUES", 0)
-    monkeypatch.setattr(collecting, "_AHEAD_VALUES", ahead)
+def test_collect_when_it_goes_on_lets_go_of_earlier_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr(counter, "_GATHERED_VALUES", 0)
     model = branching_net(tmp_path / "net.onnx")
     alive: list[list[weakref.ref]] = []
     run = Observer.run
 
     def watched(observer, sample):
-        assert sum(any(ref() is not None for ref in refs) for refs in alive) <= most
+        assert sum(any(ref() is not None for ref in refs) for refs in alive) <= 1
         tensors = run(observer, sample)
         alive.append([weakref.ref(array) for array in tensors.values()])
         return tensors
