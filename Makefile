@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint bench placement runtimes lab clean
+.PHONY: demo test lint bench placement runtimes chaos lab clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -34,6 +34,9 @@ placement: $(READY)  ## Predicted placement against a real OpenVINO, in .venv-op
 
 runtimes: $(READY)  ## Bundles in the runtimes that targets pin, in .runtimes
 	$(ROOM) $(BIN)/python tests/runtimes/run.py
+
+chaos: $(READY)  ## Pushes that are disturbed, a thousand times; needs Linux and OpenSSH's server
+	$(ROOM) $(BIN)/python tests/chaos/run.py $(CHAOS)
 
 lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
 	$(ROOM) $(BIN)/python tests/lab/run.py $(LAB)

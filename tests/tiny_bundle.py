@@ -48,13 +48,18 @@ def import_loader() -> ModuleType:
     return module
 
 
-def write_tiny_bundle(folder: Path, size: int = 8) -> Path:
-    """Write a bundle whose two variants are both plain fp32, which is enough for a loader."""
+def write_tiny_bundle(
+    folder: Path, size: int = 8, save: Callable[[Path, int], object] | None = None
+) -> Path:
+    """Write a bundle whose two variants are both plain fp32, which is enough for a loader.
+
+    ``save`` writes another model with the same inputs and outputs as :func:`save_model`'s.
+    """
     for name in ("models", "golden", "harness"):
         (folder / name).mkdir(parents=True)
     for path in harness_dir().glob("*.py"):
         shutil.copy(path, folder if path.name in LOADER else folder / "harness")
-    save_model(folder / "models" / "cpu-fp32.onnx", size)
+    (save or save_model)(folder / "models" / "cpu-fp32.onnx", size)
     goldens = [_golden(folder, index, size) for index in range(2)]
     manifest = _manifest(folder, goldens, size)
     _write_manifest(folder, manifest.model_dump_json(indent=2))

@@ -11,6 +11,9 @@
     ├── StepError           6   a step did not do, or could not prove, what it was asked
     ├── BundleError         7   a bundle is incomplete, altered or unreadable
     ├── DeviceError         8   a device cannot be reached, trusted or used
+    │   ├── UnreachableError  8   a device did not answer, or the connection was lost
+    │   ├── BusyError           8   others use the device
+    │   └── PythonMissingError  8   a device has no Python, or not where it should be
     ├── RemoteCommandError  9   a command on a device failed
     ├── LimitError         10   a variant misses a limit that the project sets
     └── InconclusiveError  11   the measurement does not settle the question
@@ -35,6 +38,8 @@ class EdgepackError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+    transient: ClassVar[bool] = False
+    """Whether it may pass by itself, so that another try may succeed."""
 
     def __init__(self, problem: str, *, hint: str, where: str = "") -> None:
         super().__init__(problem)
@@ -99,6 +104,22 @@ class DeviceError(EdgepackError):
     """A device cannot be reached, trusted or used."""
 
     exit_code = 8
+
+
+class UnreachableError(DeviceError):
+    """A device did not answer, or the connection to it was lost."""
+
+    transient = True
+
+
+class BusyError(DeviceError):
+    """Others use a device, or what is about it, and will be done with that."""
+
+    transient = True
+
+
+class PythonMissingError(DeviceError):
+    """There is no Python on a device, or not where the inventory says."""
 
 
 class RemoteCommandError(EdgepackError):

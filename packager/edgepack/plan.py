@@ -139,6 +139,11 @@ class Plan:
                 yield f"bundle  {bundle.profile.id:24} without {variant_id}: {reason}"
 
 
+def profile_digest(profile: Profile) -> str:
+    """Return the sha256 of a profile as JSON with sorted keys."""
+    return _digest(profile.model_dump(mode="json"))
+
+
 def bundle_digest(bundle: PlannedBundle) -> str:
     """Return a digest of what decides one bundle besides its files."""
     return _digest(

@@ -53,7 +53,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "ORT_DISABLE_TELEMETRY": "1", **(extra or {})}
 
 
-def start_program(
+def start_program(  # noqa: PLR0913  (as Popen has them)
     argv: Sequence[str],
     *,
     cwd: Path | None = None,
@@ -61,8 +61,11 @@ def start_program(
     stdin: int = subprocess.PIPE,
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
+    own_session: bool = True,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a process group of its own; ending the group is the caller's duty.
+    """Start a program in a session of its own; ending its process group is the caller's duty.
+
+    Without ``own_session`` it can ask on this process's terminal, and has its process group.
 
     Raises:
         ToolError: The program is missing.
@@ -75,7 +78,7 @@ def start_program(
             stderr=stderr,
             cwd=cwd,
             env=child_environment(environment),
-            start_new_session=True,
+            start_new_session=own_session,
         )
     except OSError as error:
         raise ToolError(
@@ -120,6 +123,43 @@ def _result(
 ) -> ProgramResult:
     code = child.returncode
     return ProgramResult(tuple(argv), code if code >= 0 else 128 - code, stdout, stderr)
+
+
+def run_on_terminal(
+    argv: Sequence[str], *, timeout_s: float, asking_timeout_s: float
+) -> ProgramResult:
+    """Run a program that may ask for something on this process's terminal.
+
+    What is typed goes to the program alone. Where there is no terminal its stdin is empty, and it
+    has ``timeout_s`` instead of ``asking_timeout_s``.
+
+    Raises:
+        ToolError: The program is missing or took longer than it may.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return run_program(argv, timeout_s=timeout_s)
+    with os.fdopen(terminal, "rb", buffering=0):
+        child = start_program(argv, stdin=terminal, own_session=False)
+        try:
+            stdout, stderr = child.communicate(timeout=asking_timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise _took_too_long(argv, asking_timeout_s) from error
+        finally:
+            if child.returncode is None:
+                _end_gently(child)
+    return _result(argv, child, stdout, stderr)
+
+
+def _end_gently(child: subprocess.Popen[bytes]) -> None:
+    """End a program that may have switched off the terminal's echo, and restores it on SIGTERM."""
+    child.terminate()
+    try:
+        child.communicate(timeout=2)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
 
 
 def run_supervised(

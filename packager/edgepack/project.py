@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from edgepack.errors import UsageError
 from edgepack.profile import Id, StrictModel, VariantChange
@@ -17,6 +18,24 @@ from edgepack.yaml_source import YamlSource, read_yaml
 PROJECT_FILE = "edgepack.yaml"
 
 Positive = Annotated[int, Field(gt=0)]
+
+
+def _is_taken(name: str) -> bool:
+    """Say whether a folder of edgepack's own on devices may have a name."""
+    return re.fullmatch(r"lease|venv(-.*)?", name, re.IGNORECASE) is not None
+
+
+def _own_folder(name: str) -> str:
+    if _is_taken(name):
+        raise ValueError(f"{name!r} is a folder of edgepack's own on devices: choose another name")
+    return name
+
+
+ProjectName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*$"), AfterValidator(_own_folder)
+]
+"""The name of the project's folder on devices."""
+ProjectVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*$")]
 HookName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """``module:function``, found with the project's folder on the path."""
 
@@ -227,8 +246,8 @@ class Project(StrictModel):
     """The content of ``edgepack.yaml``."""
 
     schema_version: Literal[1]
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*$")]
-    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*$")] = "0.0.0"
+    name: ProjectName
+    version: ProjectVersion = "0.0.0"
     model: str
     files: list[str] = []
     """Files carried into the bundle: labels, tokenizers."""
@@ -316,7 +335,7 @@ def project_for_model(model: Path) -> LoadedProject:
     """
     stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.stem).strip("-")
     name = "-".join(part for part in stem.split("-") if part)
-    if not name:
+    if not name or _is_taken(name):
         raise UsageError(
             f"cannot name a project after {model.name!r}",
             hint="rename the file, or write an edgepack.yaml (edgepack init MODEL)",

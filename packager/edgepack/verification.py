@@ -1,4 +1,4 @@
-"""``edgepack verify``: hashes, and golden outputs on this machine."""
+"""``edgepack verify``: hashes, signature, and golden outputs on this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgepack.bundle import verify
+from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.errors import BundleError
 from edgepack.machine import processor
 from edgepack.processes import Workers
@@ -35,18 +36,30 @@ class Verification:
 
     bundle: Path
     files: int
+    signature: Signature | None
+    """None where it is not signed."""
     goldens: tuple[GoldenCheck, ...]
 
 
-def verify_here(path: Path) -> Verification:
+def verify_here(path: Path, allowed_signers: Path | None = None) -> Verification:
     """Check a bundle's or archive's hashes, then run every variant's goldens on this machine.
 
+    Args:
+        path: A bundle's folder or archive.
+        allowed_signers: Who may have signed it; then it has to be signed. Default: what
+            ``~/.ssh/allowed_signers`` knows of a signature is told.
+
     Raises:
-        BundleError: A file is altered, or a variant gives other outputs than its golden ones.
+        BundleError: A file or the signature is altered, none of the ``allowed_signers`` has signed
+            it, or a variant gives other outputs than its golden ones.
+        UsageError: There is no such file of allowed signers.
+        ToolError: It is signed, and ssh-keygen is missing or too old.
     """
     with ExitStack() as stack:
         folder = _unpacked(path, stack) if path.is_file() else path
         bundle = verify(folder)
+        check_signature = require_signature if allowed_signers else read_signature
+        signature = check_signature(folder, allowed_signers)
         workers = stack.enter_context(Workers(1))
         checks = tuple(
             workers.call(check_goldens, folder, variant.id) for variant in bundle.manifest.variants
@@ -59,7 +72,7 @@ def verify_here(path: Path) -> Verification:
                 hint="the bundle's files are whole, so the runtime here computes something else:"
                 f" the bundle is made for {made_for}",
             )
-    return Verification(path, len(bundle.manifest.files), checks)
+    return Verification(path, len(bundle.manifest.files), signature, checks)
 
 
 def check_goldens(folder: Path, variant: str) -> GoldenCheck:

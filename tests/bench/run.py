@@ -18,7 +18,9 @@ import all_targets
 import build_overhead
 import calibration
 import detections
+import fleet
 import harness_latency
+import pushing
 import quantization
 import rebuild
 import start_up
@@ -31,6 +33,8 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "rebuild": rebuild.measure,
     "harness": harness_latency.measure,
     "overhead": build_overhead.measure,
+    "push": pushing.measure,
+    "fleet": fleet.measure,
     "all": all_targets.measure,
     "writing": writing.measure,
     "calibration": calibration.measure,

@@ -173,10 +173,12 @@ def test_inspect_when_nodes_are_left_for_one_reason_names_them_together(tmp_path
 @pytest.mark.parametrize(
     "command",
     [
-        [], ["init"], ["inspect"], ["build"], ["verify"], ["push"], ["bench"], ["evaluate"],
-        ["report"], ["demo"], ["targets", "list"], ["targets", "show"], ["targets", "check"],
-        ["device", "list"], ["device", "add"], ["device", "trust"], ["device", "check"],
-        ["device", "provision"], ["runs", "list"], ["runs", "show"],
+        [], ["init"], ["inspect"], ["build"], ["verify"], ["sign"], ["push"], ["bench"],
+        ["evaluate"], ["report"], ["demo"], ["targets", "list"], ["targets", "show"],
+        ["targets", "check"], ["device", "list"], ["device", "add"], ["device", "trust"],
+        ["device", "check"], ["device", "provision"], ["device", "lease"], ["device", "release"],
+        ["device", "who"], ["runs", "list"], ["runs", "show"],
+        ["audit", "export"], ["audit", "verify"], ["device", "verify"],
     ],
 )  # fmt: skip
 def test_help_when_asked_has_an_example(capsys, command):

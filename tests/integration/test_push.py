@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
+import json
 import os
 import subprocess
 import sys
-import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from edgepack.bundle import MANIFEST
+from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry, PushedRelease, connect, push
-from edgepack.errors import BundleError, DeviceError, RemoteCommandError
+from edgepack.devices import Device, LocalEntry, PushedRelease, connect, push, rollback
+from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
 from edgepack.resources import harness_dir
 from loopback import CuttingProxy, ssh_device, wait_until
 from tiny_bundle import change_manifest, write_tiny_bundle
@@ -81,6 +82,19 @@ def test_second_push_sends_nothing(device: Device, bundle: Path) -> None:
     second = push_to(device, bundle)
     assert (second.already_there, second.bytes_sent) == (True, 0)
     assert (second.path, second.release) == (first.path, first.release)
+    assert (first.switched_from, second.switched_from) == (None, first.release)
+
+
+def test_signature_that_comes_later_is_sent_alone(device: Device, bundle: Path) -> None:
+    first = push_to(device, bundle)
+    for text in (b"one signature", b"another signature"):
+        (bundle / MANIFEST_SIGNATURE).write_bytes(text)
+        signed = push_to(device, bundle)
+        assert (signed.already_there, signed.bytes_sent) == (True, len(text))
+        assert tree(Path(first.path)) == tree(bundle)
+    again = push_to(device, bundle)
+    assert (again.already_there, again.bytes_sent) == (True, 0)
+    assert names(project(device) / "releases") == [first.release]
 
 
 def test_push_without_switch_leaves_current(device: Device, bundle: Path, tmp_path: Path) -> None:
@@ -139,23 +153,184 @@ def test_connection_lost_in_mid_push_leaves_everything_as_it_was(
         pytest.raises(DeviceError, match="lost"),
     ):
         push_to(ssh_device(server, root=device.entry.root, port=proxy.port), large)
-    releases = project(device) / "releases"
-    assert wait_until(lambda: names(releases) == [first.release])
+    assert visible(device) == [first.release]
     assert current_of(device) == f"releases/{first.release}"
     assert tree(Path(first.path)) == tree(bundle)
-    assert Path(push_to(device, large).path).is_dir()
+    second = push_to(device, large)
+    assert tree(Path(second.path)) == tree(large)
+    assert wait_until(lambda: names(project(device) / "releases") == visible(device))
 
 
-def test_partials_of_old_crashes_are_removed_and_young_ones_kept(
+def test_push_after_a_broken_one_sends_the_rest(server: LoopbackServer, tmp_path: Path) -> None:
+    device = ssh_device(server, root=str(tmp_path / "root"))
+    large = write_tiny_bundle(tmp_path / "large", size=500)
+    whole = sum(map(len, tree(large).values()))
+    with (
+        CuttingProxy(server.port, whole // 2) as proxy,
+        pytest.raises(DeviceError, match="lost"),
+    ):
+        push_to(ssh_device(server, root=device.entry.root, port=proxy.port), large)
+    assert wait_until(lambda: not is_locked(project(device) / "releases"))
+    again = push_to(device, large)
+    assert again.bytes_sent < whole * 3 // 4
+    assert tree(Path(again.path)) == tree(large)
+    assert names(project(device) / "releases") == [again.release]
+
+
+def is_locked(releases: Path) -> bool:
+    for partial in releases.glob(".partial-*"):
+        handle = os.open(partial, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def visible(device: Device) -> list[str]:
+    return [name for name in names(project(device) / "releases") if not name.startswith(".")]
+
+
+def with_file(bundle: Path, content: bytes) -> Path:
+    """Give a bundle a file of its own, or replace it."""
+    (bundle / "files").mkdir(exist_ok=True)
+    (bundle / "files" / "weights.bin").write_bytes(content)
+    entry = {
+        "path": "files/weights.bin",
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size_bytes": len(content),
+        "mode": "644",
+        "role": "file",
+    }
+
+    def replace(manifest: dict[str, Any]) -> None:
+        others = [one for one in manifest["files"] if one["path"] != entry["path"]]
+        manifest["files"] = [*others, entry]
+
+    change_manifest(bundle, replace)
+    return bundle
+
+
+NOISE = np.random.default_rng(0).bytes(3_000_000)
+
+
+@pytest.mark.parametrize(
+    ("changed", "most"),
+    [
+        (NOISE[:1_500_000] + b"another" + NOISE[1_500_007:], 300_000),
+        (b"14 more bytes." + NOISE, 300_000),
+        (NOISE[1_000_000:], 300_000),
+        (NOISE[::-1], 3_100_000),
+    ],
+    ids=["a part changed", "shifted", "cut off", "all changed"],
+)
+def test_push_of_a_changed_file_sends_its_changed_chunks(
+    device: Device, bundle: Path, changed: bytes, most: int
+) -> None:
+    first = push_to(device, with_file(bundle, NOISE))
+    assert first.bytes_sent > len(NOISE)
+    second = push_to(device, with_file(bundle, changed))
+    assert second.bytes_sent < most
+    assert tree(Path(second.path)) == tree(bundle)
+    assert (Path(first.path) / "files" / "weights.bin").read_bytes() == NOISE
+
+
+def test_file_that_another_release_has_is_linked(device: Device, bundle: Path) -> None:
+    first = push_to(device, with_file(bundle, NOISE))
+    second = push_to(device, with_file(bundle, b"other"))
+    name = "models/cpu-fp32.onnx"
+    assert (Path(first.path) / name).samefile(Path(second.path) / name)
+    assert second.bytes_sent < sum(map(len, tree(bundle).values())) // 4
+
+
+def test_altered_file_of_another_release_is_neither_linked_nor_copied(
     device: Device, bundle: Path
 ) -> None:
+    first = push_to(device, with_file(bundle, NOISE))
+    (Path(first.path) / "files" / "weights.bin").write_bytes(NOISE[:100] + b"x" + NOISE[101:])
+    change_manifest(bundle, lambda manifest: manifest.update(version="2.0.0"))
+    second = push_to(device, bundle)
+    assert tree(Path(second.path)) == tree(bundle)
+    assert second.bytes_sent < 400_000
+
+
+def test_link_that_a_broken_push_left_is_not_written_through(device: Device, bundle: Path) -> None:
+    first = push_to(device, with_file(bundle, NOISE))
+    other = project(device) / "elsewhere"
+    other.write_bytes(b"of another release")
+    digest = hashlib.sha256((with_file(bundle, NOISE[::-1]) / MANIFEST).read_bytes()).hexdigest()
+    partial = project(device) / "releases" / f".partial-{digest[:16]}-broken" / "files"
+    partial.mkdir(parents=True)
+    os.link(other, partial / "weights.bin")
+    second = push_to(device, bundle)
+    assert other.read_bytes() == b"of another release"
+    assert tree(Path(second.path)) == tree(bundle)
+    assert visible(device) == sorted([first.release, second.release])
+
+
+def test_releases_beyond_those_to_keep_are_removed(device: Device, bundle: Path) -> None:
+    pushed = [push_to(device, with_file(bundle, bytes([n]))).release for n in range(4)]
+    assert visible(device) == sorted(pushed[-2:])
+    assert names(project(device) / "chunks") == sorted(f"{name}.json" for name in pushed[-2:])
+    tried = push_to(device, with_file(bundle, b"tried"), switch=False)
+    assert visible(device) == sorted([pushed[-1], tried.release])
+
+
+def test_rollback_goes_to_the_release_before_and_no_further(device: Device, bundle: Path) -> None:
+    first, second = (push_to(device, with_file(bundle, bytes([n]))).release for n in range(2))
+    with connect(device) as transport:
+        done = rollback("tiny", device, transport)
+        assert (done.release, done.switched_from) == (first, second)
+        assert current_of(device) == f"releases/{first}"
+        with pytest.raises(RemoteCommandError, match=f"no release was current before {first}"):
+            rollback("tiny", device, transport)
+        again = rollback("tiny", device, transport, release=second)
+        assert (again.release, again.switched_from) == (second, first)
+        with pytest.raises(RemoteCommandError, match="is not here any more"):
+            rollback("tiny", device, transport, release="0" * 16)
+        with pytest.raises(RemoteCommandError, match="no release of absent is current"):
+            rollback("absent", device, transport)
+        with pytest.raises(UsageError, match="no project's name"):
+            rollback("../tiny", device, transport)
+    assert current_of(device) == f"releases/{second}"
+
+
+def test_rollback_to_a_damaged_release_is_refused(device: Device, bundle: Path) -> None:
+    first = push_to(device, with_file(bundle, b"1"))
+    second = push_to(device, with_file(bundle, b"2"))
+    (Path(first.path) / "files" / "weights.bin").write_bytes(b"?")
+    with (
+        connect(device) as transport,
+        pytest.raises(RemoteCommandError, match="not whole"),
+    ):
+        rollback("tiny", device, transport)
+    assert current_of(device) == f"releases/{second.release}"
+
+
+def test_history_is_a_chain(device: Device, bundle: Path) -> None:
+    first, second = (push_to(device, with_file(bundle, bytes([n]))).release for n in range(2))
+    with connect(device) as transport:
+        rollback("tiny", device, transport)
+    lines = (project(device) / "history.jsonl").read_bytes().splitlines(keepends=True)
+    records = [json.loads(line) for line in lines]
+    assert [(one["action"], one["release"], one["from"]) for one in records] == [
+        ("push", first, None),
+        ("switch", first, None),
+        ("push", second, None),
+        ("switch", second, first),
+        ("rollback", first, second),
+    ]
+    before = ["", *(hashlib.sha256(line).hexdigest() for line in lines[:-1])]
+    assert [one["previous"] for one in records] == before
+
+
+def test_what_broken_pushes_left_is_removed(device: Device, bundle: Path) -> None:
     releases = project(device) / "releases"
-    for name in (".partial-old", ".partial-young"):
-        (releases / name).mkdir(parents=True)
-    long_ago = time.time() - 7200
-    os.utime(releases / ".partial-old", (long_ago, long_ago))
+    (releases / ".partial-old" / "models").mkdir(parents=True)
     release = push_to(device, bundle).release
-    assert names(releases) == [".partial-young", release]
+    assert names(releases) == [release]
 
 
 def test_partial_of_a_push_that_still_runs_is_kept(bundle: Path, tmp_path: Path) -> None:
@@ -190,82 +365,110 @@ def test_root_that_cannot_be_written_is_explained(
         push_to(device, bundle)
 
 
-RECEIVER = (harness_dir() / "edgepack_receiver.py").read_text(encoding="utf-8")
-# The same program on a disk without space: every write of a file's content fails.
-FULL_DISK = RECEIVER.replace(
-    "file.write(chunk)", 'raise OSError(errno.ENOSPC, "No space left on device")'
-)
+AGENT = (harness_dir() / "edgepack_agent.py").read_text(encoding="utf-8")
+# The same program on a disk without space: too little at the start, or none while files are made.
+FULL_DISKS = {
+    "at the start": ("space.f_bavail * space.f_frsize", "1000"),
+    "in between": (
+        "done += os.pwrite(handle, data[done:], place.offset + done)",
+        'raise OSError(errno.ENOSPC, "No space left on device")',
+    ),
+    "of inodes": (
+        "if space.f_files and new > space.f_favail",
+        "if new > os.O_RDONLY",
+    ),
+}
 
 
-def test_full_disk_is_named_and_leaves_nothing(
-    device: Device, bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("case", FULL_DISKS)
+def test_full_disk_is_named_and_leaves_no_release(
+    device: Device, bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
 ) -> None:
-    assert FULL_DISK != RECEIVER
+    full = AGENT.replace(*FULL_DISKS[case])
+    assert full != AGENT
     (tmp_path / "harness").mkdir()
     for path in harness_dir().glob("*.py"):
         (tmp_path / "harness" / path.name).write_bytes(path.read_bytes())
-    (tmp_path / "harness" / "edgepack_receiver.py").write_text(FULL_DISK)
+    (tmp_path / "harness" / "edgepack_agent.py").write_text(full)
     monkeypatch.setattr("edgepack.devices.pushing.harness_dir", lambda: tmp_path / "harness")
     with pytest.raises(DeviceError, match="no space left on the device") as caught:
         push_to(device, bundle)
     assert "'root' in" in caught.value.hint
-    assert names(project(device) / "releases") == []
+    assert visible(device) == []
+    monkeypatch.undo()
+    assert tree(Path(push_to(device, bundle).path)) == tree(bundle)
 
 
-def receive(root: Path, digest: str, stream: bytes) -> subprocess.CompletedProcess[bytes]:
-    argv = [sys.executable, "-IS", "-c", RECEIVER, str(root), "tiny", digest, "switch"]
+def agent(root: Path, digest: str, stream: bytes) -> subprocess.CompletedProcess[bytes]:
+    argv = [
+        sys.executable,
+        "-IS",
+        "-c",
+        AGENT,
+        "push",
+        str(root),
+        "tiny",
+        digest,
+        "-",
+        "switch",
+        "2",
+    ]
     return subprocess.run(argv, input=stream, capture_output=True, timeout=60, check=False)
 
 
-def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as file:
-        for info, content in members:
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def link(name: str) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    return info
-
-
-MANIFEST_TEXT = (
-    b'{"files": [{"path": "../out", "sha256": "", "size_bytes": 1, "mode": "644"},'
-    b' {"path": "a", "sha256": "00", "size_bytes": 1, "mode": "644"}]}'
-)
-DIGEST = hashlib.sha256(MANIFEST_TEXT).hexdigest()
-HEAD = (tarfile.TarInfo(MANIFEST), MANIFEST_TEXT)
+def announced(path: str = "a", **changes: object) -> tuple[str, bytes]:
+    """Return the digest and the header of a bundle of one file, whose content is ``xy``."""
+    content = {"sha256": hashlib.sha256(b"xy").hexdigest(), "size_bytes": 2, "mode": "644"}
+    manifest = json.dumps({"files": [{"path": path, **content}]})
+    header = {
+        "manifest": manifest,
+        "signature": None,
+        "chunks": [[hashlib.sha256(b"xy").hexdigest(), 2]],
+        "files": {path: [0]},
+        **changes,
+    }
+    document = json.dumps(header).encode()
+    return hashlib.sha256(manifest.encode()).hexdigest(), b"%d\n" % len(document) + document
 
 
 @pytest.mark.parametrize(
-    ("members", "problem"),
+    ("header", "content", "problem"),
     [
-        ([HEAD, (tarfile.TarInfo("../out"), b"x")], "leaves the bundle"),
-        ([HEAD, (tarfile.TarInfo("/out"), b"x")], "not in the manifest"),
-        ([HEAD, (link("a"), b"")], "not a plain file"),
-        ([HEAD, (tarfile.TarInfo("b"), b"x")], "not in the manifest"),
-        ([HEAD, HEAD], "came twice"),
-        ([HEAD, (tarfile.TarInfo("a"), b"x")], "hash of 'a' is wrong"),
-        ([HEAD], "ends before"),
-        ([(tarfile.TarInfo(MANIFEST), b"{}")], "not the one that was announced"),
-        ([(tarfile.TarInfo("a"), b"x")], "not in the manifest"),
+        (announced("../out"), b"xy", "leaves the bundle"),
+        (announced("/out"), b"xy", "leaves the bundle"),
+        (announced("b//c"), b"xy", "leaves the bundle"),
+        (announced(), b"xz", "hash of a chunk is wrong"),
+        (announced(), b"x", "in the middle of a chunk"),
+        (announced(files={"a": [0], "b": [0]}), b"xy", "other files than the manifest"),
+        (announced(files={}), b"xy", "the header cannot be read"),
+        (announced(files={"a": [1]}), b"xy", "the header cannot be read"),
+        (announced(files={"a": [0, 0]}), b"xy", "not as long as the file"),
+        (announced(chunks=[["00", 2]]), b"xy", "hash of a chunk is wrong"),
+        (
+            announced(chunks=[[hashlib.sha256(b"xz").hexdigest(), 2]]),
+            b"xz",
+            "hash of 'a' is wrong",
+        ),
+        (announced(manifest='{"files": []}'), b"xy", "not the one that was announced"),
+        ((announced()[0], b"9999999999\n"), b"", "does not begin with a header"),
+        ((announced()[0], b"tar"), b"", "does not begin with a header"),
+        ((announced()[0], b"20\n{}"), b"", "in the middle of the header"),
+        ((announced()[0], b"2\n[]"), b"", "the header cannot be read"),
     ],
 )
-def test_receiver_refuses_what_was_not_announced(
-    tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]], problem: str
+def test_agent_refuses_what_was_not_announced(
+    tmp_path: Path, header: tuple[str, bytes], content: bytes, problem: str
 ) -> None:
-    result = receive(tmp_path / "root", DIGEST, archive(*members))
+    digest, document = header
+    result = agent(tmp_path / "root", digest, document + content)
     assert (result.returncode, problem in result.stderr.decode()) == (2, True), result.stderr
-    assert names(tmp_path / "root" / "tiny" / "releases") == []
+    releases = tmp_path / "root" / "tiny" / "releases"
+    assert [name for name in names(releases) if not name.startswith(".partial-")] == []
     assert names(tmp_path) == ["root"]
 
 
-@pytest.mark.parametrize("length", [0, 1, 511, 700, 1500])
-def test_receiver_refuses_a_truncated_stream(tmp_path: Path, length: int) -> None:
-    stream = archive(HEAD, (tarfile.TarInfo("a"), b"x"))[:length]
-    result = receive(tmp_path / "root", DIGEST, stream)
-    assert result.returncode == 2, result.stderr
-    assert names(tmp_path / "root" / "tiny" / "releases") == []
+def test_agent_takes_what_was_announced(tmp_path: Path) -> None:
+    digest, document = announced()
+    result = agent(tmp_path / "root", digest, document + b"xy")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "root" / "tiny" / "current" / "a").read_bytes() == b"xy"

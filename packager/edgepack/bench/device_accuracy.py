@@ -46,18 +46,21 @@ def evaluate(
     *,
     project: Path | None = None,
     variant: str | None = None,
+    wait_s: float = 0.0,
     progress: Progress | None = None,
 ) -> DeviceAccuracy:
     """Run the project's evaluation samples on a device and judge its outputs here.
 
     Samples are streamed to the device and outputs back; fp32 runs on this machine's CPU. A model
     that came quantized or float16 has no fp32 model, and only a metric of labels or of the user's.
+    The device is leased meanwhile; ``wait_s`` is how long to wait while others hold it.
 
     Raises:
         UsageError: There is no project here, it has no evaluation samples, or there is neither an
             fp32 model to compare with nor another metric.
         BundleError: The bundle is altered, or was made from another model.
-        DeviceError: The device cannot be reached or used, or is not the bundle's target.
+        DeviceError: The device cannot be reached or used, or is not the bundle's target; others
+            hold it, or may have used it meanwhile.
         RemoteCommandError: The harness crashed or hung, or no variant works there.
     """
     opened = read_bundle(bundle, device, variant)
@@ -70,7 +73,7 @@ def evaluate(
         if prepared:
             workers.call(write_reference, prepared / MODEL, samples.folder, Path(scratch))
             references = _references(Path(scratch), len(samples))
-        with open_harness(opened, device, progress) as harness:
+        with open_harness(opened, device, "evaluate", wait_s=wait_s, progress=progress) as harness:
             used = variant or harness.select(None).variant
             outputs = stream_outputs(harness, samples, used)
             measured = _judge(loaded, samples, references, outputs, progress)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field, ValidationError
 
+from edgepack.devices.answers import parse_json
 from edgepack.profile import StrictModel
 
 MAX_HEADER_BYTES = 1 << 20
-MAX_TENSOR_BYTES = 1 << 30
+MAX_TENSORS_BYTES = 1 << 30
+"""Of one message, all tensors together."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -79,22 +82,27 @@ def read_answer(read: Callable[[int], bytes]) -> Answer:
     (length,) = struct.unpack(">I", _exactly(read, 4))
     if length > MAX_HEADER_BYTES:
         raise FrameError(f"a header of {length} bytes is no header")
+    data = _exactly(read, length)
     try:
-        header = Header.model_validate_json(_exactly(read, length))
+        parse_json(data, max_bytes=MAX_HEADER_BYTES)  # for its limits
+        header = Header.model_validate_json(data)
     except ValidationError as error:
         raise FrameError(f"the header is wrong: {error.errors()[0]['msg']}") from error
+    except ValueError as error:
+        raise FrameError(f"the header {error}") from error
+    if sum(_bytes(head) for head in header.tensors) > MAX_TENSORS_BYTES:
+        raise FrameError(f"its tensors are larger than {MAX_TENSORS_BYTES >> 30} GiB")
     outputs = {head.name: _tensor(read, head) for head in header.tensors}
     return Answer(outputs, header.ns, header.error)
 
 
+def _bytes(head: TensorHead) -> int:
+    return prod(head.shape) * np.dtype(head.dtype).itemsize
+
+
 def _tensor(read: Callable[[int], bytes], head: TensorHead) -> np.ndarray:
     dtype = np.dtype(head.dtype).newbyteorder("<")
-    elements = 1
-    for size in head.shape:
-        elements *= size
-    if elements * dtype.itemsize > MAX_TENSOR_BYTES:
-        raise FrameError(f"tensor {head.name!r} is larger than {MAX_TENSOR_BYTES >> 30} GiB")
-    data = _exactly(read, elements * dtype.itemsize)
+    data = _exactly(read, _bytes(head))
     array: np.ndarray = np.frombuffer(data, dtype).reshape(head.shape)
     return array.astype(head.dtype)
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import Memory, Placement, ProcessRun, Selection
+from edgepack.devices.answers import parse_json
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
 from edgepack.profile import StrictModel
@@ -70,16 +71,24 @@ class Harness:
         result = self.transport.run(argv, timeout_s=timeout_s)
         self.check(result)
         try:
+            parse_json(result.stdout)  # for its limits
             return model.model_validate_json(result.stdout)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
-            raise RemoteCommandError(
-                f"the harness printed no {model.__name__}: {place} {first['msg']};"
-                f" it began with {result.text[:80]!r}",
-                hint="see whether something on the device prints to stdout when Python starts",
-                where=self.transport.name,
-            ) from error
+            raise self._no_document(model, f"{place} {first['msg']}", result) from error
+        except ValueError as error:
+            raise self._no_document(model, f"it {error}", result) from error
+
+    def _no_document(
+        self, model: type[_Document], problem: str, result: CommandResult
+    ) -> RemoteCommandError:
+        return RemoteCommandError(
+            f"the harness printed no {model.__name__}: {problem};"
+            f" it began with {result.text[:80]!r}",
+            hint="see whether something on the device prints to stdout when Python starts",
+            where=self.transport.name,
+        )
 
     def check(self, result: CommandResult) -> None:
         """Raise RemoteCommandError, with the harness's last words, unless it succeeded."""

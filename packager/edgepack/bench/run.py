@@ -19,30 +19,34 @@ def bench(
     *,
     preset: str = "standard",
     variant: str | None = None,
+    wait_s: float = 0.0,
     progress: Progress | None = None,
 ) -> RunReport:
     """Measure a bundle on a device and return the report, with its verdict; nothing is stored.
 
-    The device's current release is not touched. Every number comes from a process of its own on
-    the device: one that chooses the variant, several timed ones, one for memory, one for placement.
+    The device is leased meanwhile; its current release is not touched. Every number comes from a
+    process of its own on the device: one that chooses the variant, several timed ones, one for
+    memory, one for placement.
 
     Args:
         bundle: The bundle's folder.
         device: Where to measure.
         preset: ``quick``, ``standard`` or ``smoke``.
         variant: Measure this one, rather than the first that works there.
+        wait_s: How long to wait while others hold the device.
         progress: Where to report; default: nowhere.
 
     Raises:
         UsageError: There is no such preset or variant.
         BundleError: The bundle is incomplete or altered.
-        DeviceError: The device cannot be reached or used, or is not the bundle's target.
+        DeviceError: The device cannot be reached or used, or is not the bundle's target; others
+            hold it, or may have used it meanwhile.
         RemoteCommandError: The harness crashed, hung or printed garbage, or no variant works.
     """
     chosen = find_preset(preset)
     opened = read_bundle(bundle, device, variant)
     progress = progress or Silent()
-    with open_harness(opened, device, progress) as harness:
+    with open_harness(opened, device, "bench", wait_s=wait_s, progress=progress) as harness:
         measured = measure_all(harness, chosen, variant, progress)
     question = Question(device.name, opened.manifest, opened.digest, variant, chosen)
     return make_report(question, measured)

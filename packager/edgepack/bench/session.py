@@ -10,9 +10,11 @@ from edgepack.bench.harness import Harness
 from edgepack.bundle import Bundle
 from edgepack.devices import Device, connect
 from edgepack.devices.checking import runtime_python
+from edgepack.devices.leases import leased
 from edgepack.devices.probing import probe
 from edgepack.devices.pushing import push, read_for
 from edgepack.errors import UsageError, nearest
+from edgepack.operations import audited
 from edgepack.progress import Progress
 
 
@@ -36,14 +38,30 @@ def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
 
 
 @contextmanager
-def open_harness(bundle: Bundle, device: Device, progress: Progress) -> Iterator[Harness]:
-    """Push a bundle beside the device's current release and hold its harness.
+def open_harness(
+    bundle: Bundle, device: Device, purpose: str, *, wait_s: float, progress: Progress
+) -> Iterator[Harness]:
+    """Push a bundle beside the device's current release and hold its harness, and the device.
+
+    Args:
+        bundle: What is run.
+        device: Where.
+        purpose: What the device's lease is for, without the bundle: ``bench``.
+        wait_s: How long to wait while others hold the device.
+        progress: Where to report.
 
     Raises:
-        DeviceError: The device cannot be reached or used, or lacks the runtime.
+        DeviceError: The device cannot be reached or used, or lacks the runtime; others hold it; or
+            the lease was lost before the end.
         RemoteCommandError: The push failed.
     """
-    with connect(device) as transport:
+    purpose = f"{purpose} {bundle.manifest.id}"
+    with (
+        connect(device) as transport,
+        leased(transport, device, purpose, wait_s=wait_s, progress=progress),
+    ):
         python = runtime_python(device, probe(device, transport))
-        pushed = push(bundle.path, device, transport, switch=False, progress=progress)
+        with audited("push", device, bundle.path) as operation:
+            operation.describe(host_key=transport.host_key)
+            pushed = push(bundle.path, device, transport, switch=False, progress=progress)
         yield Harness(transport, pushed.path, python, tuple(device.entry.run_prefix))

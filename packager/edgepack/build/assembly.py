@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
@@ -27,6 +29,8 @@ from edgepack.bundle.manifest import (
     ManifestVariant,
     NotMeasured,
     Predicted,
+    Provenance,
+    SamplesUsed,
     Slice,
     SourceModel,
     Tensor,
@@ -37,7 +41,7 @@ from edgepack.errors import BundleError
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, TensorSpec, signature
 from edgepack.model.reading import external_files, external_tensors, model_digest, read_structure
-from edgepack.plan import Plan, PlannedBundle, PlannedVariant, bundle_digest
+from edgepack.plan import Plan, PlannedBundle, PlannedVariant, bundle_digest, profile_digest
 from edgepack.profile import Profile
 from edgepack.project import Limits, LoadedProject
 from edgepack.reduced_runtime import build_command
@@ -48,15 +52,20 @@ from edgepack.render import (
     VariantLine,
     render_family,
 )
-from edgepack.steps.base import MODEL, read_notes
+from edgepack.steps.base import MODEL, NOTES, read_notes
 from edgepack.steps.bucketed import BucketIndex, read_buckets
+from edgepack.steps.calibration import Calibration
 from edgepack.steps.goldens import read_goldens
+from edgepack.steps.int4_weight import Int4Weight
 from edgepack.steps.layer_errors import read_layer_errors
 from edgepack.steps.ort_format import OPERATORS, ORT_MODEL
 from edgepack.steps.placed import read_placement
 
 # Their versions decide the bytes of a bundle.
 _TOOLS = ("numpy", "onnx", "onnxruntime", "onnxsim", "pillow")
+
+_CALIBRATED = {Calibration: "samples", Int4Weight: "calibration"}
+"""Steps that read the calibration samples, by the name that the set has among their inputs."""
 
 
 @dataclass(frozen=True)
@@ -413,7 +422,34 @@ class _Assembly:
             ),
             steps=self._history(),
             plan_digest=bundle_digest(self.planned),
+            provenance=self._provenance(),
             files=files,
+        )
+
+    def _provenance(self) -> Provenance:
+        steps = {step.id: step for step in self.job.plan.steps}
+        shipped = [planned for planned, _ in self.verdict.shipped]
+        made = [steps[step_id] for planned in shipped for step_id in planned.history]
+        judged = [steps[planned.evaluation] for planned in shipped if planned.evaluation]
+        return Provenance(
+            profile_sha256=profile_digest(self.planned.profile),
+            calibration=self._samples(
+                step.inputs.get(_CALIBRATED.get(type(step.step), "")) for step in made
+            ),
+            evaluation=self._samples(step.inputs["samples"] for step in judged),
+        )
+
+    def _samples(self, origins: Iterable[str | None]) -> SamplesUsed | None:
+        """Return the one set of samples that steps read, if any of them reads one."""
+        used = next((origin for origin in origins if origin), None)
+        if used is None:
+            return None
+        artifact = self.execution.artifacts[used]
+        # The notes say where the samples came from, which does not make them others.
+        data = {name: sha256 for name, sha256 in artifact.files.items() if name != NOTES}
+        return SamplesUsed(
+            samples=read_notes(artifact.path).facts["samples"],
+            sha256=hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest(),
         )
 
 

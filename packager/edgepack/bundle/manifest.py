@@ -9,9 +9,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from edgepack.bundle.paths import BundlePath, require_apart
 from edgepack.profile import (
     Dialect,
     Family,
+    Id,
     OrtFormat,
     Provider,
     ProviderSource,
@@ -20,10 +22,14 @@ from edgepack.profile import (
     SessionSettings,
     StrictModel,
 )
-from edgepack.project import InputDescription, OutputDescription
+from edgepack.project import InputDescription, OutputDescription, ProjectName, ProjectVersion
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.json.sha256"
+MANIFEST_SIGNATURE = "manifest.json.sig"
+"""Written by ``edgepack sign``; only a signed bundle has it."""
+UNLISTED = (MANIFEST, MANIFEST_DIGEST, MANIFEST_SIGNATURE)
+"""The files of a bundle that its manifest cannot list."""
 SCHEMA_VERSION = 1
 
 
@@ -206,12 +212,32 @@ class BuildHost(StrictModel):
     """Versions of Python and the libraries that decide the bytes."""
 
 
-class BundleFile(StrictModel):
-    """One file of the bundle; the manifest and its digest are not listed."""
+class SamplesUsed(StrictModel):
+    """A set of samples that a bundle's variants were made or judged with."""
 
-    path: str
+    samples: Annotated[int, Field(gt=0)]
     sha256: str
-    size_bytes: int
+    """Of JSON that has the sha256 of each of the set's files by name, sorted: an index, the arrays
+    as the model takes them, and the labels."""
+
+
+class Provenance(StrictModel):
+    """What the bundle was made from, beside its model and tools."""
+
+    profile_sha256: str
+    """Of the target's profile with the project's changes, as JSON with sorted keys."""
+    calibration: SamplesUsed | None
+    """None where no variant is calibrated."""
+    evaluation: SamplesUsed | None
+    """None where nothing was evaluated."""
+
+
+class BundleFile(StrictModel):
+    """One file of the bundle; those of ``UNLISTED`` are not listed."""
+
+    path: BundlePath
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    size_bytes: Annotated[int, Field(ge=0)]
     mode: Literal["644", "755"]
     role: Literal["model", "golden", "file", "loader", "harness", "document", "pins"]
 
@@ -220,9 +246,9 @@ class Manifest(StrictModel):
     """The content of ``manifest.json``."""
 
     schema_version: Literal[1]
-    name: str
-    version: str
-    target: str
+    name: ProjectName
+    version: ProjectVersion
+    target: Id
     family: Family
     model: SourceModel
     inputs: list[Tensor]
@@ -242,12 +268,19 @@ class Manifest(StrictModel):
     steps: list[str]
     """What was done to the model, a line each, in order."""
     plan_digest: str
+    provenance: Provenance | None = None
+    """None in bundles that were built before it was recorded."""
     files: list[BundleFile]
 
     @property
     def id(self) -> str:
         """The bundle's directory name."""
         return f"{self.name}-{self.version}-{self.target}"
+
+    @model_validator(mode="after")
+    def _files_are_apart(self) -> Self:
+        require_apart([*UNLISTED, *(file.path for file in self.files)])
+        return self
 
     @model_validator(mode="after")
     def _every_path_is_a_file(self) -> Self:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
@@ -15,6 +15,8 @@ from edgepack.bundle.manifest import (
     MANIFEST,
     MANIFEST_DIGEST,
     SCHEMA_VERSION,
+    UNLISTED,
+    BundleFile,
     GoldenTensor,
     Manifest,
 )
@@ -65,7 +67,7 @@ def parse_manifest(text: bytes) -> Manifest:
     """
     try:
         version = json.loads(text).get("schema_version")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise BundleError(f"{MANIFEST} is not JSON: {error}", hint=_BUILD_AGAIN) from error
     if version != SCHEMA_VERSION:
         raise BundleError(
@@ -90,12 +92,12 @@ def verify(path: Path) -> Bundle:
     """
     bundle = load_bundle(path)
     for entry in bundle.manifest.files:
-        _check_file(path, entry.path, entry.sha256, entry.mode)
+        _check_file(path, entry)
     for golden in bundle.manifest.goldens:
         for tensors in (golden.inputs, *golden.outputs.values()):
             for tensor in tensors:
                 _check_tensor(path, tensor)
-    known = {entry.path for entry in bundle.manifest.files} | {MANIFEST, MANIFEST_DIGEST}
+    known = {entry.path for entry in bundle.manifest.files}.union(UNLISTED)
     for found in sorted(path.rglob("*")):
         name = found.relative_to(path).as_posix()
         if found.is_symlink() or (not found.is_dir() and name not in known):
@@ -117,20 +119,18 @@ def _check_tensor(root: Path, tensor: GoldenTensor) -> None:
         )
 
 
-def _check_file(root: Path, name: str, sha256: str, mode: str) -> None:
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise BundleError(
-            f"the manifest names {name!r}, outside the bundle",
-            hint="do not use this bundle: it was made to write elsewhere",
-        )
+def _check_file(root: Path, entry: BundleFile) -> None:
+    name, mode = entry.path, entry.mode
     path = root / name
     if path.resolve() != root.resolve() / name or not path.is_file():
-        raise BundleError(f"{name!r} is missing from the bundle", hint=_BUILD_AGAIN)
+        raise BundleError(
+            f"{name!r} is missing from the bundle, or a link is in its place", hint=_BUILD_AGAIN
+        )
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
+    if found != entry.sha256 or path.stat().st_size != entry.size_bytes:
         raise BundleError(
-            f"{name!r} does not have the hash that the manifest says", hint=_BUILD_AGAIN
+            f"{name!r} does not have the hash and size that the manifest says", hint=_BUILD_AGAIN
         )
     if (path.stat().st_mode & 0o100 != 0) != (mode == "755"):
         raise BundleError(f"{name!r} has not the mode {mode}", hint=f"chmod {mode} {name}")

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, BundleFile, Manifest
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, UNLISTED, BundleFile, Manifest
+from edgepack.bundle.paths import require_apart
 from edgepack.bundle.reading import parse_manifest
+from edgepack.bundle.sbom import SBOM, sbom
 from edgepack.errors import BundleError
 
 Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins"]
@@ -54,12 +56,22 @@ class BundleWriter:
         return path
 
     def finish(self, make_manifest: Callable[[list[BundleFile]], Manifest]) -> Manifest:
-        """Write the manifest and its digest: from here on the bundle is complete.
+        """Write the SBOM, the manifest and its digest: from here on the bundle is complete.
 
         Raises:
-            BundleError: The manifest would not be read back.
+            BundleError: Two files are one on some file systems, or the manifest would not be read
+                back.
         """
-        manifest = make_manifest([self.files[path] for path in sorted(self.files)])
+        try:
+            require_apart([*UNLISTED, *self.files])
+        except ValueError as error:
+            raise BundleError(
+                f"two files of the bundle have too similar names: {error}",
+                hint="rename one of the 'files' in edgepack.yaml",
+            ) from error
+        manifest = make_manifest(self._listed())
+        self.add(SBOM, sbom(manifest), role="document")
+        manifest = manifest.model_copy(update={"files": self._listed()})
         text = (manifest.model_dump_json(indent=2) + "\n").encode()
         parse_manifest(text)
         (self.folder / MANIFEST).write_bytes(text)
@@ -68,6 +80,9 @@ class BundleWriter:
         for name in (MANIFEST, MANIFEST_DIGEST):
             (self.folder / name).chmod(0o644)
         return manifest
+
+    def _listed(self) -> list[BundleFile]:
+        return [self.files[path] for path in sorted(self.files)]
 
 
 @contextmanager

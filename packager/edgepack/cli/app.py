@@ -9,10 +9,16 @@ from typing import Annotated
 import typer
 
 from edgepack import __version__
+from edgepack.cli.auditing import audit_app
 from edgepack.cli.devices import device_app
+from edgepack.cli.leasing import lease, release, who
 from edgepack.cli.measuring import bench, demo, evaluate, push, report, runs_app
 from edgepack.cli.options import JsonOption, ModelArgument, ProjectOption, TargetOption
+from edgepack.cli.rolling_back import rollback
+from edgepack.cli.rollouts import rollout_app
+from edgepack.cli.signing import AllowedSignersOption, sign
 from edgepack.cli.targets import targets_app
+from edgepack.cli.verifying import verify_device
 
 app = typer.Typer(
     help="One ONNX model in, bundles out that run well, and provably, on edge devices.",
@@ -25,6 +31,8 @@ app = typer.Typer(
 app.add_typer(targets_app, name="targets")
 app.add_typer(device_app, name="device")
 app.add_typer(runs_app, name="runs")
+app.add_typer(rollout_app, name="rollout")
+app.add_typer(audit_app, name="audit")
 
 
 def _print_version(value: bool) -> None:
@@ -124,23 +132,38 @@ def build(
 @app.command(epilog="Example: edgepack verify dist/detector-1.0.0-raspberry-pi")
 def verify(
     bundle: Annotated[Path, typer.Argument(help="A bundle's folder or archive.")],
+    allowed_signers: AllowedSignersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a bundle's hashes and golden outputs here."""
+    """Check a bundle's hashes, signature and golden outputs here.
+
+    With --allowed-signers one of those has to have signed it; without, it says who signed.
+    """
     from edgepack.cli.printing import print_json, print_verification
     from edgepack.verification import verify_here
 
-    verification = verify_here(bundle)
+    verification = verify_here(bundle, allowed_signers)
     if as_json:
         print_json(verification)
     else:
         print_verification(verification)
 
 
-app.command(epilog="Example: edgepack push dist/detector-1.0.0-raspberry-pi --device pi5")(push)
+app.command(epilog="Example: edgepack sign dist/detector-1.0.0-raspberry-pi")(sign)
+app.command(
+    epilog="Examples: edgepack push dist/detector-1.0.0-raspberry-pi --device pi5  |  "
+    "edgepack push dist --device tag:lab --canary 1 --waves 3"
+)(push)
 app.command(epilog="Example: edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5")(bench)
 app.command(epilog="Example: edgepack evaluate dist/detector-1.0.0-raspberry-pi --device pi5")(
     evaluate
 )
 app.command(epilog="Example: edgepack report --html report.html")(report)
+device_app.command(epilog="Example: edgepack device lease pi5 --for 60")(lease)
+device_app.command(epilog="Example: edgepack device release pi5")(release)
+device_app.command(epilog="Example: edgepack device who pi5")(who)
+device_app.command(
+    "verify", epilog="Examples: edgepack device verify pi5  |  edgepack device verify pi5 detector"
+)(verify_device)
+app.command(epilog="Example: edgepack rollback detector --device pi5")(rollback)
 app.command(epilog="Example: edgepack demo")(demo)

@@ -51,7 +51,7 @@ def add(
 ) -> None:
     """Add a device: trust its host key, probe it, propose its target, write devices.yaml."""
     from edgepack.cli.printing import write_line
-    from edgepack.devices import add_ssh_device
+    from edgepack.operations import add_ssh_device
 
     added = add_ssh_device(
         name,
@@ -78,7 +78,7 @@ def trust(
     """Show a device's host key and, if you say so, trust it."""
     from edgepack.cli.printing import write_line
     from edgepack.devices import load_device
-    from edgepack.devices import trust as trust_device
+    from edgepack.operations import trust as trust_device
 
     write_line(trust_device(load_device(name), fingerprint=fingerprint, confirm=_confirm))
 
@@ -111,7 +111,7 @@ def provision(
     """Make the Python environment on a device that its target pins; it needs no internet."""
     from edgepack.cli.printing import write_line
     from edgepack.devices import load_device
-    from edgepack.devices import provision as provision_device
+    from edgepack.operations import provision as provision_device
     from edgepack.progress import terminal_progress
 
     progress = terminal_progress()

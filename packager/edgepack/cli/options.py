@@ -51,4 +51,8 @@ BundleArgument = Annotated[Path, typer.Argument(help="A bundle's folder.", show_
 VariantOption = Annotated[
     str | None, typer.Option(help="Only this variant, whatever the loader would choose.")
 ]
+WaitOption = Annotated[
+    float,
+    typer.Option("--wait", min=0, metavar="SECONDS", help="Wait while others hold the device."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

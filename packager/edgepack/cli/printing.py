@@ -210,6 +210,10 @@ def _accuracy_cells(accuracy: Accuracy) -> list[str]:
 def print_verification(verification: Verification) -> None:
     """Write what was proven about a bundle."""
     write_line(f"{verification.bundle}: {verification.files} files have their hashes")
+    signature = verification.signature
+    write_line(f"{signature}" if signature else "not signed")
+    if signature and signature.unknown:
+        write_line(f"the signer is unknown: {signature.unknown}")
     for check in verification.goldens:
         write_line(f"{check.variant}: {check.outcome}")
 

@@ -19,9 +19,17 @@ from edgepack.devices.inventory import (
     load_device,
     load_devices,
 )
+from edgepack.devices.leases import Lease, leased, release, reserve, who
 from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
 from edgepack.devices.provisioning import Provisioned, provision
-from edgepack.devices.pushing import PushedRelease, push, push_bundle
+from edgepack.devices.pushing import (
+    PushedRelease,
+    RolledBack,
+    push,
+    push_bundle,
+    rollback,
+    rollback_device,
+)
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.devices.transports import TRANSPORTS, connect
 from edgepack.devices.trusting import trust
@@ -34,11 +42,13 @@ __all__ = [
     "CommandResult",
     "Device",
     "DeviceFacts",
+    "Lease",
     "LocalEntry",
     "Missing",
     "Provisioned",
     "PushedRelease",
     "PythonFacts",
+    "RolledBack",
     "SshEntry",
     "Stream",
     "Transport",
@@ -50,6 +60,7 @@ __all__ = [
     "device_names",
     "find_inventory",
     "find_problems",
+    "leased",
     "load_device",
     "load_devices",
     "probe",
@@ -57,6 +68,11 @@ __all__ = [
     "provision",
     "push",
     "push_bundle",
+    "release",
+    "reserve",
+    "rollback",
+    "rollback_device",
     "runtime_python",
     "trust",
+    "who",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from edgepack.devices.checking import kind_mismatch
+from edgepack.devices.host_keys import HostKey
 from edgepack.devices.inventory import (
     Device,
     SshEntry,
@@ -30,6 +31,8 @@ class AddedDevice:
     device: Device
     facts: DeviceFacts
     inventory: Path
+    host_key: str | None
+    """Fingerprint of the key that the device has proven."""
 
 
 def add_ssh_device(  # noqa: PLR0913  (the command's options)
@@ -43,6 +46,7 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
     key: str | None = None,
     ssh_config: str | None = None,
     inventory: Path | None = None,
+    on_trusted: Callable[[str, HostKey], None] = lambda _host, _key: None,
 ) -> AddedDevice:
     """Trust a device's host key, probe it, propose its target, and write it into the inventory.
 
@@ -56,6 +60,7 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
         key: The private key to use, likewise.
         ssh_config: A file to read instead of ``~/.ssh/config``.
         inventory: The file to write; by default the one in use.
+        on_trusted: Called with each host and key that are trusted now and were not before.
 
     Raises:
         UsageError: The name is taken or no name, or there is no such target.
@@ -77,15 +82,16 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
         }
     )
     device = Device(name, entry)
-    trust(device, fingerprint, confirm)
+    trust(device, fingerprint, confirm, on_trusted=on_trusted)
     with connect(device) as transport:
         facts = probe(device, transport)
+        host_key = transport.host_key
     if profile is None:
         device = Device(name, entry.model_copy(update={"target": propose_target(facts)}))
     else:
         _require_kind(name, facts, profile)
     add_device(path, name, device.entry)
-    return AddedDevice(device, facts, path)
+    return AddedDevice(device, facts, path, host_key)
 
 
 def _require_kind(name: str, facts: DeviceFacts, profile: Profile) -> None:

@@ -41,14 +41,19 @@ mv -f "$partial" "$1"
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """Return an argv as the one string that SSH carries, quoted for a POSIX shell."""
-    return shlex.join(argv)
+    """Return an argv as the one string that SSH carries, quoted for a POSIX shell.
+
+    After ``exec`` the first word is a program, whatever it is: quoted or not, ``a=b`` would be an
+    assignment there otherwise, and ``eval`` a builtin.
+    """
+    return f"exec {shlex.join(argv)}"
 
 
 class CommandTransport:
     """Base of the transports that start programs."""
 
     name: str
+    host_key: str | None = None
     _python = "python3"
     """The interpreter on the device that runs the supervisor."""
 

@@ -25,18 +25,32 @@ LOCAL = "local"
 
 _NAME = r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*"
 DeviceName = Annotated[str, Field(pattern=f"^{_NAME}$")]
-Root = Annotated[str, Field(pattern=r"^(/|~/)[^\x00-\x1f]*$")]
+_LINE = r"[^\x00-\x1f\x7f]*"
+Line = Annotated[str, Field(pattern=f"^{_LINE}$")]
+"""No line breaks, and no NUL, which no argument can hold: ``ssh -G`` prints a user's name in a
+line, and a line more would be another setting."""
+Root = Annotated[str, Field(pattern=f"^(/|~/){_LINE}$")]
+Program = Annotated[str, Field(pattern=r"^[^-=\x00-\x1f\x7f][^=\x00-\x1f\x7f]*$")]
+"""Neither an option of ``env`` nor an assignment."""
 
 
 class _Entry(StrictModel):
     target: Id
     root: Root = "~/.local/share/edgepack"
     """Everything that edgepack puts on the device lies under it."""
-    python: str | None = None
+    python: Program | None = None
     """The Python with onnxruntime; default: the provisioned one, else ``python3``."""
-    run_prefix: list[str] = []
+    run_prefix: list[Line] = []
     """Put before the harness's command: ``[taskset, -c, "2-3"]``."""
-    tags: list[str] = []
+    tags: list[Line] = []
+    after_switch: list[Line] = []
+    """Run after ``current`` was switched: ``[systemctl, --user, restart, detector]``."""
+    health: list[Line] = []
+    """Run after that; unless it ends with 0, the release before becomes current again."""
+    hook_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """How long each of the two may take."""
+    keep_releases: Annotated[int, Field(ge=1)] = 2
+    """How many releases of a project stay on the device, the current one among them."""
 
 
 class LocalEntry(_Entry):
@@ -49,16 +63,16 @@ class SshEntry(_Entry):
     """A machine reached over SSH. What is not said here comes from ``~/.ssh/config``."""
 
     transport: Literal["ssh"]
-    host: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")]
-    user: str | None = None
+    host: Annotated[str, Field(pattern=r"^[^-\s\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*$")]
+    user: Line | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    key: str | None = None
+    key: Line | None = None
     """Path of the private key to use, and the only one."""
-    password_env: str | None = None
+    password_env: Annotated[str, Field(pattern=r"^[^=\x00-\x1f\x7f]+$")] | None = None
     """Name of the environment variable that holds the password."""
     host_key: Annotated[str, Field(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")] | None = None
     """Fingerprint of the host's key. When set, it alone decides."""
-    ssh_config: str | None = None
+    ssh_config: Line | None = None
     """A file to read instead of ``~/.ssh/config``, as ``ssh -F`` does."""
 
 

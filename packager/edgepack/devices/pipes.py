@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from edgepack.devices.transport import CommandResult
-from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.errors import DeviceError, PythonMissingError, RemoteCommandError
 
 MAX_OUTPUT_BYTES = 64 << 20
 READ_BYTES = 1 << 16
@@ -213,7 +213,7 @@ def with_python(result: CommandResult, python: str, device: str) -> CommandResul
     """Return a result, unless it is the shell's word that the supervisor's Python is missing."""
     said = result.stderr.decode("utf-8", "replace")
     if result.exit_code == 127 and (f"{python}: " in said or f"not found: {python}" in said):
-        raise DeviceError(
+        raise PythonMissingError(
             f"there is no {python!r} on the device",
             hint="install it there (sudo apt install python3), or set 'python' in devices.yaml",
             where=device,

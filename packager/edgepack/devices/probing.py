@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Annotated
 
+from pydantic import Field
+
+from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Transport
 from edgepack.errors import DeviceError
+from edgepack.profile import StrictModel
 
 PROBE_S = 60.0
 
@@ -27,6 +32,9 @@ elif [ -r /sys/class/dmi/id/product_name ]; then
   say model "$(cat /sys/class/dmi/id/product_name)"
 elif [ "$(uname -s)" = Darwin ]; then
   say model "$(sysctl -n hw.model)"
+fi
+if [ -r /proc/device-tree/serial-number ]; then
+  say serial "$(tr -d '\000' < /proc/device-tree/serial-number)"
 fi
 if [ -r /proc/cpuinfo ]; then
   say flags "$(sed -n -e 's/^\(flags\|Features\)[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
@@ -117,6 +125,9 @@ class DeviceFacts:
     """The interpreter that runs bundles: the inventory's, the provisioned one, or ``python3``."""
     python: PythonFacts | Missing
     """What that interpreter is and has."""
+    serial: str = ""
+    """The board's, from its device tree; empty where there is none (Devicetree Specification 0.4,
+    section 3.2, ``serial-number``)."""
 
     def lines(self) -> list[str]:
         """Return the facts as lines for people."""
@@ -146,14 +157,14 @@ def probe(device: Device, transport: Transport) -> DeviceFacts:
     script = ["sh", "-c", _SCRIPT, "sh", device.entry.root, python, fallback, _PACKAGES]
     result = transport.send(script, [], timeout_s=PROBE_S)
     said = dict(line.split("\t", 1) for line in result.text.splitlines() if "\t" in line)
-    if "arch" not in said or "root" not in said:
+    if not {"os", "arch", "root"} <= said.keys():
         raise DeviceError(
             f"the probe ended with exit code {result.exit_code} and said {result.text[:200]!r}",
             hint="the device needs a POSIX shell, and a login that prints nothing: try"
             " 'ssh HOST uname -m'",
             where=device.name,
         )
-    return _facts(said)
+    return _facts(said, device)
 
 
 def probe_python(python: str, device: Device, transport: Transport) -> PythonFacts:
@@ -169,38 +180,63 @@ def probe_python(python: str, device: Device, transport: Transport) -> PythonFac
         device=device.name,
         hint="install Python there: sudo apt install python3",
     )
-    return _python_facts(result.text.splitlines()[-1])
+    return _python_facts(result.stdout.strip().rpartition(b"\n")[2], device)
 
 
-def _python_facts(text: str) -> PythonFacts:
-    said = json.loads(text)
+_Word = Annotated[str, Field(max_length=200)]
+
+
+class _PythonAnswer(StrictModel):
+    """What :data:`_PACKAGES` prints."""
+
+    python: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$")]
+    numpy: _Word = ""
+    numpy_problem: Annotated[str, Field(max_length=10_000)] = ""
+    onnxruntime: _Word = ""
+    onnxruntime_problem: Annotated[str, Field(max_length=10_000)] = ""
+    providers: Annotated[list[_Word], Field(max_length=200)] = []
+    distributions: Annotated[dict[_Word, _Word], Field(max_length=200)] = {}
+
+
+def _python_facts(data: bytes, device: Device) -> PythonFacts:
+    what = "what Python says about itself"
+    said = read_answer(_PythonAnswer, data, device=device.name, what=what, max_bytes=1 << 20)
     return PythonFacts(
-        version=said["python"],
+        version=said.python,
         packages={
-            name: said.get(name) or Missing(said[f"{name}_problem"])
-            for name in ("numpy", "onnxruntime")
+            "numpy": said.numpy or Missing(said.numpy_problem),
+            "onnxruntime": said.onnxruntime or Missing(said.onnxruntime_problem),
         },
-        providers=tuple(said.get("providers", ())),
-        distributions=dict(said.get("distributions", {})),
+        providers=tuple(said.providers),
+        distributions=said.distributions,
     )
 
 
-def _facts(said: dict[str, str]) -> DeviceFacts:
+def _free_bytes(said: dict[str, str], device: Device) -> int:
+    free_kib = said.get("free_kib") or "0"
+    if not re.fullmatch("[0-9]{1,15}", free_kib):
+        problem = f"its free space, in KiB, is {free_kib[:60]!r}"
+        raise bad_answer(problem, free_kib.encode(), device=device.name)
+    return int(free_kib) * 1024
+
+
+def _facts(said: dict[str, str], device: Device) -> DeviceFacts:
     python: PythonFacts | Missing = Missing("there is no Python")
     if "python" in said:
         python = Missing(f"{said['python']} does not run")
     if said.get("packages"):
-        python = _python_facts(said["packages"])
+        python = _python_facts(said["packages"].encode(), device)
     return DeviceFacts(
         os={"Linux": "linux", "Darwin": "macos"}.get(said["os"], said["os"]),
         arch=_ARCHITECTURES.get(said["arch"], said["arch"]),
         model=said.get("model", "").strip(),
         libc=said.get("libc", ""),
         cpu_flags=tuple(sorted(said.get("flags", "").split())),
-        free_bytes=int(said.get("free_kib") or 0) * 1024,
+        free_bytes=_free_bytes(said, device),
         root=PurePosixPath(said["root"]),
         python_path=said.get("python", ""),
         python=python,
+        serial=said.get("serial", "").strip(),
     )
 
 

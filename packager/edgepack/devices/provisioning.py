@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from packaging.specifiers import SpecifierSet
@@ -75,6 +75,9 @@ class Provisioned:
     """Versions as the device's own Python says them."""
     providers: tuple[str, ...]
     """Execution providers that onnxruntime has there."""
+    host_key: str | None = None
+    """Fingerprint of the key that the device has proven."""
+    serial: str | None = None
 
     def __str__(self) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in self.packages.items())
@@ -141,7 +144,8 @@ def provision(
         base = probe_python(device.plain_python, device, transport)
         _require_python(base.version, device, profile)
         site = _Site(device, transport, profile, facts.root, progress)
-        return _make(site, facts, base, [path.resolve() for path in wheels], offline=offline)
+        made = _make(site, facts, base, [path.resolve() for path in wheels], offline=offline)
+        return replace(made, host_key=transport.host_key, serial=facts.serial or None)
 
 
 def _make(

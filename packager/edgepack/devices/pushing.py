@@ -1,22 +1,48 @@
-"""Pushing a bundle: one stream to a small receiver on the device, which keeps all of it or none."""
+"""Pushing a bundle: only what a device lacks is sent, and it keeps all of it or none."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import shlex
-import tarfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
 
-from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle, Manifest, verify
+from pydantic import BaseModel, Field, RootModel
+
+from edgepack.bundle import MANIFEST, Bundle, verify
+from edgepack.bundle.manifest import MANIFEST_SIGNATURE
+from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
+from edgepack.devices.chunking import Chunk, cut_file
 from edgepack.devices.inventory import Device
+from edgepack.devices.shell_pushing import ShellAgent, ShellAnswer
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import BundleError, DeviceError, RemoteCommandError
+from edgepack.errors import (
+    BundleError,
+    DeviceError,
+    PythonMissingError,
+    RemoteCommandError,
+    UsageError,
+)
 from edgepack.progress import Progress, Silent
 from edgepack.resources import harness_dir
 
 STALL_S = 300.0
 """How long the device may neither read nor answer: it hashes and syncs as it goes."""
+
+_WRITE_BYTES = 1 << 17
+"""Where paramiko's ``sendall`` is fastest."""
+
+# The agent comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
+_BOOTSTRAP = (
+    "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv.pop(1))), 'edgepack_agent.py',"
+    " 'exec'))"
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +56,8 @@ class PushedRelease:
     """The release's folder on the device."""
     bytes_sent: int
     already_there: bool
+    switched_from: str | None
+    """The release that was current before; None if there was none."""
 
 
 def push(
@@ -42,7 +70,10 @@ def push(
 ) -> PushedRelease:
     """Put a bundle on a device, and with ``switch`` make it the project's ``current`` one.
 
-    Whatever breaks, ``current`` and the other releases stay as they were.
+    Chunks that lie on the device, in other releases or from a push that broke, are not sent.
+    Whatever breaks, ``current`` and the other releases stay as they were, and the next push sends
+    the rest. As many releases are kept as the inventory says. To a device without Python, files go
+    whole, and a push that broke begins anew.
 
     Raises:
         BundleError: The bundle is not whole; nothing was sent.
@@ -51,25 +82,105 @@ def push(
         RemoteCommandError: The device refused the bundle.
     """
     verified = read_for(device, bundle)
-    manifest, digest = verified.manifest, verified.digest
-    argv = _receiver(device, manifest.name, digest, switch=switch)
+    progress = progress or Silent()
+    try:
+        return _push_chunks(verified, device, transport, switch=switch, progress=progress)
+    except PythonMissingError:
+        if device.entry.python is not None:
+            raise
+        progress.note(f"{device.name} has no Python: whole files are sent")
+        unlisted = (MANIFEST_SIGNATURE,) if (bundle / MANIFEST_SIGNATURE).exists() else ()
+        told = ShellAgent(device, transport).push(verified, unlisted, switch=switch)
+    return PushedRelease(
+        device=device.name,
+        release=verified.digest[:16],
+        path=told.path,
+        bytes_sent=told.bytes_sent,
+        already_there=told.already_there,
+        switched_from=told.before,
+    )
+
+
+def _push_chunks(
+    verified: Bundle, device: Device, transport: Transport, *, switch: bool, progress: Progress
+) -> PushedRelease:
+    digest = verified.digest
+    signature = verified.path / MANIFEST_SIGNATURE
+    signed = signature.read_bytes() if signature.exists() else None
+    digest_or_none = "-" if signed is None else hashlib.sha256(signed).hexdigest()
+    how = ["switch" if switch else "stay", str(device.entry.keep_releases)]
+    options = [digest, digest_or_none, *how]
     bytes_sent = 0
-    with transport.stream(argv, timeout_s=STALL_S) as stream:
+    with _agent(transport, device, "push", verified.manifest.name, options) as stream:
         answer = stream.read(len(b"have\n"))
         try:
             if answer == b"send\n":
-                bytes_sent = _send(bundle, manifest, stream, progress or Silent())
+                bytes_sent = _send(verified, stream, device.name, progress)
+            if answer == b"sign\n" and signed is not None:
+                stream.write(b"%d\n" % len(signed) + signed)
+                bytes_sent = len(signed)
         except RemoteCommandError:
-            pass  # the receiver gave up: its exit code says why
+            pass  # the agent gave up: its exit code says why
         result = stream.wait()
-    _check(answer, result, device.name)
+    if answer and answer not in (b"have\n", b"sign\n", b"send\n"):
+        raise _chatty(answer + result.stdout, device.name)
+    told = _told(result, "putting the bundle in its place", device.name)
     return PushedRelease(
         device=device.name,
         release=digest[:16],
-        path=PurePosixPath(result.text.strip()),
+        path=told.path,
         bytes_sent=bytes_sent,
-        already_there=answer == b"have\n",
+        already_there=answer != b"send\n",
+        switched_from=told.before,
     )
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """A switch to a release that a device already has."""
+
+    device: str
+    project: str
+    release: str
+    path: PurePosixPath
+    switched_from: str | None
+
+
+def rollback(
+    project: str, device: Device, transport: Transport, *, release: str | None = None
+) -> RolledBack:
+    """Make a release current that the device has: by default the one before the current one.
+
+    Args:
+        project: The ``name`` of the bundle.
+        device: Where.
+        transport: To it.
+        release: Its 16 hex digits.
+
+    Raises:
+        UsageError: The name or the release cannot be one.
+        RemoteCommandError: The device has no such release, or not all of it; nothing was changed.
+        DeviceError: The connection broke.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*", project):
+        raise UsageError(
+            f"{project!r} is no project's name", hint="give the 'name' of edgepack.yaml"
+        )
+    if release is not None and not re.fullmatch(r"[0-9a-f]{16}", release):
+        raise UsageError(
+            f"{release!r} is no release",
+            hint="give its 16 hex digits, as 'edgepack push' printed them",
+        )
+    told: _End | ShellAnswer
+    try:
+        with _agent(transport, device, "rollback", project, [release or "-"]) as stream:
+            result = stream.wait()
+        told = _told(result, "going back", device.name)
+    except PythonMissingError:
+        if device.entry.python is not None:
+            raise
+        told = ShellAgent(device, transport).rollback(project, release)
+    return RolledBack(device.name, project, told.path.name, told.path, told.before)
 
 
 def read_for(device: Device, path: Path) -> Bundle:
@@ -105,50 +216,119 @@ def push_bundle(
         return push(bundle, device, transport, switch=switch, progress=progress)
 
 
-def _receiver(device: Device, project: str, digest: str, *, switch: bool) -> list[str]:
-    source = (harness_dir() / "edgepack_receiver.py").read_text(encoding="utf-8")
-    python = [device.plain_python, "-IS", "-c", source]
-    return [*python, device.entry.root, project, digest, "switch" if switch else "stay"]
+def rollback_device(project: str, device: Device, *, release: str | None = None) -> RolledBack:
+    """Connect to a device and go back to an earlier release there; see :func:`rollback`."""
+    with connect(device) as transport:
+        return rollback(project, device, transport, release=release)
 
 
-class _Sink:
-    """Where the tar stream is written to."""
+@contextmanager
+def _agent(
+    transport: Transport, device: Device, operation: str, project: str, options: list[str]
+) -> Iterator[Stream]:
+    source = (harness_dir() / "edgepack_agent.py").read_bytes()
+    python = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
+    argv = [*python, operation, device.entry.root, project, *options]
+    with transport.stream(argv, timeout_s=STALL_S) as stream:
+        # Where there is no such Python, or the login has printed something and left, its end tells.
+        with suppress(RemoteCommandError):
+            stream.write(source)
+        yield stream
 
-    def __init__(self, stream: Stream) -> None:
-        self.bytes_sent = 0
-        self._stream = stream
 
-    def write(self, data: bytes) -> int:
-        self._stream.write(data)
-        self.bytes_sent += len(data)
-        return len(data)
-
-
-def _send(bundle: Path, manifest: Manifest, stream: Stream, progress: Progress) -> int:
-    """Send the manifest first: the receiver checks everything else against it."""
-    sink = _Sink(stream)
-    names = (MANIFEST, MANIFEST_DIGEST, *(file.path for file in manifest.files))
-    with (
-        progress.task("push", total=len(names)) as advance,
-        tarfile.open(fileobj=sink, mode="w|", bufsize=1 << 17) as archive,  # type: ignore[call-overload]
-    ):
-        for name in names:
-            path = bundle / name
-            member = tarfile.TarInfo(name)
-            member.size = path.stat().st_size
-            with path.open("rb") as file:
-                archive.addfile(member, file)
+def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> int:
+    """Send the header, and the chunks that the device then asks for; return the bytes."""
+    header, chunks = _header(bundle)
+    stream.write(b"%d\n" % len(header) + header)
+    missing = [chunks[number] for number in _missing(stream, len(chunks), device)]
+    by_file = [
+        (str(path.relative_to(bundle.path)), list(group))
+        for path, group in groupby(missing, key=lambda chunk: chunk.path)
+    ]
+    bytes_sent = len(header)
+    with progress.task("push", total=len(by_file)) as advance:
+        for name, group in by_file:
+            done, total = 0, sum(chunk.size for chunk in group)
+            for data in _blocks(chunk.read() for chunk in group):
+                stream.write(data)
+                done += len(data)
+                progress.within(name, done, total)
+            bytes_sent += done
             advance(name)
-    return sink.bytes_sent
+    return bytes_sent
 
 
-def _check(answer: bytes, result: CommandResult, device: str) -> None:
-    if answer and answer not in (b"have\n", b"send\n"):
-        raise DeviceError(
-            f"the device printed {(answer + result.stdout)[:60]!r} before the receiver spoke",
-            hint="its login must print nothing without a terminal: look into ~/.bashrc there",
-            where=device,
-        )
+def _header(bundle: Bundle) -> tuple[bytes, list[Chunk]]:
+    """Return the document that announces a bundle, and its chunks by number, each only once."""
+    numbers: dict[tuple[str, int], int] = {}
+    chunks: list[Chunk] = []
+    files: dict[str, list[int]] = {}
+    for entry in bundle.manifest.files:
+        files[entry.path] = []
+        for chunk in cut_file(bundle.path / entry.path):
+            number = numbers.setdefault((chunk.sha256, chunk.size), len(chunks))
+            if number == len(chunks):
+                chunks.append(chunk)
+            files[entry.path].append(number)
+    signature = bundle.path / MANIFEST_SIGNATURE
+    document = {
+        "manifest": (bundle.path / MANIFEST).read_text(encoding="utf-8"),
+        "signature": signature.read_text(encoding="ascii") if signature.exists() else None,
+        "chunks": list(numbers),
+        "files": files,
+    }
+    return json.dumps(document).encode(), chunks
+
+
+class _Ranges(RootModel[list[tuple[int, int]]]):
+    """Ranges of chunks' numbers, ends included."""
+
+
+class _End(BaseModel):
+    """What the agent says at its end."""
+
+    path: PurePosixPath
+    before: str | None = Field(alias="from")
+
+
+def _missing(stream: Stream, count: int, device: str) -> Iterable[int]:
+    """Return the numbers of the chunks that the device lacks.
+
+    Raises:
+        RemoteCommandError: It said none: it has ended.
+        DeviceError: It said something else.
+    """
+    length = stream.read(16)
+    if not length.isdigit():
+        raise RemoteCommandError("the agent ended", hint="its exit code says why")
+    if int(length) > MAX_BYTES:
+        raise bad_answer("the list of missing chunks is too long", length, device=device)
+    said = stream.read(int(length))
+    ranges = read_answer(_Ranges, said, device=device, what="the list of missing chunks").root
+    if any(not 0 <= first <= last < count for first, last in ranges):
+        raise bad_answer("the device asks for chunks that there are not", said, device=device)
+    return chain.from_iterable(range(first, last + 1) for first, last in ranges)
+
+
+def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in blocks that are good to write."""
+    waiting = bytearray()
+    for part in parts:
+        waiting += part
+        while len(waiting) >= _WRITE_BYTES:
+            yield bytes(waiting[:_WRITE_BYTES])
+            del waiting[:_WRITE_BYTES]
+    if waiting:
+        yield bytes(waiting)
+
+
+def _told(result: CommandResult, doing: str, device: str) -> _End:
+    """Return the agent's last words.
+
+    Raises:
+        DeviceError: The disk is full, or something else was printed.
+        RemoteCommandError: The agent failed.
+    """
     if result.exit_code == 28:
         said = result.stderr.decode("utf-8", "replace").strip()
         raise DeviceError(
@@ -158,7 +338,16 @@ def _check(answer: bytes, result: CommandResult, device: str) -> None:
             where=device,
         )
     result.check(
-        "putting the bundle in its place",
+        doing,
         device=device,
-        hint="nothing was changed on the device; look at the message above and push again",
+        hint="nothing was changed on the device; look at the message above and try again",
+    )
+    return read_answer(_End, result.stdout, device=device, what="the agent's answer")
+
+
+def _chatty(said: bytes, device: str) -> DeviceError:
+    return DeviceError(
+        f"the device printed {said[:60]!r} before the agent spoke",
+        hint="its login must print nothing without a terminal: look into ~/.bashrc there",
+        where=device,
     )

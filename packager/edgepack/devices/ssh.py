@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import paramiko
@@ -14,8 +15,8 @@ from edgepack.devices.host_keys import HostKey, find_problem
 from edgepack.devices.inventory import Device, SshEntry
 from edgepack.devices.pipes import Pipes
 from edgepack.devices.ssh_config import SshSettings
-from edgepack.devices.ssh_connect import HANDSHAKE_S, connect
-from edgepack.errors import DeviceError, UsageError
+from edgepack.devices.ssh_connect import HANDSHAKE_S, LINK_ERRORS, connect
+from edgepack.errors import DeviceError, UnreachableError, UsageError
 
 # paramiko logs what it also raises; without a handler Python would print that.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -45,6 +46,7 @@ class SshTransport(CommandTransport):
         problem = find_problem(received, hop, pinned=pinned, device=self.name)
         if problem:
             raise problem.error
+        self.host_key = received.fingerprint  # the device's is the last on the way
 
     def _start(self, argv: Sequence[str], *, timeout_s: float) -> Pipes:
         if self._connection is None:
@@ -52,8 +54,9 @@ class SshTransport(CommandTransport):
         try:
             channel = self._connection.open_session(timeout=HANDSHAKE_S)
             channel.settimeout(timeout_s)
-            channel.exec_command(command_line(argv))
-        except (OSError, EOFError, paramiko.SSHException) as error:
+            with _closed_after(HANDSHAKE_S, channel):
+                channel.exec_command(command_line(argv))
+        except LINK_ERRORS as error:
             raise _lost(self.name, str(error)) from error
         return _ChannelPipes(channel, self.name)
 
@@ -106,8 +109,25 @@ class _ChannelPipes:
             raise _lost(self._device)
 
 
-def _lost(device: str, said: str = "") -> DeviceError:
-    return DeviceError(
+@contextlib.contextmanager
+def _closed_after(seconds: float, channel: paramiko.Channel) -> Iterator[None]:
+    """Close a channel if the block takes longer: paramiko waits for ever for an exec's answer."""
+
+    def close() -> None:
+        with contextlib.suppress(*LINK_ERRORS):  # the connection may be closing at the same time
+            channel.close()
+
+    timer = threading.Timer(seconds, close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _lost(device: str, said: str = "") -> UnreachableError:
+    return UnreachableError(
         "the connection was lost" + (f": {said}" if said else ""),
         hint="nothing half-done is left on the device; check the network and try again",
         where=device,

@@ -109,6 +109,8 @@ def _offer(
         tried.accepts = error.allowed_types
         return False
     except paramiko.SSHException:  # refused, or an agent that does not sign
+        if not connection.is_active() and not tried.refused:
+            raise  # the connection was lost; after refusals it is the host that hangs up
         tried.refused.append(label)
         return connection.is_active()
     return False

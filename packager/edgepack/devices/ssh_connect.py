@@ -12,13 +12,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import paramiko
+from cryptography.exceptions import InvalidTag
 from paramiko.ssh_exception import IncompatiblePeer
 
 from edgepack.devices.host_keys import HostKey, known_hosts_for, known_kinds
 from edgepack.devices.inventory import SshEntry
+from edgepack.devices.logins import paced
 from edgepack.devices.ssh_auth import authenticate
 from edgepack.devices.ssh_config import SshSettings, resolve, settings_for
-from edgepack.errors import DeviceError
+from edgepack.devices.ssh_sharing import Route, SharedConnections
+from edgepack.errors import DeviceError, UnreachableError
 from edgepack.processes import start_program
 
 HANDSHAKE_S = 20.0
@@ -46,8 +49,14 @@ _SHA1 = {
     ],
 }
 
+LINK_ERRORS = (OSError, EOFError, ValueError, InvalidTag, paramiko.SSHException)
+"""What paramiko raises when a connection breaks, or a byte of it does: it passes on as it is what
+decoding and decrypting say."""
+
 Accept = Callable[[HostKey, SshSettings, str | None], None]
 """Raises unless a host's key is trusted; the last argument is the pinned fingerprint."""
+
+_ON_THE_WAY = SharedConnections()
 
 
 def connect(
@@ -56,24 +65,56 @@ def connect(
     """Return a connection to a device, through the hosts on the way to it.
 
     Each host's key is accepted before anything is said about us. ``stack`` closes everything.
-    Without ``log_in`` the last host is not logged in to.
+    Without ``log_in`` the last host is not logged in to. Connections to hosts on the way are shared
+    with all in this process who go the same way.
 
     Raises:
         DeviceError: It cannot be reached, trusted, or does not let us in.
     """
-    route = find_route(settings_for(entry, device), device)
-    connection: paramiko.Transport | None = None
-    for number, hop in enumerate(route, start=1):
-        last = number == len(route)
-        pinned = entry.host_key if last else None
-        with explained(device, hop):
-            connection, received = _exchange_keys(hop, connection, pinned, stack)
-        accept(received, hop, pinned)
-        if log_in or not last:
+    *way, last = find_route(settings_for(entry, device), device)
+    via = _through(tuple(way), device, accept, stack)
+    with paced(last.hostname, last.port):
+        connection = _shake_hands(last, via, entry.host_key, device, accept, stack)
+        if log_in:
+            with explained(device, last):
+                authenticate(connection, last, entry.password_env, device)
+    return connection
+
+
+def _through(
+    way: Route, device: str, accept: Accept, stack: ExitStack
+) -> paramiko.Transport | None:
+    """Return the connection to the last host on the way, if there is one."""
+    if not way:
+        return None
+    hop = way[-1]
+
+    def make(own: ExitStack) -> paramiko.Transport:
+        via = _through(way[:-1], device, accept, own)
+        with paced(hop.hostname, hop.port):
+            connection = _shake_hands(hop, via, None, device, accept, own)
             with explained(device, hop):
-                authenticate(connection, hop, entry.password_env if last else None, device)
-    if connection is None:
-        raise RuntimeError("a route has at least one host")
+                authenticate(connection, hop, None, device)
+        return connection
+
+    try:
+        return stack.enter_context(_ON_THE_WAY.through(way, make))
+    except DeviceError as error:  # it may have been made for another device
+        raise type(error)(error.problem, hint=error.hint, where=device) from error
+
+
+def _shake_hands(
+    hop: SshSettings,
+    via: paramiko.Transport | None,
+    pinned: str | None,
+    device: str,
+    accept: Accept,
+    stack: ExitStack,
+) -> paramiko.Transport:
+    """Return a connection to a host whose key is accepted, not logged in yet."""
+    with explained(device, hop):
+        connection, received = _exchange_keys(hop, via, pinned, stack)
+    accept(received, hop, pinned)
     return connection
 
 
@@ -197,10 +238,28 @@ def explained(device: str, hop: SshSettings) -> Iterator[None]:
     """Turn what sockets and paramiko raise into one sentence and a remedy."""
     try:
         yield
-    except (OSError, EOFError, paramiko.SSHException) as error:
+    except LINK_ERRORS as error:
         problem, hint = _explain(error, hop)
-        raise DeviceError(problem, hint=hint, where=device) from error
+        kind = UnreachableError if _is_transient(error) else DeviceError
+        raise kind(problem, hint=hint, where=device) from error
 
+
+def _is_transient(error: Exception) -> bool:
+    """Say whether another try may succeed: a device that is off, restarts, or has much to do.
+
+    A name that cannot be resolved is one, as names under ``.local`` go with the device.
+    """
+    if isinstance(error, paramiko.ChannelException):
+        return getattr(error, "code", None) == _CONNECT_FAILED
+    if isinstance(error, OSError):
+        return isinstance(error, ConnectionError | TimeoutError | socket.gaierror) or (
+            error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
+        )
+    return not isinstance(error, IncompatiblePeer)
+
+
+_CONNECT_FAILED = 2
+"""SSH_OPEN_CONNECT_FAILED; the host on the way may also forbid it (RFC 4254, 5.1)."""
 
 # In order: the first kind of error that fits gives the sentence and the remedy.
 _SENTENCES: list[tuple[type[Exception], str, str]] = [
@@ -240,7 +299,10 @@ def _explain(error: Exception, hop: SshSettings) -> tuple[str, str]:
     if isinstance(error, IncompatiblePeer):
         return _explain_incompatible(said, place)
     if "banner" in said.lower():
-        return f"what answers at {place} is not an SSH server", "check host and port"
+        hint = (
+            "check host and port; a server with too many logins at a time (MaxStartups) does this"
+        )
+        return f"what answers at {place} is not an SSH server", f"{hint} too: try again"
     lost = f"the connection to {place} was lost" + (f": {said}" if said else "")
     return lost, "try again; check the network and the device's log (journalctl -u ssh)"
 

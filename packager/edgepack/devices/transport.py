@@ -56,6 +56,8 @@ class Transport(Protocol):
 
     name: str
     """The device's name, for messages."""
+    host_key: str | None
+    """Fingerprint of the host key that the device has proven; None without SSH."""
 
     def __enter__(self) -> Self:
         """Connect."""

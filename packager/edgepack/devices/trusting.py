@@ -16,12 +16,19 @@ from edgepack.devices.ssh_config import SshSettings
 from edgepack.errors import DeviceError
 
 
-def trust(device: Device, fingerprint: str | None, confirm: Callable[[str], bool]) -> str:
+def trust(
+    device: Device,
+    fingerprint: str | None,
+    confirm: Callable[[str], bool],
+    *,
+    on_trusted: Callable[[str, HostKey], None] = lambda _host, _key: None,
+) -> str:
     """Fetch the device's host key, and those of the hosts on the way, and make them known.
 
     A key is learnt by the key exchange alone; we log in to a host on the way only after its key
     was accepted, and to the device not at all. The device's key is accepted by ``fingerprint``
     where one is given; ``confirm`` is asked for all others, with a text that shows the key.
+    ``on_trusted`` is called with each host and key when they have been written.
 
     Returns:
         What is trusted now and was not before, a line for each host.
@@ -45,6 +52,7 @@ def trust(device: Device, fingerprint: str | None, confirm: Callable[[str], bool
         is_device = hop.host == entry.host
         _decide(received, problem.error, fingerprint if is_device else None, confirm)
         write_trusted(hop.known_as, received)
+        on_trusted(hop.known_as, received)
         trusted.append(f"{hop.known_as} is trusted: {received.kind} {received.fingerprint}")
 
     with contextlib.ExitStack() as stack:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import errno
 import inspect
+import socket
 
 import paramiko
 import pytest
 from edgepack.devices.ssh_config import SshSettings
 from edgepack.devices.ssh_connect import explained
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, UnreachableError
+from paramiko.ssh_exception import IncompatiblePeer
 
 HOP = SshSettings(host="board", hostname="192.0.2.17", port=22, user="pi")
 CLASSES = inspect.getmembers(paramiko.ssh_exception, inspect.isclass)
@@ -39,3 +41,26 @@ def test_every_exception_of_paramiko_is_caught(kind: type[Exception]) -> None:
 def test_what_went_wrong_is_told_apart(error: Exception, problem: str) -> None:
     with pytest.raises(DeviceError, match=problem), explained("board", HOP):
         raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), UnreachableError),
+        (ConnectionResetError(errno.ECONNRESET, "reset by peer"), UnreachableError),
+        (TimeoutError(), UnreachableError),
+        (EOFError(), UnreachableError),
+        (socket.gaierror(socket.EAI_NONAME, "unknown"), UnreachableError),
+        (OSError(errno.EHOSTUNREACH, "no"), UnreachableError),
+        (OSError(errno.EMFILE, "too many open files"), DeviceError),
+        (PermissionError(errno.EACCES, "no"), DeviceError),
+        (paramiko.SSHException("Error reading SSH protocol banner"), UnreachableError),
+        (IncompatiblePeer("no acceptable host key"), DeviceError),
+        (paramiko.ChannelException(2, "Connect failed"), UnreachableError),
+        (paramiko.ChannelException(1, "Administratively prohibited"), DeviceError),
+    ],
+)
+def test_what_another_try_may_mend_is_told_apart(error: Exception, kind: type[DeviceError]) -> None:
+    with pytest.raises(DeviceError) as caught, explained("board", HOP):
+        raise error
+    assert type(caught.value) is kind

@@ -87,7 +87,7 @@ def test_program_that_is_not_there_or_no_program_has_the_shells_codes(tmp_path: 
     assert end(start("--run", str(tmp_path / "text"))) == 126
 
 
-@pytest.mark.parametrize("name", ["edgepack_supervisor.py", "edgepack_receiver.py"])
+@pytest.mark.parametrize("name", ["edgepack_supervisor.py", "edgepack_agent.py"])
 def test_programs_for_devices_parse_as_python_3_8(name: str) -> None:
     import ast
 

@@ -1,0 +1,62 @@
+"""Paths in a manifest: what may stand there, so that no file lands elsewhere or on another one."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+_NAME_BYTES = 255
+"""The longest name on ext4, f2fs and APFS."""
+
+
+def _inside(path: str) -> str:
+    """Return a path that is inside the folder that it is relative to, on every system."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\\" in path:
+        raise ValueError(f"the path {path!r} leaves the bundle, or is not in its plain form")
+    if any(len(part.encode("utf-8")) > _NAME_BYTES for part in parts):
+        raise ValueError(f"the path {path[:60]!r}... has a name of more than {_NAME_BYTES} bytes")
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in path):
+        raise ValueError(f"the path {path!r} has a control character")
+    return path
+
+
+BundlePath = Annotated[str, Field(max_length=1024), AfterValidator(_inside)]
+"""Relative, with forward slashes, and inside the bundle."""
+
+
+def require_apart(paths: Iterable[str]) -> None:
+    """Return if each path is a file of its own on every file system.
+
+    Some take ``A`` and ``a``, or two ways to write ``é`` in Unicode, for one name.
+
+    Raises:
+        ValueError: Two are one, or one is a file and another lies in it.
+    """
+    files: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for path in paths:
+        for parent in PurePosixPath(path).parents[:-1]:
+            name = folders.setdefault(_folded(str(parent)), str(parent))
+            if name != str(parent):
+                raise ValueError(_clash(name, str(parent)))
+        if _folded(path) in files:
+            raise ValueError(_clash(files[_folded(path)], path))
+        files[_folded(path)] = path
+    for key in files.keys() & folders.keys():
+        raise ValueError(_clash(files[key], folders[key] + "/"))
+
+
+def _clash(one: str, other: str) -> str:
+    if one == other:
+        return f"{one!r} is listed twice"
+    return f"{one!r} and {other!r} are one on some file systems"
+
+
+def _folded(path: str) -> str:
+    """Return what canonical caseless matches of a path share (The Unicode Standard, D145)."""
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", path).casefold())

@@ -1,0 +1,182 @@
+"""``sbom.cdx.json``: what a bundle is made of, as a CycloneDX 1.6 machine learning BOM.
+
+Everything in it is in the manifest too; here it is in the words that inventories and scanners of
+dependencies read (https://cyclonedx.org/docs/1.6/json/). The model card is written by hand:
+cyclonedx-python-lib 11.12 has no model cards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+from uuid import NAMESPACE_OID, uuid5
+
+from edgepack.bundle.manifest import (
+    Accuracy,
+    BundleFile,
+    Manifest,
+    ManifestVariant,
+    SamplesUsed,
+    Tensor,
+)
+
+SBOM = "sbom.cdx.json"
+
+_MODEL = "source-model"
+_NOT_ON_PYPI = ("edgepack", "python")
+
+
+def sbom(manifest: Manifest) -> bytes:
+    """Return the document for a manifest that does not list it yet.
+
+    It has no time, and its serial number is made from the manifest: equal manifests give equal
+    bytes. Figures lie at the file that they were measured on, fp32's at the model itself.
+    """
+    files = [_model_file(manifest, file) for file in manifest.files if file.role == "model"]
+    packages = [_package(manifest, name, pin) for name, pin in manifest.runtime.items()]
+    parts = [_source_model(manifest), *files, *packages]
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": uuid5(NAMESPACE_OID, manifest.model_dump_json()).urn,
+        "version": 1,
+        "metadata": {
+            "tools": {
+                "components": [_tool(name, v) for name, v in manifest.built_on.tools.items()]
+            },
+            "component": {
+                "type": "application",
+                "bom-ref": manifest.id,
+                "name": manifest.name,
+                "version": manifest.version,
+                "description": f"A bundle for {manifest.target}",
+            },
+            "properties": _provenance(manifest),
+        },
+        "components": parts,
+        "dependencies": [
+            {"ref": manifest.id, "dependsOn": [part["bom-ref"] for part in (*files, *packages)]},
+            *({"ref": file["bom-ref"], "dependsOn": [_MODEL]} for file in files),
+        ],
+    }
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _source_model(manifest: Manifest) -> dict[str, Any]:
+    accuracies = [v.accuracy for v in manifest.variants if isinstance(v.accuracy, Accuracy)]
+    fp32 = {a.metric: a.fp32 for a in accuracies if isinstance(a.fp32, float)}
+    card: dict[str, Any] = {
+        "modelParameters": {
+            "inputs": [_format(tensor) for tensor in manifest.inputs],
+            "outputs": [_format(tensor) for tensor in manifest.outputs],
+        }
+    }
+    return {
+        "type": "machine-learning-model",
+        "bom-ref": _MODEL,
+        "name": manifest.model.name,
+        "version": manifest.version,
+        "hashes": _hashes(manifest.model.sha256),
+        "modelCard": card | _metrics([_metric(metric, value) for metric, value in fp32.items()]),
+    }
+
+
+def _model_file(manifest: Manifest, file: BundleFile) -> dict[str, Any]:
+    """Return the component of a file in ``models``: a model, or weights that models share."""
+    variants = [
+        variant
+        for variant in manifest.variants
+        if file.path in {variant.model, *(bucket.model for bucket in variant.buckets)}
+    ]
+    component: dict[str, Any] = {
+        "type": "machine-learning-model" if variants else "data",
+        "bom-ref": file.path,
+        "name": file.path,
+        "version": manifest.version,
+        "hashes": _hashes(file.sha256),
+    }
+    if variants:
+        component["modelCard"] = _metrics(list(_figures(variants, file.path)))
+        component["properties"] = [
+            _property(name, value)
+            for variant in variants
+            for name, value in (("variant", variant.id), ("recipe", variant.recipe))
+        ]
+    return component
+
+
+def _figures(variants: list[ManifestVariant], path: str) -> Iterator[dict[str, Any]]:
+    """Yield each figure of a file once; that of a variant with buckets is at the largest."""
+    seen = []
+    for variant in variants:
+        found = variant.accuracy
+        if variant.model != path or not isinstance(found, Accuracy) or found in seen:
+            continue
+        seen.append(found)
+        yield _metric(found.metric, found.value)
+        if found.drop is not None:
+            yield _metric(f"{found.metric} drop from fp32", found.drop, found.drop_interval)
+
+
+def _metric(kind: str, value: float, interval: tuple[float, float] | None = None) -> dict[str, Any]:
+    metric: dict[str, Any] = {"type": kind, "value": str(value)}
+    if interval:
+        lower, upper = map(str, interval)
+        metric["confidenceInterval"] = {"lowerBound": lower, "upperBound": upper}
+    return metric
+
+
+def _metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}
+
+
+def _format(tensor: Tensor) -> dict[str, str]:
+    shape = ", ".join(map(str, tensor.shape))
+    return {"format": f"{tensor.name}: {tensor.dtype}[{shape}]"}
+
+
+def _package(manifest: Manifest, name: str, pin: str) -> dict[str, Any]:
+    """Return the component of a package; one that is not pinned to a version has none."""
+    version = pin.removeprefix("==")
+    exact = version[:1].isdigit() and not {",", "*"} & set(version)
+    purl = _purl(manifest, name) + (f"@{quote(version)}" if exact else "")
+    component: dict[str, Any] = {"type": "library", "bom-ref": purl, "name": name, "purl": purl}
+    if exact:
+        return component | {"version": version}
+    return component | {"properties": [_property("requirement", pin)]}
+
+
+def _purl(manifest: Manifest, name: str) -> str:
+    if manifest.family == "android":
+        group, _, artifact = name.partition(":")
+        return f"pkg:maven/{quote(group)}/{quote(artifact)}"
+    return f"pkg:{'pypi' if manifest.family == 'linux' else 'generic'}/{quote(name)}"
+
+
+def _tool(name: str, version: str) -> dict[str, Any]:
+    tool = {"type": "application", "name": name, "version": version}
+    return tool if name in _NOT_ON_PYPI else tool | {"purl": f"pkg:pypi/{name}@{quote(version)}"}
+
+
+def _provenance(manifest: Manifest) -> list[dict[str, str]]:
+    found = manifest.provenance
+    known = {"plan sha256": manifest.plan_digest}
+    if found:
+        known["profile sha256"] = found.profile_sha256
+        for role in ("calibration", "evaluation"):
+            samples: SamplesUsed | None = getattr(found, role)
+            if samples:
+                known[f"{role} samples"] = str(samples.samples)
+                known[f"{role} samples sha256"] = samples.sha256
+    return [_property(name, value) for name, value in known.items()]
+
+
+def _property(name: str, value: str) -> dict[str, str]:
+    return {"name": f"edgepack:{name.replace(' ', ':')}", "value": value}
+
+
+def _hashes(sha256: str) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": sha256}]

@@ -1,0 +1,125 @@
+"""``edgepack audit``: what was done to devices from here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgepack.cli.options import JsonOption
+from edgepack.errors import BundleError, UsageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from edgepack.audit import AuditLog, Interval, Record
+
+audit_app = typer.Typer(
+    help="The log of what was done to devices from here.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@audit_app.command(epilog="Example: edgepack audit export --since 2026-11-01 --json")
+def export(
+    since: Annotated[
+        str | None, typer.Option(help="Only what was then or later: an ISO 8601 date or time, UTC.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List which bundle was current on which board from when to when, and all records."""
+    from edgepack.audit import intervals, read
+    from edgepack.cli.printing import print_json, write_line
+
+    begin = _moment(since) if since else None
+    log = read()
+    spans = [span for span in intervals(log.records) if _lasts(span, begin)]
+    records = read(since=begin).records
+    if as_json:
+        print_json(
+            {
+                "intervals": spans,
+                "records": records,
+                "torn_lines": log.torn,
+                "problem": log.broken,
+            }
+        )
+    else:
+        for line in (*map(_interval_line, spans), *map(_record_line, records)):
+            write_line(line)
+        _warn_of_torn(log)
+    log.require_whole()
+
+
+@audit_app.command(epilog="Example: edgepack audit verify --head 9f86d081884c7d65...")
+def verify(
+    head: Annotated[
+        str | None,
+        typer.Option(help="A digest of the log's end, printed earlier, that must still be in it."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that no line of the log was altered, removed or put in; print its end's digest."""
+    from edgepack.audit import audit_log, verify_chain
+    from edgepack.cli.printing import print_json, write_line
+
+    log = verify_chain()
+    if head is not None and head not in log.digests:
+        raise BundleError(
+            f"no line of the audit log has the digest {head}: its last lines were altered or"
+            " removed since that was printed",
+            hint="compare with a copy of the file, and with what the devices themselves say:"
+            " edgepack device verify NAME",
+            where=str(audit_log()),
+        )
+    end = log.digests[-1] if log.digests else ""
+    if as_json:
+        print_json({"records": len(log.records), "torn_lines": log.torn, "head": end})
+        return
+    write_line(f"{len(log.records)} records, the chain is unbroken; {audit_log()}")
+    write_line(f"head {end or 'of an empty log'}")
+    _warn_of_torn(log)
+
+
+def _moment(text: str) -> datetime:
+    from edgepack.audit import moment
+
+    try:
+        return moment(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} is no date",
+            hint="write it as 2026-11-21 or 2026-11-21T09:30",
+            where="--since",
+        ) from error
+
+
+def _lasts(span: Interval, begin: datetime | None) -> bool:
+    from edgepack.audit import moment
+
+    return begin is None or span.end is None or moment(span.end) >= begin
+
+
+def _interval_line(span: Interval) -> str:
+    proof = f"serial {span.serial}" if span.serial else span.host_key
+    board = f"{span.device} ({proof})" if proof else span.device
+    until = f"to {span.end} ({span.ended_by})" if span.end else "until now"
+    signer = f", signed by {span.signer}" if span.signer else ""
+    what = f"{span.project} {span.digest or span.release}{signer}"
+    return f"{board}: {what} from {span.start or 'a time not known here'} {until}"
+
+
+def _record_line(record: Record) -> str:
+    about = [record.project, record.release, record.detail]
+    said = " ".join(word for word in about if word)
+    failed = f": {record.error}" if record.error else ""
+    who = f"{record.user}@{record.host}"
+    return f"{record.time} {who} {record.action} {record.device} {said} {record.result}{failed}"
+
+
+def _warn_of_torn(log: AuditLog) -> None:
+    for number in log.torn:
+        typer.echo(
+            f"warning: line {number} of the audit log was cut off: a crash in mid-write", err=True
+        )

@@ -1,0 +1,165 @@
+"""What a rollout shows while it runs: a table on a terminal with a line per device, or lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from edgepack.devices import PushedRelease
+from edgepack.errors import EdgepackError
+from edgepack.fleet import News, Retry, Start, Watcher
+from edgepack.progress import Progress
+from edgepack.terminal import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_FIRST = ("running", "failed", "again", "pending", "waiting", "superseded", "done")
+"""Which devices are shown where there are more than lines."""
+
+
+@dataclass
+class Row:
+    """What is shown of one device."""
+
+    device: str
+    state: str = "waiting"
+    sent: str = ""
+    tries: int = 0
+    said: str = ""
+
+    def take_in(self, news: News) -> None:
+        """Show what happened."""
+        if isinstance(news, Start):
+            self.state, self.tries = "running", news.number
+            return
+        self.tries, self.said = news.tries, _said(news.error)
+        if isinstance(news, Retry):
+            self.state, self.said = "again", f"{self.said}; again in {news.wait_s:.1f} s"
+        elif not (news.state == "done" and not self.sent):
+            self.state = news.state
+        else:  # done without anything sent: a newer rollout has something for it
+            self.state = "superseded"
+
+
+def watch(devices: Iterable[str]) -> AbstractContextManager[Watcher]:
+    """Return who shows a rollout over these devices on stderr."""
+    names = list(devices)
+    return _live(names) if names and sys.stderr.isatty() else nullcontext(FleetLines(names))
+
+
+class _Rows:
+    """The rows of a rollout; every thread may change them."""
+
+    def __init__(self, devices: Iterable[str]) -> None:
+        self.rows = {name: Row(name) for name in devices}
+        self.lock = Lock()
+
+    def tell(self, news: News) -> None:
+        """Take in what happened."""
+        with self.lock:
+            self.rows[news.device].take_in(news)
+
+    def sent(self, pushed: PushedRelease) -> None:
+        """Take in what a device got."""
+        sent = "was there already" if pushed.already_there else f"{pushed.bytes_sent} bytes"
+        self.show_sent(pushed.device, sent)
+
+    def progress(self, device: str) -> Progress:
+        """Return where the push to a device reports."""
+        return _DeviceProgress(lambda text: self.show_sent(device, text))
+
+    def show_sent(self, device: str, text: str) -> None:
+        """Show how far the push to a device is."""
+        with self.lock:
+            self.rows[device].sent = text
+
+
+class FleetLines(_Rows):
+    """A line on stderr when a device is done, or a try failed."""
+
+    def tell(self, news: News) -> None:
+        """Write a line, but not of what only begins."""
+        super().tell(news)
+        if not isinstance(news, Start):
+            row = self.rows[news.device]
+            said = row.said or row.sent
+            sys.stderr.write(printable(f"{row.device}: {row.state}{said and f': {said}'}") + "\n")
+            sys.stderr.flush()
+
+
+@contextmanager
+def _live(devices: Sequence[str]) -> Iterator[Watcher]:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    rows = _Rows(devices)
+
+    def table() -> Table:
+        with rows.lock:
+            return rows_table(list(rows.rows.values()), most=max(1, console.height - 5))
+
+    with Live(get_renderable=table, console=console, refresh_per_second=4):
+        yield rows
+
+
+def rows_table(rows: Sequence[Row], *, most: int) -> Table:
+    """Return a table with a line per device.
+
+    Args:
+        rows: All devices.
+        most: How many lines are shown: what runs or failed rather than what is done.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    ranked = sorted(rows, key=lambda row: _FIRST.index(row.state))[:most]
+    shown = [row for row in rows if row in ranked]
+    table = Table("device", "state", "sent", "try", "error")
+    for column in table.columns:
+        column.no_wrap = True
+    table.columns[-1].overflow = "ellipsis"
+    for row in shown:
+        cells = (row.device, row.state, row.sent, str(row.tries or ""), row.said)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    if len(shown) < len(rows):
+        table.caption = f"and {len(rows) - len(shown)} more"
+    return table
+
+
+class _DeviceProgress:
+    """Progress of a push, as a cell of the table."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    @contextmanager
+    def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
+        """Show how many parts are done."""
+        done = 0
+
+        def advance(_part: str) -> None:
+            nonlocal done
+            done += 1
+            self._show(f"{title} {done}/{total}")
+
+        yield advance
+
+    def within(self, part: str, done: int, total: int) -> None:
+        """Show how far a part is."""
+        self._show(f"{part} {done * 100 // total if total else 100} %")
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+        self._show(text)
+
+
+def _said(error: BaseException | None) -> str:
+    if isinstance(error, EdgepackError):
+        return error.problem.partition("\n")[0]
+    return repr(error) if error else ""

@@ -1,0 +1,254 @@
+"""``push`` to several devices, and ``edgepack rollout``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgepack.cli.options import JsonOption
+from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError, UsageError
+
+if TYPE_CHECKING:
+    from edgepack.bundle import Bundle
+    from edgepack.devices import Device, PushedRelease
+    from edgepack.fleet import PushOptions, Rollout, RolloutStore, Settings
+    from edgepack.progress import Progress
+
+rollout_app = typer.Typer(
+    help="Pushes to several devices.", no_args_is_help=True, rich_markup_mode=None
+)
+
+SOME_PENDING = DeviceError.exit_code
+SOME_FAILED = RemoteCommandError.exit_code
+
+
+def complete_selection(incomplete: str) -> list[str]:
+    """Return what chooses devices, for tab completion; nothing if the inventory is wrong."""
+    from edgepack.fleet import complete_selection as complete
+
+    try:
+        return complete(incomplete)
+    except EdgepackError:
+        return []
+
+
+def complete_rollouts(incomplete: str) -> list[str]:
+    """Return the numbers of rollouts for tab completion."""
+    from edgepack.fleet import RolloutStore
+
+    numbers = (str(rollout.id) for rollout in RolloutStore().all().rollouts)
+    return [number for number in numbers if number.startswith(incomplete)]
+
+
+BundlesArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="BUNDLE",
+        help="Bundles' folders, or a folder of bundles: each device gets that of its target.",
+        show_default=False,
+    ),
+]
+DevicesOption = Annotated[
+    list[str],
+    typer.Option(
+        help="A device of devices.yaml, 'local', tag:NAME, target:ID or 'all'; repeat for more.",
+        autocompletion=complete_selection,
+        show_default=False,
+    ),
+]
+ParallelOption = Annotated[int, typer.Option(min=1, help="Devices at a time.")]
+DeadlineOption = Annotated[
+    float, typer.Option(min=1, metavar="SECONDS", help="How long one device may take.")
+]
+TriesOption = Annotated[int, typer.Option(min=1, help="For a device that is not reached.")]
+CanaryOption = Annotated[int, typer.Option(min=0, help="So many devices go first.")]
+WavesOption = Annotated[int, typer.Option(min=1, help="The others go in so many parts.")]
+AbortAtOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        help="Start no more when more of a wave has failed"
+        " [default: 0 with --canary or --waves, else 100]",
+        show_default=False,
+    ),
+]
+NoSelfTestOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-self-test", help="Make it current without the device's loader having tried it."
+    ),
+]
+NumberArgument = Annotated[
+    int | None,
+    typer.Argument(metavar="ID", help="The rollout's number.", autocompletion=complete_rollouts),
+]
+
+
+def push_to_fleet(
+    bundles: dict[str, Bundle],
+    devices: Sequence[Device],
+    *,
+    settings: Settings,
+    options: PushOptions,
+    as_json: bool,
+) -> None:
+    """Begin a rollout, run it, and end with the exit code that says how far it is."""
+    from edgepack.fleet import RolloutStore, start_rollout
+
+    store = RolloutStore()
+    rollout = start_rollout(bundles, devices, store, settings=settings, options=options)
+    _end([_run(rollout, store)], as_json=as_json)
+
+
+@rollout_app.command("list", epilog="Example: edgepack rollout list")
+def list_rollouts(as_json: JsonOption = False) -> None:
+    """List the rollouts."""
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.fleet import RolloutStore
+
+    store = RolloutStore()
+    listing = store.all()
+    if as_json:
+        print_json(listing.rollouts)
+    else:
+        for rollout in listing.rollouts:
+            write_line(_headline(rollout))
+        write_line(f"from {store.folder}")
+    for problem in listing.broken:
+        typer.echo(f"error: {problem}", err=True)
+
+
+@rollout_app.command(epilog="Example: edgepack rollout status 7")
+def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
+    """Show how far a rollout is [default: the newest]; the exit code says it too."""
+    from edgepack.fleet import RolloutStore
+
+    store = RolloutStore()
+    rollouts = store.all().rollouts[-1:] if number is None else [store.load(number)]
+    if not rollouts:
+        raise UsageError(
+            "there is no rollout yet", hint="edgepack push BUNDLE --device tag:NAME begins one"
+        )
+    _end(rollouts, as_json=as_json)
+
+
+@rollout_app.command(epilog="Example for cron: edgepack rollout resume")
+def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
+    """Push to the devices that are pending [default: of all rollouts]."""
+    from edgepack.fleet import RolloutStore
+
+    store = RolloutStore()
+    if number is not None:
+        _end([_run(store.load(number), store)], as_json=as_json)
+        return
+    run, errors = [], []
+    for rollout in _open_rollouts(store):
+        try:
+            run.append(_run(rollout, store))
+        except EdgepackError as error:  # one that cannot go on does not hold up the others
+            typer.echo(f"error: {error}", err=True)
+            errors.append(error)
+    _end(run, as_json=as_json, single=False, errors=errors)
+
+
+@rollout_app.command(epilog="Example: edgepack rollout abort 7")
+def abort(number: NumberArgument = None) -> None:
+    """Start nothing more of a rollout; what runs goes on to its end."""
+    from edgepack.cli.printing import write_line
+    from edgepack.fleet import RolloutStore
+
+    store = RolloutStore()
+    rollouts = _open_rollouts(store) if number is None else [store.load(number)]
+    if len(rollouts) != 1:
+        numbers = ", ".join(str(rollout.id) for rollout in rollouts) or "none"
+        raise UsageError(
+            f"it is not clear which rollout is meant: {numbers} could go on",
+            hint="give its number: edgepack rollout list",
+        )
+    store.stop(rollouts[0].id, "edgepack rollout abort")
+    for line in _lines(store.load(rollouts[0].id)):
+        write_line(line)
+
+
+def _open_rollouts(store: RolloutStore) -> list[Rollout]:
+    """Return the rollouts that can go on, oldest first; a broken one is an error on stderr."""
+    listing = store.all()
+    for problem in listing.broken:
+        typer.echo(f"error: {problem}", err=True)
+    return [rollout for rollout in listing.rollouts if rollout.pending and not rollout.stopped]
+
+
+def _run(rollout: Rollout, store: RolloutStore) -> Rollout:
+    from edgepack.cli.fleet_view import watch
+    from edgepack.fleet import resume_rollout
+
+    with watch([] if rollout.stopped else rollout.pending) as watcher:
+        return resume_rollout(rollout.id, store, push_action, watcher=watcher)
+
+
+def push_action(
+    bundle: Path, device: Device, options: PushOptions, *, progress: Progress
+) -> PushedRelease:
+    """Do to one device what ``push`` does, to one or to a fleet, now or when it is resumed."""
+    from edgepack.deploying import deploy
+
+    return deploy(
+        bundle,
+        device,
+        self_test=options.self_test,
+        wait_s=options.wait_s,
+        progress=progress,
+    ).pushed
+
+
+def _end(
+    rollouts: Sequence[Rollout],
+    *,
+    as_json: bool,
+    single: bool = True,
+    errors: Sequence[EdgepackError] = (),
+) -> None:
+    """Print how far rollouts are, and end with the exit code that says it."""
+    from edgepack.cli.printing import print_json, write_line
+
+    if as_json:
+        print_json(rollouts[0] if single else rollouts)
+    else:
+        for line in [line for rollout in rollouts for line in _lines(rollout)]:
+            write_line(line)
+        if not rollouts and not errors:
+            write_line("nothing is pending")
+    if errors:
+        raise typer.Exit(errors[0].exit_code)
+    states = {state for rollout in rollouts for state in rollout.counts}
+    if "failed" in states:
+        raise typer.Exit(SOME_FAILED)
+    if "pending" in states:
+        raise typer.Exit(SOME_PENDING)
+
+
+def _lines(rollout: Rollout) -> list[str]:
+    lines = [_headline(rollout)]
+    for name, record in rollout.devices.items():
+        if record.state in ("failed", "pending"):
+            problem = record.problem.partition("\n")[0] or "not started"
+            lines.append(f"{name} {record.state}: {problem}")
+            if record.state == "failed" and record.hint:
+                lines.append(f"  hint: {record.hint}")
+    if rollout.pending and not rollout.stopped:
+        lines.append(f"to go on: edgepack rollout resume {rollout.id}")
+    return lines
+
+
+def _headline(rollout: Rollout) -> str:
+    counts = rollout.counts
+    order = ("done", "pending", "failed", "superseded")
+    said = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
+    stopped = f"; stopped: {rollout.stopped}" if rollout.stopped else ""
+    versions = "/".join(sorted({bundle.version for bundle in rollout.bundles.values()}))
+    return f"rollout {rollout.id} of {rollout.project} {versions}: {said}{stopped}"

@@ -1,0 +1,125 @@
+"""JSON that a device sent. A device may be broken or hostile: what it says is read with limits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from edgepack.errors import DeviceError
+
+_Answer = TypeVar("_Answer", bound=BaseModel)
+
+MAX_BYTES = 16 << 20
+"""A report of 100,000 inferences and 100,000 nodes fits; ``pipes`` bounds what is held before."""
+MAX_DEPTH = 32
+
+
+class _AmbiguousError(ValueError):
+    """JSON that is read by nobody alike."""
+
+
+def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:  # noqa: ANN401
+    """Return one JSON document: UTF-8, each key once, no NaN, no deeper and no longer than may be.
+
+    Raises:
+        ValueError: It is something else; the message says what, as the end of a sentence.
+    """
+    if len(data) > max_bytes:
+        raise ValueError(f"has {len(data)} bytes and may have {max_bytes}")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from error
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError(_too_deep(max_depth)) from error
+    except _AmbiguousError:
+        raise
+    except ValueError as error:  # a JSONDecodeError, or a number of thousands of digits
+        raise ValueError(f"is not JSON: {error}") from error
+    _check_depth(value, max_depth)
+    return value
+
+
+def read_json(
+    data: bytes,
+    *,
+    device: str,
+    what: str,
+    max_bytes: int = MAX_BYTES,
+    max_depth: int = MAX_DEPTH,
+) -> Any:  # noqa: ANN401
+    """Return the JSON document that a device answered; see :func:`parse_json`.
+
+    Args:
+        data: What came.
+        device: The device's name, for the message.
+        what: What was asked for, as the beginning of a sentence: ``the list of leases``.
+        max_bytes: The longest document that is read.
+        max_depth: Lists and objects inside each other.
+
+    Raises:
+        DeviceError: It is no such document.
+    """
+    try:
+        return parse_json(data, max_bytes=max_bytes, max_depth=max_depth)
+    except ValueError as error:
+        raise bad_answer(f"{what} {error}", data, device=device) from error
+
+
+def read_answer(
+    model: type[_Answer], data: bytes, *, device: str, what: str, max_bytes: int = MAX_BYTES
+) -> _Answer:
+    """Return the JSON document that a device answered as a model of it; see :func:`read_json`.
+
+    Raises:
+        DeviceError: It is no such document.
+    """
+    document = read_json(data, device=device, what=what, max_bytes=max_bytes)
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        problem = f"{what} is wrong{f' at {place}' if place else ''}: {first['msg']}"
+        raise bad_answer(problem, data, device=device) from error
+
+
+def bad_answer(problem: str, data: bytes, *, device: str) -> DeviceError:
+    """Return the error for an answer that is something else than was asked for."""
+    return DeviceError(
+        f"{problem}; it begins with {data[:60]!r}",
+        hint="see whether something on the device prints to stdout when a shell or Python starts"
+        " (look into ~/.bashrc there)",
+        where=device,
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for number, key in enumerate(keys) if key in keys[:number])
+        raise _AmbiguousError(f"has the key {twice[:60]!r} twice")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise _AmbiguousError(f"is not JSON: it has a {constant}")
+
+
+def _check_depth(value: Any, max_depth: int) -> None:  # noqa: ANN401
+    level = [value]
+    for _ in range(max_depth + 1):
+        nested = [item for item in level if isinstance(item, dict | list)]
+        if not nested:
+            return
+        level = [i for item in nested for i in (item.values() if isinstance(item, dict) else item)]
+    raise ValueError(_too_deep(max_depth))
+
+
+def _too_deep(max_depth: int) -> str:
+    return f"is nested deeper than {max_depth}"

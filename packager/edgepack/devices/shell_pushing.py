@@ -1,0 +1,151 @@
+"""Pushing to a device that has no Python: whole files, with its shell, tar and sha256sum."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle
+from edgepack.devices.inventory import Device
+from edgepack.devices.transport import CommandResult, Transport, file_chunks
+from edgepack.errors import DeviceError
+from edgepack.resources import harness_dir
+
+STALL_S = 3600.0
+"""How long a whole push may take: without Python there, nothing says how far it is."""
+
+_FILES = ".files"
+_MODES = ".modes"
+_NO_SPACE = 28
+
+
+@dataclass(frozen=True)
+class ShellAnswer:
+    """What the device's shell said of a push or a rollback."""
+
+    path: PurePosixPath
+    before: str | None
+    bytes_sent: int = 0
+    already_there: bool = False
+
+
+@dataclass(frozen=True)
+class ShellAgent:
+    """The agent for devices without Python: ``harness/edgepack_agent.sh``."""
+
+    device: Device
+    transport: Transport
+
+    def push(self, bundle: Bundle, unlisted: tuple[str, ...], *, switch: bool) -> ShellAnswer:
+        """Put a bundle on the device, and with ``switch`` make it current.
+
+        Args:
+            bundle: What to push.
+            unlisted: Names of its files that the manifest does not list, besides the manifest's.
+            switch: Whether to make it current.
+
+        Raises:
+            DeviceError: The connection broke, or there is no space.
+            RemoteCommandError: The device refused the bundle, or lacks tar or sha256sum.
+        """
+        hashes = {entry.path: entry.sha256 for entry in bundle.manifest.files}
+        for name in (MANIFEST, MANIFEST_DIGEST, *unlisted):
+            hashes[name] = hashlib.sha256((bundle.path / name).read_bytes()).hexdigest()
+        lines = "".join(f"{sha256}  {path}\n" for path, sha256 in hashes.items()).encode()
+        asked = [bundle.manifest.name, bundle.digest]
+        told = self._run("ask", asked, iter([lines]), "asking what is missing").text.splitlines()
+        if told[:1] == ["have"]:
+            missing, there = [], True
+        elif told[-1:] == ["."] and hashes.keys() >= set(told[:-1]):
+            missing, there = told[:-1], False
+        else:
+            raise self._chatty(told)
+        tar = _Tar(bundle, lines, missing)
+        size = sum((bundle.path / name).stat().st_size for name in hashes)
+        options = ["switch" if switch else "stay", str(self.device.entry.keep_releases)]
+        result = self._run(
+            "push",
+            [*asked, *options, "0" if there else str(size // 1024 + 1024)],
+            iter(()) if there else iter(tar),
+            "putting the bundle in its place",
+        )
+        path, before = self._told(result)
+        return ShellAnswer(path, before, 0 if there else tar.bytes_made, there)
+
+    def rollback(self, project: str, release: str | None) -> ShellAnswer:
+        """Make an earlier release current; see :func:`edgepack.devices.rollback`."""
+        result = self._run("rollback", [project, release or "-"], iter(()), "going back")
+        return ShellAnswer(*self._told(result))
+
+    def _run(
+        self, operation: str, options: list[str], stdin: Iterator[bytes], doing: str
+    ) -> CommandResult:
+        source = (harness_dir() / "edgepack_agent.sh").read_text(encoding="utf-8")
+        argv = ["sh", "-c", source, "sh", operation, self.device.entry.root, *options]
+        result = self.transport.send(argv, stdin, timeout_s=STALL_S)
+        if result.exit_code == _NO_SPACE:
+            said = result.stderr.decode("utf-8", "replace").strip()
+            raise DeviceError(
+                f"there is no space left on the device: {said}",
+                hint="free some (old releases lie under <root>/<project>/releases), or set 'root'"
+                " in devices.yaml to a larger disk",
+                where=self.device.name,
+            )
+        return result.check(
+            doing,
+            device=self.device.name,
+            hint="nothing was changed on the device; look at the message above and try again",
+        )
+
+    def _told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
+        told = dict(line.partition(" ")[::2] for line in result.text.splitlines())
+        if "path" not in told:
+            raise self._chatty(result.text.splitlines())
+        return PurePosixPath(told["path"]), told.get("from") or None
+
+    def _chatty(self, told: list[str]) -> DeviceError:
+        return DeviceError(
+            f"the device printed {' '.join(told)[:60]!r}, which the agent did not say",
+            hint="its login must print nothing without a terminal: look into ~/.profile there",
+            where=self.device.name,
+        )
+
+
+class _Tar:
+    """A tar stream of what a device lacks; ``bytes_made`` counts what was taken of it."""
+
+    def __init__(self, bundle: Bundle, lines: bytes, missing: list[str]) -> None:
+        self.bytes_made = 0
+        self._bundle = bundle
+        self._missing = missing
+        programs = [entry.path for entry in bundle.manifest.files if entry.mode == "755"]
+        self._lists = {_FILES: lines, _MODES: "".join(f"{p}\n" for p in programs).encode()}
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts():
+            self.bytes_made += len(part)
+            yield part
+
+    def _parts(self) -> Iterator[bytes]:
+        for name, content in self._lists.items():
+            yield _head(name, len(content)) + content + _padding(len(content))
+        for name in self._missing:
+            path = self._bundle.path / name
+            size = path.stat().st_size
+            yield _head(name, size)
+            yield from file_chunks(path)
+            yield _padding(size)
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _head(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)

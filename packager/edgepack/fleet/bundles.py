@@ -1,0 +1,67 @@
+"""The bundles of one project, for the targets that a fleet consists of."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from edgepack.bundle import MANIFEST, Bundle, load_bundle
+from edgepack.devices import Device
+from edgepack.errors import BundleError, DeviceError, UsageError
+
+
+def bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
+    """Return bundles by their targets; files but the manifests are not read.
+
+    Args:
+        paths: Folders of bundles, and folders that hold such, as ``dist``.
+
+    Raises:
+        BundleError: A path is no bundle and holds none, or a manifest is altered.
+        UsageError: Two are for the same target, or they are of several projects.
+    """
+    found: dict[str, Bundle] = {}
+    for folder in dict.fromkeys(folder for path in paths for folder in _folders(path)):
+        bundle = load_bundle(folder)
+        other = found.setdefault(bundle.manifest.target, bundle)
+        if other is not bundle:
+            raise UsageError(
+                f"two bundles are for {bundle.manifest.target}: {other.path} and {bundle.path}",
+                hint="name the bundles themselves, one for each target",
+            )
+    projects = sorted({bundle.manifest.name for bundle in found.values()})
+    if len(projects) > 1:
+        raise UsageError(
+            f"the bundles are of several projects: {', '.join(projects)}",
+            hint="name the bundles themselves; each project is pushed by itself",
+        )
+    return found
+
+
+def bundle_for(device: Device, bundles: Mapping[str, Bundle]) -> Bundle:
+    """Return the bundle of a device's target.
+
+    Raises:
+        DeviceError: There is none.
+    """
+    if device.target in bundles:
+        return bundles[device.target]
+    what = "the bundle is" if len(bundles) == 1 else "the bundles are"
+    raise DeviceError(
+        f"{what} for {', '.join(sorted(bundles))}, the device {device.name} is a {device.target}",
+        hint=f"edgepack build --target {shlex.quote(device.target)}, or change the 'target' of"
+        f" {device.name!r} in devices.yaml",
+        where=device.name,
+    )
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        raise BundleError(
+            f"{str(path)!r} is a file, not a bundle's folder",
+            hint="name the bundle's folder, not its archive: 'edgepack build' writes both; tar -xf"
+            " unpacks the archive",
+        )
+    within = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
+    yield from [path] if (path / MANIFEST).exists() or not within else within

@@ -1,0 +1,636 @@
+"""Take a bundle's chunks from stdin and put a release in its place, whole or not at all.
+
+Runs on the device with nothing but Python 3.8. The first bytes of stdin are this source, which a
+``python3 -c`` of one line reads and runs; what follows is what the operation reads.
+
+``push ROOT PROJECT DIGEST SIGNED SWITCH KEEP``: answers ``have`` if the release with that manifest
+digest is there with every byte, ``sign`` if only its signature is not the one with the SHA-256
+``SIGNED``, else ``send``. ``-`` stands for no signature, and takes none away. After ``sign`` it
+reads a line with a length, and so long a signature. After ``send`` it reads a header, a line with
+its length and a JSON document: the manifest's text, the signature's, and for each file the chunks
+it is made of. It answers with the missing chunks, 16 digits of length and JSON ranges, and reads
+these, one after the other. Chunks are taken from other releases and from what broken pushes have
+left, where their hashes hold; files that another release has are linked. Nothing gets its name
+under ``releases/`` before every hash was checked and every file synced; ``current`` is a relative
+symlink that is replaced in one rename. With ``SWITCH`` ``stay`` it is left alone. ``KEEP`` releases
+are kept, the current one and the new one among them.
+
+``rollback ROOT PROJECT RELEASE``: points ``current`` at a release, ``-`` for the one before.
+
+At the end it prints a JSON line: the release's path, and which release was current before.
+
+A push that breaks leaves its folder, ``.partial-*``, to the next one. Nobody else writes there: it
+is locked while a push runs. ``history.jsonl`` tells what was done, each line with the hash of the
+one before.
+
+Exit codes: 0 done, 2 what came is not what was announced, 28 no space left, 1 other.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+import time
+import uuid
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+BLOCK_BYTES = 1 << 20
+HEADER_BYTES = 64 << 20
+SPARE_BYTES = 1 << 20
+MANIFEST = "manifest.json"
+SIGNATURE = "manifest.json.sig"
+PARTIAL = ".partial-"
+
+
+class Refused(Exception):  # noqa: N818
+    """What came is not what was announced, or what is asked for is not there."""
+
+
+class File(NamedTuple):
+    """A file of the release: what the manifest says, and its chunks."""
+
+    path: str
+    size: int
+    mode: int
+    sha256: str
+    chunks: List[int]
+
+
+class Place(NamedTuple):
+    """Where a chunk lies, or goes."""
+
+    path: str
+    offset: int
+
+
+def read_exactly(stream: BinaryIO, size: int, what: str) -> bytes:
+    """Return so many bytes, or refuse."""
+    data = stream.read(size)
+    if len(data) != size:
+        raise Refused("the stream ends in the middle of %s" % what)
+    return data
+
+
+def length_of(stream: BinaryIO) -> int:
+    """Return the length that a line says."""
+    line = stream.readline(32)
+    if not line.strip().isdigit() or int(line) > HEADER_BYTES:
+        raise Refused("the stream does not begin with a header")
+    return int(line)
+
+
+def say(text: str) -> None:
+    """Answer."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def sha256_of(path: str) -> str:
+    """Return the SHA-256 of a file in hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(BLOCK_BYTES), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def is_file(path: str) -> bool:
+    """Say whether a file itself is there, and no link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def listed(manifest: bytes) -> List[Dict[str, Any]]:
+    """Return the entries of a manifest's files."""
+    try:
+        found = json.loads(manifest.decode("utf-8"))["files"]
+        return [{k: one[k] for k in ("path", "sha256", "size_bytes", "mode")} for one in found]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused("the manifest cannot be read: %r" % error)  # noqa: B904  (3.8 has no use)
+
+
+def is_whole(release: str, digest: str) -> bool:
+    """Say whether a release is there with every byte of it."""
+    manifest = os.path.join(release, MANIFEST)
+    if not is_file(manifest) or sha256_of(manifest) != digest:
+        return False
+    with open(manifest, "rb") as file:
+        entries = listed(file.read())
+    paths = {entry["path"]: os.path.join(release, entry["path"]) for entry in entries}
+    return all(is_file(path) for path in paths.values()) and all(
+        sha256_of(paths[entry["path"]]) == entry["sha256"] for entry in entries
+    )
+
+
+def sync(path: str) -> None:
+    """Make a file's content, or the names in a folder, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def inside(folder: str, name: str) -> str:
+    """Return where a file goes, which is inside the folder."""
+    parts = name.split("/")
+    if name.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        raise Refused("the path %r leaves the bundle" % name)
+    return os.path.join(folder, *parts)
+
+
+class Header:
+    """What a push announces: the manifest, and the chunks of every file."""
+
+    def __init__(self, document: bytes, digest: str) -> None:
+        try:
+            header = json.loads(document.decode("utf-8"))
+            self.manifest = header["manifest"].encode("utf-8")
+            self.signature = header["signature"]
+            self.chunks = [(str(sha256), abs(int(size))) for sha256, size in header["chunks"]]
+            of = header["files"]
+            if hashlib.sha256(self.manifest).hexdigest() != digest:
+                raise Refused("the manifest is not the one that was announced")
+            self.files = [
+                File(
+                    one["path"],
+                    int(one["size_bytes"]),
+                    0o755 if one["mode"] == "755" else 0o644,
+                    one["sha256"],
+                    [int(number) for number in of[one["path"]]],
+                )
+                for one in listed(self.manifest)
+            ]
+            sizes = [sum(self.chunks[k][1] for k in one.chunks) for one in self.files]
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise Refused("the header cannot be read: %r" % error)  # noqa: B904
+        if sizes != [one.size for one in self.files]:
+            raise Refused("the chunks of a file are not as long as the file")
+        if min([0, *(size for _, size in self.chunks)]) < 0 or set(of) != {
+            f.path for f in self.files
+        }:
+            raise Refused("the header has other files than the manifest")
+
+    def unlisted(self, digest: str) -> Dict[str, bytes]:
+        """Return the files that no manifest lists, by name."""
+        found = {
+            MANIFEST: self.manifest,
+            MANIFEST + ".sha256": ("%s  %s\n" % (digest, MANIFEST)).encode("ascii"),
+        }
+        if self.signature is not None:
+            found[SIGNATURE] = self.signature.encode("ascii")
+        return found
+
+    def table(self) -> Dict[str, Any]:
+        """Return where each file's chunks lie, as it is kept for later pushes."""
+        return {
+            "files": {
+                one.path: [one.sha256, [self.chunks[number] for number in one.chunks]]
+                for one in self.files
+            }
+        }
+
+    def places(self, files: List[File], folder: str) -> Dict[int, List[Place]]:
+        """Return where each chunk of files goes, in the order of the files."""
+        found = {}  # type: Dict[int, List[Place]]
+        for one in files:
+            offset = 0
+            for number in one.chunks:
+                found.setdefault(number, []).append(Place(inside(folder, one.path), offset))
+                offset += self.chunks[number][1]
+        return found
+
+
+class Project:
+    """A project's folder on this device."""
+
+    def __init__(self, root: str, name: str) -> None:
+        self.base = os.path.join(os.path.expanduser(root), name)
+        self.releases = os.path.join(self.base, "releases")
+        self.tables = os.path.join(self.base, "chunks")
+
+    def current(self) -> Optional[str]:
+        """Return the name of the current release."""
+        try:
+            return os.path.basename(os.readlink(os.path.join(self.base, "current")))
+        except OSError:
+            return None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from switching, and from removing releases."""
+        handle = os.open(os.path.join(self.base, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def point_at(self, release: str, action: str) -> Optional[str]:
+        """Make a release the current one, in one step, and return which one was."""
+        with self.locked():
+            before = self.current()
+            if before != release:
+                link = os.path.join(self.base, ".current-" + uuid.uuid4().hex)
+                os.symlink(os.path.join("releases", release), link)
+                os.replace(link, os.path.join(self.base, "current"))
+                sync(self.base)
+                self.log(action, release, before)
+        return before
+
+    def log(self, action: str, release: str, before: Optional[str]) -> None:
+        """Append to the history; the lock is held."""
+        lines = self.history()
+        record = {
+            "previous": hashlib.sha256(lines[-1]).hexdigest() if lines else "",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "action": action,
+            "release": release,
+            "from": before,
+        }
+        with open(os.path.join(self.base, "history.jsonl"), "ab") as file:
+            # A line that a crash has cut off stays one of its own, for whoever checks the chain.
+            torn = bool(lines) and not lines[-1].endswith(b"\n")
+            file.write((b"\n" if torn else b"") + json.dumps(record).encode("ascii") + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def history(self) -> List[bytes]:
+        """Return the lines of the history, each with its end."""
+        try:
+            with open(os.path.join(self.base, "history.jsonl"), "rb") as file:
+                return file.readlines()
+        except FileNotFoundError:
+            return []
+
+    def records(self) -> List[Dict[str, Any]]:
+        """Return the history's records that can be read, the last one first."""
+        found = []
+        for line in reversed(self.history()):
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line.decode("utf-8")))
+        return [one for one in found if isinstance(one, dict)]
+
+    def before(self) -> str:
+        """Return the release that was current before the current one was switched to."""
+        now = self.current()
+        for one in self.records():
+            if one.get("action") == "switch" and one.get("release") == now and one.get("from"):
+                return str(one["from"])
+        raise Refused("no release was current before %s" % (now or "any"))
+
+    def sources(self, partial: str) -> List[Tuple[str, Dict[str, Any]]]:
+        """Return folders that may have chunks, with where these lie: the given one first."""
+        found = []
+        for name in sorted(os.listdir(self.releases), key=lambda name: name != partial):
+            with contextlib.suppress(OSError, ValueError), open(self.table(name), "rb") as file:
+                table = json.loads(file.read().decode("utf-8"))["files"]
+                found.append((os.path.join(self.releases, name), table))
+        return found
+
+    def table(self, name: str) -> str:
+        """Return where the table of a folder's chunks is kept."""
+        return os.path.join(self.tables, name + ".json")
+
+    def remove(self, name: str) -> None:
+        """Remove a release; what is left if this is cut off is a partial one."""
+        gone = os.path.join(self.releases, PARTIAL + "gone-" + uuid.uuid4().hex)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(os.path.join(self.releases, name), gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def collect_garbage(self, keep: int, newest: str) -> None:
+        """Remove what broken pushes left, and all but the last releases that were current."""
+        with self.locked():
+            there = os.listdir(self.releases)
+            for name in there:
+                if name.startswith(PARTIAL):
+                    with self.claimed(name) as mine:
+                        if mine:
+                            shutil.rmtree(os.path.join(self.releases, name), ignore_errors=True)
+            now = self.current()
+            recent = [str(one.get("release")) for one in self.records()]
+            order = [name for name in dict.fromkeys([newest, now, *recent, *there]) if name]
+            releases = [n for n in order if n in there and not n.startswith(PARTIAL)]
+            for name in releases[max(keep, 2 if now not in (None, newest) else 1) :]:
+                self.remove(name)
+            left = os.listdir(self.releases)
+            for table in os.listdir(self.tables):
+                if table[: -len(".json")] not in left:
+                    os.remove(os.path.join(self.tables, table))
+
+    @contextlib.contextmanager
+    def claimed(self, partial: str) -> Iterator[bool]:
+        """Lock a push's folder unless that push still runs, and say whether it is locked now."""
+        path = os.path.join(self.releases, partial)
+        handle = -1
+        try:
+            handle = os.open(path, os.O_RDONLY)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # It may have become a release in between.
+            mine = os.path.exists(path)
+        except (FileNotFoundError, BlockingIOError):
+            mine = False
+        try:
+            yield mine
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
+
+class Push:
+    """One push of one release."""
+
+    def __init__(self, project: Project, digest: str, stream: BinaryIO) -> None:
+        self.project = project
+        self.digest = digest
+        self.release = digest[:16]
+        self.stream = stream
+
+    def run(self) -> None:
+        """Receive the release and give it its name."""
+        document = read_exactly(self.stream, length_of(self.stream), "the header")
+        header = Header(document, self.digest)
+        with self.adopted() as name:
+            self.make(header, name)
+
+    def make(self, header: Header, name: str) -> None:
+        """Make the release in a folder that is locked, and give it its name."""
+        folder = os.path.join(self.project.releases, name)
+        self.keep_table(header, name)
+        for one in header.files:
+            os.makedirs(os.path.dirname(inside(folder, one.path)), exist_ok=True)
+        linked = self.link(header, folder)
+        made = [one for one in header.files if one.path not in linked]
+        self.require_space(made, folder)
+        self.fill(header, made, folder)
+        for one in made:
+            path = inside(folder, one.path)
+            if sha256_of(path) != one.sha256:
+                raise Refused("the hash of %r is wrong" % one.path)
+            os.chmod(path, one.mode)
+            sync(path)
+        for path, content in header.unlisted(self.digest).items():
+            with open(os.path.join(folder, path), "wb") as file:
+                file.write(content)
+            sync(os.path.join(folder, path))
+        self.remove_others(header, folder)
+        self.finish(name)
+
+    @contextlib.contextmanager
+    def adopted(self) -> Iterator[str]:
+        """Lock the folder of a broken push of this release, or of a new one: others leave it."""
+        prefix = PARTIAL + self.release + "-"
+        there = [name for name in os.listdir(self.project.releases) if name.startswith(prefix)]
+        new = prefix + uuid.uuid4().hex
+        for name in [*sorted(there), new]:
+            if name == new:
+                os.mkdir(os.path.join(self.project.releases, name))
+            with self.project.claimed(name) as mine:
+                if mine:
+                    yield name
+                    return
+        raise OSError(errno.EBUSY, "another push took the folder of this one")
+
+    def keep_table(self, header: Header, name: str) -> None:
+        """Write where the chunks of a folder lie."""
+        partial = self.project.table(name) + "." + uuid.uuid4().hex
+        with open(partial, "w", encoding="ascii") as file:
+            json.dump(header.table(), file)
+        os.replace(partial, self.project.table(name))
+
+    def link(self, header: Header, folder: str) -> List[str]:
+        """Link files that other releases have; return their paths."""
+        linked = []
+        releases = [(at, table) for at, table in self.project.sources("") if at != folder]
+        for one in header.files:
+            path = inside(folder, one.path)
+            if os.path.lexists(path) and not is_file(path):
+                raise Refused("%r is in the way" % path)
+            for at, table in releases:
+                same = [name for name, (sha256, _) in table.items() if sha256 == one.sha256]
+                other = next((inside(at, name) for name in same if is_file(inside(at, name))), None)
+                # A partial folder's files change in place: they are never linked.
+                if other is None or os.path.basename(at).startswith(PARTIAL):
+                    continue
+                if os.stat(other).st_mode & 0o777 == one.mode and sha256_of(other) == one.sha256:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.remove(path)
+                    try:
+                        os.link(other, path)
+                    except OSError:
+                        break  # a file system without hard links: its chunks are copied
+                    linked.append(one.path)
+                    break
+        return linked
+
+    def require_space(self, files: List[File], folder: str) -> None:
+        """Raise unless there is room for the files, before a byte of them comes."""
+        there = [inside(folder, one.path) for one in files]
+        used = sum(os.stat(path).st_blocks * 512 for path in there if is_file(path))
+        needed = sum(one.size for one in files) - used + SPARE_BYTES
+        space = os.statvfs(folder)
+        if needed > space.f_bavail * space.f_frsize:
+            free = space.f_bavail * space.f_frsize
+            raise OSError(errno.ENOSPC, "%d bytes are needed, %d are free" % (needed, free))
+        new = sum(not is_file(path) for path in there) + 8
+        if space.f_files and new > space.f_favail:  # some file systems do not count them
+            raise OSError(errno.ENOSPC, "%d inodes are needed, %d free" % (new, space.f_favail))
+
+    def fill(self, header: Header, files: List[File], folder: str) -> None:
+        """Write the files' chunks: from this device as far as it has them, from the stream."""
+        for one in files:
+            path = inside(folder, one.path)
+            if is_file(path) and os.stat(path).st_nlink > 1:
+                os.remove(path)  # a broken push has linked it: it is a release's file
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            os.ftruncate(handle, one.size)
+            os.close(handle)
+        places = header.places(files, folder)
+        have = set(self.here(header, places, os.path.basename(folder)))
+        missing = [number for number in places if number not in have]
+        answer = json.dumps(ranges(missing))
+        say("%016d%s" % (len(answer), answer))
+        with contextlib.closing(Files()) as out:
+            for number in missing:
+                sha256, size = header.chunks[number]
+                data = read_exactly(self.stream, size, "a chunk")
+                if hashlib.sha256(data).hexdigest() != sha256:
+                    raise Refused("the hash of a chunk is wrong: the connection altered it")
+                for place in places[number]:
+                    out.write(place, data)
+
+    def here(self, header: Header, places: Dict[int, List[Place]], partial: str) -> Iterator[int]:
+        """Copy chunks that lie on this device, and yield them."""
+        wanted = {header.chunks[number]: number for number in places}
+        with contextlib.closing(Files()) as files:
+            for folder, table in self.project.sources(partial):
+                for name, (_, chunks) in table.items():
+                    offset = 0
+                    for sha256, size in chunks:
+                        number = wanted.get((sha256, size))
+                        place = Place(inside(folder, name), offset)
+                        offset += size
+                        if number is None:
+                            continue
+                        data = files.read(place, size)
+                        if hashlib.sha256(data).hexdigest() != sha256:
+                            continue
+                        for goal in places[number]:
+                            if goal != place:
+                                files.write(goal, data)
+                        del wanted[sha256, size]
+                        yield number
+
+    def remove_others(self, header: Header, folder: str) -> None:
+        """Remove what the manifest does not have, and sync the folders."""
+        known = {inside(folder, one.path) for one in header.files}
+        known |= {os.path.join(folder, name) for name in header.unlisted(self.digest)}
+        for place, _, names in os.walk(folder):
+            for name in names:
+                if os.path.join(place, name) not in known:
+                    os.remove(os.path.join(place, name))
+            sync(place)
+
+    def finish(self, name: str) -> None:
+        """Give the folder its release's name, unless a whole one has it by now."""
+        final = os.path.join(self.project.releases, self.release)
+        with self.project.locked():
+            if os.path.lexists(final):
+                if is_whole(final, self.digest):
+                    return
+                self.project.remove(self.release)
+            os.replace(self.project.table(name), self.project.table(self.release))
+            os.rename(os.path.join(self.project.releases, name), final)
+            sync(self.project.releases)
+            self.project.log("push", self.release, None)
+
+
+class Files:
+    """Open files, one at a time for reading and one for writing: chunks come file by file."""
+
+    def __init__(self) -> None:
+        self.handles = {}  # type: Dict[int, Tuple[str, int]]
+
+    def close(self) -> None:
+        """Close what is open."""
+        for _, handle in self.handles.values():
+            os.close(handle)
+
+    def _open(self, path: str, flags: int) -> int:
+        if flags in self.handles:
+            before, handle = self.handles[flags]
+            if before == path:
+                return handle
+            os.close(handle)
+            del self.handles[flags]
+        handle = os.open(path, flags | os.O_NOFOLLOW)
+        self.handles[flags] = path, handle
+        return handle
+
+    def read(self, place: Place, size: int) -> bytes:
+        """Return bytes of a file, fewer at its end, none if there is no such file."""
+        try:
+            return os.pread(self._open(place.path, os.O_RDONLY), size, place.offset)
+        except OSError:
+            return b""
+
+    def write(self, place: Place, data: bytes) -> None:
+        """Write bytes into a file."""
+        handle, done = self._open(place.path, os.O_WRONLY), 0
+        while done < len(data):
+            done += os.pwrite(handle, data[done:], place.offset + done)
+
+
+def ranges(numbers: List[int]) -> List[Tuple[int, int]]:
+    """Return numbers as ranges, ends included, in their order."""
+    found = []  # type: List[Tuple[int, int]]
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def push(root: str, name: str, digest: str, signed: str, switch: str, keep: str) -> None:
+    """Do the whole push."""
+    project = Project(root, name)
+    for folder in (project.releases, project.tables):
+        os.makedirs(folder, exist_ok=True)
+    release = os.path.join(project.releases, digest[:16])
+    signature = os.path.join(release, SIGNATURE)
+    if not is_whole(release, digest):
+        say("send\n")
+        Push(project, digest, sys.stdin.buffer).run()
+    elif signed == "-" or (is_file(signature) and sha256_of(signature) == signed):
+        say("have\n")
+    else:
+        say("sign\n")
+        sign(signature, signed, sys.stdin.buffer)
+    before = project.current()
+    if switch == "switch":
+        before = project.point_at(digest[:16], "switch")
+    project.collect_garbage(int(keep), digest[:16])
+    end(release, before)
+
+
+def sign(path: str, signed: str, stream: BinaryIO) -> None:
+    """Give a release that is there its signature, in one step."""
+    text = read_exactly(stream, length_of(stream), "the signature")
+    if hashlib.sha256(text).hexdigest() != signed:
+        raise Refused("the signature is not the one that was announced")
+    partial = os.path.join(os.path.dirname(os.path.dirname(path)), PARTIAL + uuid.uuid4().hex)
+    with open(partial, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    sync(os.path.dirname(path))
+
+
+def rollback(root: str, name: str, release: str) -> None:
+    """Point ``current`` at an earlier release."""
+    project = Project(root, name)
+    if project.current() is None:
+        raise Refused("no release of %s is current here" % name)
+    goal = project.before() if release == "-" else release
+    folder = inside(project.releases, goal)
+    manifest = os.path.join(folder, MANIFEST)
+    if not is_file(manifest) or not is_whole(folder, sha256_of(manifest)):
+        raise Refused("the release %s is not here any more, or not whole" % goal)
+    end(folder, project.point_at(goal, "rollback"))
+
+
+def end(release: str, before: Optional[str]) -> None:
+    """Print the answer."""
+    print(json.dumps({"path": os.path.abspath(release), "from": before}))
+
+
+def stop(*_: object) -> None:
+    """Turn a signal into an exit; what was received stays for the next push."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    for wanted in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(wanted, stop)
+    try:
+        if sys.argv[1] == "push":
+            push(*sys.argv[2:])
+        else:
+            rollback(*sys.argv[2:])
+    except Refused as problem:
+        sys.stderr.write("%s\n" % problem)
+        sys.exit(2)
+    except OSError as problem:
+        sys.stderr.write("%s\n" % problem)
+        sys.exit(28 if problem.errno in (errno.ENOSPC, errno.EDQUOT) else 1)

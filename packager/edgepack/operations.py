@@ -1,0 +1,183 @@
+"""What is done to devices, with a record of each in the audit log.
+
+The functions do what those of the same names in :mod:`edgepack.devices` do. What else changes a
+device goes through :func:`audited`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgepack import audit, devices
+from edgepack.audit import Action, Event
+from edgepack.bundle import load_bundle
+from edgepack.bundle.signing import read_signature
+from edgepack.devices import AddedDevice, Device, Provisioned, PushedRelease, connect
+from edgepack.devices.host_keys import HostKey
+from edgepack.errors import EdgepackError, ToolError
+from edgepack.progress import Progress
+
+
+class Operation:
+    """Something that is being done to a device, as far as it is known."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    def describe(self, **facts: str | None) -> None:
+        """Say more about it: fields of :class:`~edgepack.audit.Event`."""
+        self.event = self.event.model_copy(update=facts)
+
+    def describe_bundle(self, bundle: Path) -> None:
+        """Say which bundle it is about. What is no bundle is left to who reads it to refuse.
+
+        Raises:
+            BundleError: The bundle's manifest or its signature was altered.
+        """
+        if bundle.is_dir():
+            found = load_bundle(bundle)
+            self.describe(
+                project=found.manifest.name,
+                release=found.digest[:16],
+                digest=found.digest,
+                signer=_signer(bundle),
+            )
+
+    def record(self, action: Action, **facts: str | None) -> None:
+        """Record something that is done now and belongs to it, as a switch does to a push.
+
+        Of another release than the operation's, as a rollback's, digest and signer are not known.
+
+        Raises:
+            ToolError: The log cannot be written.
+        """
+        known = self.event.model_dump()
+        if facts.get("release", self.event.release) != self.event.release:
+            known |= {"digest": None, "signer": None}
+        audit.record(Event.model_validate({**known, "action": action, **facts}))
+
+
+@contextmanager
+def audited(
+    action: Action, device: str | Device, bundle: Path | None = None, *, only_failure: bool = False
+) -> Iterator[Operation]:
+    """Record what is done in the context: as done, or as failed with its error's first line.
+
+    Nothing is begun that could not be recorded. A process that is killed records nothing: the
+    device's own history has the switches that it made.
+
+    Args:
+        action: What is done.
+        device: The device, or only its name.
+        bundle: What it is about.
+        only_failure: What was done is recorded by :meth:`Operation.record` alone.
+
+    Raises:
+        ToolError: The log cannot be written.
+        BundleError: The bundle's manifest or its signature was altered; that is recorded too.
+    """
+    audit.require_writable()
+    name = device if isinstance(device, str) else device.name
+    pinned = None if isinstance(device, str) else getattr(device.entry, "host_key", None)
+    operation = Operation(Event(action=action, device=name, host_key=pinned))
+    try:
+        if bundle is not None:
+            operation.describe_bundle(bundle)
+        yield operation
+    except BaseException as error:
+        operation.record(action, result="failed", error=_first_line(error))
+        raise
+    if not only_failure:
+        operation.record(action)
+
+
+def _signer(bundle: Path) -> str | None:
+    """Return who signed a bundle and with which key; None if nobody did."""
+    try:
+        found = read_signature(bundle)
+    except ToolError as error:
+        return f"not checked: {error.problem}"
+    if found is None:
+        return None
+    return f"{found.signer} ({found.fingerprint})" if found.signer else found.fingerprint
+
+
+def _first_line(error: BaseException) -> str:
+    said = error.problem if isinstance(error, EdgepackError) else type(error).__name__
+    return said.partition("\n")[0]
+
+
+def push_bundle(
+    bundle: Path, device: Device, *, switch: bool = True, progress: Progress | None = None
+) -> PushedRelease:
+    """Connect to a device and push a bundle to it; see :func:`edgepack.devices.push`."""
+    with audited("push", device, bundle) as operation, connect(device) as transport:
+        operation.describe(host_key=transport.host_key)
+        pushed = devices.push(bundle, device, transport, switch=switch, progress=progress)
+    if switch:
+        operation.record("switch", switched_from=pushed.switched_from)
+    return pushed
+
+
+def provision(
+    device: Device,
+    *,
+    wheels: Sequence[Path] = (),
+    offline: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Provisioned:
+    """Make the Python environment of a device; see :func:`edgepack.devices.provision`."""
+    with audited("provision", device) as operation:
+        made = devices.provision(device, wheels=wheels, offline=offline, progress=progress)
+        operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
+    return made
+
+
+def trust(device: Device, fingerprint: str | None, confirm: Callable[[str], bool]) -> str:
+    """Make a device's host key known; see :func:`edgepack.devices.trust`."""
+    with audited("trust", device, only_failure=True) as operation:
+        return devices.trust(device, fingerprint, confirm, on_trusted=_recorder(operation))
+
+
+def add_ssh_device(  # noqa: PLR0913  (the command's options)
+    name: str,
+    address: str,
+    *,
+    confirm: Callable[[str], bool],
+    fingerprint: str | None = None,
+    target: str | None = None,
+    port: int | None = None,
+    key: str | None = None,
+    ssh_config: str | None = None,
+    inventory: Path | None = None,
+) -> AddedDevice:
+    """Add a device to the inventory; see :func:`edgepack.devices.add_ssh_device`."""
+    with audited("add", name) as operation:
+        added = devices.add_ssh_device(
+            name,
+            address,
+            confirm=confirm,
+            fingerprint=fingerprint,
+            target=target,
+            port=port,
+            key=key,
+            ssh_config=ssh_config,
+            inventory=inventory,
+            on_trusted=_recorder(operation),
+        )
+        serial = added.facts.serial or None
+        operation.describe(
+            host_key=added.host_key, serial=serial, detail=f"as {added.device.target}"
+        )
+    return added
+
+
+def _recorder(operation: Operation) -> Callable[[str, HostKey], None]:
+    """Return what records each host key as it comes to be trusted, whatever follows."""
+
+    def on_trusted(host: str, key: HostKey) -> None:
+        operation.record("trust", host_key=key.fingerprint, detail=f"the {key.kind} key of {host}")
+
+    return on_trusted

@@ -1,0 +1,129 @@
+"""``make chaos``: pushes that are disturbed, and whether a device ever has less than a release.
+
+::
+
+    python tests/chaos/run.py [--runs N] [--seed S] [--jobs J] [--only NUMBER]
+
+A real OpenSSH server on 127.0.0.1, a tiny bundle, and a link slow enough that a fault falls into
+any phase of a push. After every run ``current`` is the old or the new release, whole by its
+manifest's hashes; the next push succeeds; nothing is left running. Linux with OpenSSH's server; the
+runs with a small disk need root. A run that failed is done again with ``--seed`` and ``--only``.
+
+Exit codes: 0 all held, 1 something did not, 3 this machine cannot run it, 130 it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import queue
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from faults import KINDS, ON_SMALL_DISK, Bundles, Lab, Outcome, can_mount, one_run
+from openssh_server import find_sshd
+
+CANNOT_RUN_EXIT = 3
+STOPPED_EXIT = 130
+SHOWN_EVERY = 50
+
+
+def runnable() -> list[str]:
+    """Return the kinds of faults that can be made here."""
+    return [kind for kind in KINDS if kind not in ON_SMALL_DISK or can_mount()]
+
+
+def run_all(numbers: Sequence[int], seed: int, jobs: int, folder: Path) -> Iterator[Outcome]:
+    """Do runs, some at a time, and yield what each found as it ends."""
+    kinds = runnable()
+    bundles = Bundles.write(folder)
+    idle: queue.SimpleQueue[Lab] = queue.SimpleQueue()
+
+    def one(number: int) -> Outcome:
+        lab = idle.get()
+        try:
+            return one_run(lab, seed, number, kinds[number % len(kinds)])
+        finally:
+            idle.put(lab)
+
+    with ExitStack() as stack:
+        for job in range(jobs):
+            lab = Lab(folder / f"lab-{job}", bundles, f"{os.getpid()}-{job}")
+            idle.put(stack.enter_context(lab))
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        stack.callback(pool.shutdown, cancel_futures=True)
+        for future in as_completed([pool.submit(one, number) for number in numbers]):
+            yield future.result()
+
+
+def main() -> int:
+    arguments = _parse()
+    if find_sshd() is None or not Path("/proc/self/environ").exists():
+        print("chaos: cannot run here: it needs Linux and sshd (apt-get install openssh-server)")
+        return CANNOT_RUN_EXIT
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    numbers = range(arguments.runs) if arguments.only is None else [arguments.only]
+    missing = [kind for kind in KINDS if kind not in runnable()]
+    if missing:
+        print(f"chaos: without root there is no: {', '.join(missing)}")
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="edgepack-chaos-") as folder:
+            for outcome in run_all(numbers, arguments.seed, arguments.jobs, Path(folder)):
+                outcomes.append(outcome)
+                _tell(outcome, arguments.seed, len(outcomes), len(numbers))
+    except KeyboardInterrupt:
+        print(f"chaos: stopped after {len(outcomes)} runs")
+        return STOPPED_EXIT
+    _print_summary(outcomes, arguments.seed, time.monotonic() - began)
+    return 1 if any(outcome.problems for outcome in outcomes) else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Disturb pushes and look at what is left.")
+    parser.add_argument("--runs", type=int, default=1008, help="how many (default: 1008)")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is random (default: 1)")
+    parser.add_argument("--jobs", type=int, default=3, help="runs at a time (default: 3)")
+    parser.add_argument("--only", type=int, help="do this run alone")
+    return parser.parse_args()
+
+
+def _tell(outcome: Outcome, seed: int, done: int, total: int) -> None:
+    for problem in outcome.problems:
+        print(f"run {outcome.number} ({outcome.kind}), --seed {seed}: {problem}", flush=True)
+    if done % SHOWN_EVERY == 0:
+        print(f"{done} of {total} runs", file=sys.stderr, flush=True)
+
+
+def _print_summary(outcomes: Sequence[Outcome], seed: int, seconds: float) -> None:
+    print(f"{'fault':18} {'runs':>5} {'pushes that failed':>19} {'old':>5} {'new':>5} {'other':>6}")
+    for kind in KINDS:
+        found = [outcome for outcome in outcomes if outcome.kind == kind]
+        if found:
+            ended = collections.Counter(outcome.ended for outcome in found)
+            failed = sum(not push.ok for outcome in found for push in outcome.pushes)
+            print(
+                f"{kind:18} {len(found):5} {failed:19} {ended['old']:5} {ended['new']:5}"
+                f" {ended['other']:6}"
+            )
+    corrupted = sum(outcome.ended == "corrupted" for outcome in outcomes)
+    failed = sum(bool(outcome.problems) for outcome in outcomes)
+    print(
+        f"{len(outcomes)} fault runs with seed {seed} in {seconds:.0f} s:"
+        f" {corrupted} corrupted, {failed} with a problem"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

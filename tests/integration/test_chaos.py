@@ -1,0 +1,66 @@
+"""A few of the fault runs of ``make chaos``, always the same ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from edgepack.demo_server import LoopbackServer
+from edgepack.devices import connect, ssh
+from edgepack.errors import DeviceError
+from fault_proxy import Fault, FaultProxy
+from loopback import ssh_device
+from openssh_server import find_sshd
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "chaos"))
+
+from run import run_all, runnable
+
+RUNS_PER_KIND = 2
+
+
+@pytest.mark.skipif(
+    find_sshd() is None or not Path("/proc/self/environ").exists(),
+    reason="needs Linux and OpenSSH's server",
+)
+def test_push_when_something_breaks_leaves_a_whole_release_and_the_next_one_succeeds(
+    tmp_path: Path,
+) -> None:
+    numbers = range(RUNS_PER_KIND * len(runnable()))
+    outcomes = list(run_all(numbers, seed=5, jobs=4, folder=tmp_path))
+    assert sorted(outcome.number for outcome in outcomes) == list(numbers)
+    assert {outcome.kind for outcome in outcomes} == set(runnable())
+    assert not [outcome for outcome in outcomes if outcome.problems]
+    assert any(not push.ok for outcome in outcomes for push in outcome.pushes)
+
+
+def test_command_when_the_link_is_half_open_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "HANDSHAKE_S", 0.5)
+    with LoopbackServer(tmp_path / "server") as server:
+        with FaultProxy(server.port) as counting, connect(ssh_device(server, port=counting.port)):
+            opened = counting.forwarded["to-client"]
+        # One channel's confirmation comes through; the answer to its exec request does not.
+        fault = Fault("stall", "to-client", opened + 60)
+        with (
+            FaultProxy(server.port, fault=fault) as proxy,
+            connect(ssh_device(server, port=proxy.port)) as transport,
+            pytest.raises(DeviceError, match="lost"),
+        ):
+            transport.run(["true"], timeout_s=60)
+
+
+def test_connection_when_a_byte_of_it_is_corrupted_is_said_to_be_lost(tmp_path: Path) -> None:
+    """The first bytes that are encrypted: their tag is wrong, and paramiko lets that through."""
+    with LoopbackServer(tmp_path / "server") as server:
+        with FaultProxy(server.port) as counting, connect(ssh_device(server, port=counting.port)):
+            opened = counting.forwarded["to-client"]
+        fault = Fault("corrupt", "to-client", opened - 10)
+        with (
+            FaultProxy(server.port, fault=fault) as proxy,
+            pytest.raises(DeviceError, match="was lost"),
+            connect(ssh_device(server, port=proxy.port)),
+        ):
+            pass

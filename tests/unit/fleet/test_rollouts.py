@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+from edgepack.bundle import Bundle
+from edgepack.devices import Device, PushedRelease, load_devices
+from edgepack.errors import (
+    BundleError,
+    BusyError,
+    DeviceError,
+    EdgepackError,
+    UnreachableError,
+    UsageError,
+)
+from edgepack.fleet import (
+    News,
+    PushOptions,
+    Rollout,
+    RolloutStore,
+    Settings,
+    Settled,
+    Unwatched,
+    bundles_by_target,
+    push_to_one,
+    resume_rollout,
+    start_rollout,
+)
+from edgepack.progress import Progress, Silent
+from tiny_bundle import change_manifest, write_tiny_bundle
+
+OPTIONS = PushOptions(self_test=False, wait_s=3.0)
+QUICK = Settings(tries=2, backoff_s=0.001)
+
+
+class ScriptedPush:
+    """A push that does what a script says, and remembers what was pushed where."""
+
+    def __init__(self, **script: EdgepackError | Callable[[], None]) -> None:
+        self.script = script
+        self.pushed: list[tuple[str, Path]] = []
+
+    def __call__(
+        self, bundle: Path, device: Device, options: PushOptions, *, progress: Progress
+    ) -> PushedRelease:
+        del progress
+        self.options = options
+        answer = self.script.get(device.name)
+        if isinstance(answer, EdgepackError):
+            raise answer
+        if answer is not None:
+            answer()
+        self.pushed.append((device.name, bundle))
+        return PushedRelease(
+            device=device.name,
+            release="0" * 16,
+            path=PurePosixPath("/r"),
+            bytes_sent=7,
+            already_there=False,
+            switched_from=None,
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(name for name, _ in self.pushed)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RolloutStore:
+    return RolloutStore(tmp_path / "rollouts")
+
+
+@pytest.fixture
+def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "devices.yaml"
+    write_inventory(path, a="linux-x86-64", b="linux-x86-64", c="jetson")
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def write_inventory(path: Path, **targets: str) -> None:
+    lines = [f"  {n}: {{transport: local, target: {t}}}\n" for n, t in targets.items()]
+    path.write_text("schema_version: 1\ndevices:\n" + "".join(lines))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_tiny_bundle(tmp_path / "dist" / "tiny-1.0.0-linux-x86-64")
+
+
+def for_target(bundle: Path, folder: Path, **changes: str) -> Path:
+    write_tiny_bundle(folder)
+    change_manifest(folder, lambda manifest: manifest.update(changes))
+    return folder
+
+
+def begin(store: RolloutStore, bundle: Path, *names: str, settings: Settings = QUICK) -> Rollout:
+    bundles, devices = bundles_by_target([bundle]), load_devices()
+    chosen = [devices[name] for name in names]
+    return start_rollout(bundles, chosen, store, settings=settings, options=OPTIONS)
+
+
+def states(rollout: Rollout) -> dict[str, str]:
+    return {name: record.state for name, record in rollout.devices.items()}
+
+
+OFF = UnreachableError("refuses connections", hint="start it", where="a")
+FULL = DeviceError("there is no space left", hint="free some", where="a")
+
+
+def test_devices_when_they_have_different_targets_get_their_own_bundle(
+    store, inventory, bundle, tmp_path
+):
+    other = for_target(bundle, tmp_path / "dist" / "tiny-jetson", target="jetson")
+    begin(store, tmp_path / "dist", "a", "b", "c")
+    push = ScriptedPush()
+    rollout = resume_rollout(1, store, push)
+    assert sorted(push.pushed) == [("a", bundle), ("b", bundle), ("c", other)]
+    assert set(states(rollout).values()) == {"done"}
+    record = rollout.devices["a"]
+    assert (record.tries, record.bytes_sent, record.release) == (1, 7, "0" * 16)
+
+
+def test_device_when_no_bundle_is_for_its_target_is_failed_and_nothing_is_sent_to_it(
+    store, inventory, bundle
+):
+    begin(store, bundle, "a", "c")
+    push = ScriptedPush()
+    rollout = resume_rollout(1, store, push)
+    assert push.names == ["a"]
+    assert states(rollout) == {"a": "done", "c": "failed"}
+    assert "for linux-x86-64, the device c is a jetson" in rollout.devices["c"].problem
+
+
+def test_device_when_it_is_off_is_pending_until_a_resume_finds_it(store, inventory, bundle):
+    begin(store, bundle, "a", "b")
+    rollout = resume_rollout(1, store, ScriptedPush(a=OFF))
+    assert states(rollout) == {"a": "pending", "b": "done"}
+    assert rollout.devices["a"].problem == "refuses connections"
+    assert rollout.devices["a"].tries == QUICK.tries
+    push = ScriptedPush()
+    rollout = resume_rollout(1, store, push)
+    assert push.names == ["a"]
+    assert push.options == OPTIONS
+    assert states(rollout) == {"a": "done", "b": "done"}
+    assert rollout.devices["a"].tries == QUICK.tries + 1
+    assert rollout.devices["a"].problem == ""
+
+
+def test_resume_when_all_is_done_does_nothing(store, inventory, bundle):
+    begin(store, bundle, "a", "b")
+    first = resume_rollout(1, store, ScriptedPush())
+    push = ScriptedPush()
+    assert resume_rollout(1, store, push) == first
+    assert push.pushed == []
+
+
+def test_failed_device_when_resumed_is_left_alone(store, inventory, bundle):
+    begin(store, bundle, "a", "b")
+    resume_rollout(1, store, ScriptedPush(a=FULL))
+    push = ScriptedPush()
+    rollout = resume_rollout(1, store, push)
+    assert push.pushed == []
+    assert states(rollout) == {"a": "failed", "b": "done"}
+    assert rollout.devices["a"].hint == "free some"
+
+
+def test_newer_rollout_when_it_covers_a_pending_device_supersedes_it_there_alone(
+    store, inventory, bundle
+):
+    begin(store, bundle, "a", "b")
+    resume_rollout(1, store, ScriptedPush(a=OFF, b=OFF))
+    begin(store, bundle, "a")
+    assert states(store.load(1)) == {"a": "superseded", "b": "pending"}
+    push = ScriptedPush()
+    assert states(resume_rollout(1, store, push)) == {"a": "superseded", "b": "done"}
+    assert push.names == ["b"]
+    assert [states(rollout) for rollout in store.all().rollouts] == [
+        {"a": "superseded", "b": "done"},
+        {"a": "pending"},
+    ]
+
+
+def test_newer_rollout_when_it_is_of_another_project_or_target_supersedes_nothing(
+    store, inventory, bundle, tmp_path
+):
+    begin(store, bundle, "a")
+    begin(store, for_target(bundle, tmp_path / "other", name="other"), "a")
+    begin(store, for_target(bundle, tmp_path / "jetson", target="jetson"), "a")
+    assert states(store.load(1)) == {"a": "pending"}
+
+
+def test_newer_rollout_when_it_begins_meanwhile_keeps_the_older_from_pushing(
+    store, inventory, bundle
+):
+    one_at_a_time = QUICK.model_copy(update={"parallel": 1})
+    begin(store, bundle, "a", "b", settings=one_at_a_time)
+    push = ScriptedPush(a=lambda: begin(store, bundle, "b") and None)
+    rollout = resume_rollout(1, store, push)
+    assert push.names == ["a"]
+    assert states(rollout) == {"a": "done", "b": "superseded"}
+
+
+def test_bundle_when_it_changed_on_disk_is_refused_and_nothing_is_sent(store, inventory, bundle):
+    begin(store, bundle, "a")
+    change_manifest(bundle, lambda manifest: manifest.update(version="1.0.1"))
+    push = ScriptedPush()
+    with pytest.raises(BundleError, match="changed since rollout 1 began"):
+        resume_rollout(1, store, push)
+    assert push.pushed == []
+    assert states(store.load(1)) == {"a": "pending"}
+
+
+def test_bundle_when_it_changes_meanwhile_is_not_pushed_to_the_rest(store, inventory, bundle):
+    begin(store, bundle, "a", "b", settings=QUICK.model_copy(update={"parallel": 1}))
+
+    def change() -> None:
+        change_manifest(bundle, lambda manifest: manifest.update(version="1.0.1"))
+
+    rollout = resume_rollout(1, store, ScriptedPush(a=change))
+    assert states(rollout) == {"a": "done", "b": "failed"}
+
+
+def test_rollout_when_another_process_works_on_it_says_so(store, inventory, bundle):
+    begin(store, bundle, "a")
+    with store.lock(1), pytest.raises(BusyError, match=r"worked on by process \d+"):
+        resume_rollout(1, store, ScriptedPush())
+
+
+def test_rollout_when_stopped_while_it_runs_lets_that_end_and_starts_no_more(
+    store, inventory, bundle
+):
+    begin(store, bundle, "a", "b", settings=QUICK.model_copy(update={"parallel": 1}))
+    rollout = resume_rollout(1, store, ScriptedPush(a=lambda: store.stop(1, "by hand")))
+    assert states(rollout) == {"a": "done", "b": "pending"}
+    assert rollout.stopped == "by hand"
+    push = ScriptedPush()
+    assert resume_rollout(1, store, push) == rollout
+    assert push.pushed == []
+
+
+def test_rollout_when_too_many_failed_stays_stopped(store, inventory, bundle):
+    settings = Settings(canary=1, abort_at=0)
+    begin(store, bundle, "a", "b", settings=settings)
+    rollout = resume_rollout(1, store, ScriptedPush(a=FULL))
+    assert states(rollout) == {"a": "failed", "b": "pending"}
+    assert "1 of the 1 devices of wave 1 failed" in rollout.stopped
+    push = ScriptedPush()
+    resume_rollout(1, store, push)
+    assert push.pushed == []
+
+
+def test_canary_when_it_is_off_is_another_device_next_time(store, inventory, bundle):
+    begin(store, bundle, "a", "b", settings=QUICK.model_copy(update={"canary": 1}))
+    off = ScriptedPush(a=OFF)
+    assert states(resume_rollout(1, store, off)) == {"a": "pending", "b": "pending"}
+    assert states(resume_rollout(1, store, off)) == {"a": "pending", "b": "done"}
+
+
+def test_device_when_it_is_no_longer_listed_is_failed(store, inventory, bundle):
+    begin(store, bundle, "a", "b")
+    write_inventory(inventory, b="linux-x86-64")
+    rollout = resume_rollout(1, store, ScriptedPush())
+    assert states(rollout) == {"a": "failed", "b": "done"}
+    assert "not in devices.yaml any more" in rollout.devices["a"].problem
+
+
+def test_bug_when_one_push_has_it_is_raised_after_the_others_are_stored(store, inventory, bundle):
+    begin(store, bundle, "a", "b")
+
+    def bug() -> None:
+        raise KeyError("oops")
+
+    with pytest.raises(KeyError):
+        resume_rollout(1, store, ScriptedPush(a=bug))
+    rollout = store.load(1)
+    assert states(rollout) == {"a": "failed", "b": "done"}
+    assert "oops" in rollout.devices["a"].problem
+
+
+@pytest.mark.parametrize(("error", "state"), [(None, "done"), (OFF, "pending"), (FULL, "failed")])
+def test_push_to_one_device_is_kept_as_a_rollout(store, inventory, bundle, error, state):
+    push = ScriptedPush(a=error) if error else ScriptedPush()
+    bundles, device = bundles_by_target([bundle]), load_devices()["a"]
+    if error:
+        with pytest.raises(type(error), match=error.problem):
+            push_to_one(bundles, device, store, push, options=OPTIONS, progress=Silent())
+    else:
+        assert (
+            push_to_one(bundles, device, store, push, options=OPTIONS, progress=Silent()).bytes_sent
+            == 7
+        )
+    assert states(store.load(1)) == {"a": state}
+
+
+def test_push_to_one_device_when_interrupted_is_not_done_later(store, inventory, bundle):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        push_to_one(
+            bundles_by_target([bundle]),
+            load_devices()["a"],
+            store,
+            ScriptedPush(a=interrupt),
+            options=OPTIONS,
+            progress=Silent(),
+        )
+    assert states(store.load(1)) == {"a": "failed"}
+
+
+def test_rollouts_when_many_begin_at_once_have_different_numbers(store, inventory, bundle):
+    bundles, targets = bundles_by_target([bundle]), {"a": "linux-x86-64"}
+    numbers: list[int] = []
+    threads = [
+        threading.Thread(
+            target=lambda: numbers.append(store.create(bundles, targets, Settings(), OPTIONS).id)
+        )
+        for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(numbers) == list(range(1, 21))
+
+
+def test_listing_when_a_file_is_broken_still_has_the_others(store, inventory, bundle):
+    begin(store, bundle, "a")
+    begin(store, bundle, "b")
+    (store.folder / "1.json").write_text('{"schema_version": 1}')
+    listing = store.all()
+    assert [rollout.id for rollout in listing.rollouts] == [2]
+    assert "cannot be read" in str(listing.broken[0])
+    with pytest.raises(UsageError, match="there is no rollout 9"):
+        store.load(9)
+
+
+def bundles_of(*paths: Path) -> dict[str, Bundle]:
+    return bundles_by_target(paths)
+
+
+def test_bundles_when_they_cannot_be_told_apart_are_refused(bundle, tmp_path):
+    for_target(bundle, tmp_path / "dist" / "again", version="1.0.1")
+    with pytest.raises(UsageError, match="two bundles are for linux-x86-64"):
+        bundles_of(tmp_path / "dist")
+    for_target(bundle, tmp_path / "other", name="other", target="jetson")
+    with pytest.raises(UsageError, match="several projects: other, tiny"):
+        bundles_of(bundle, tmp_path / "other")
+    with pytest.raises(BundleError, match="is not a complete bundle"):
+        bundles_of(tmp_path / "none")
+    assert list(bundles_of(bundle, bundle)) == ["linux-x86-64"]
+
+
+def test_lock_when_its_holder_has_gone_is_free(store, inventory, bundle):
+    begin(store, bundle, "a")
+    with (store.folder / "1.lock").open("w") as left_behind:
+        fcntl.flock(left_behind, fcntl.LOCK_EX)
+    with store.lock(1):
+        pass
+
+
+def test_rollout_when_killed_after_too_many_failed_stays_stopped(store, inventory, bundle):
+    begin(store, bundle, "a", "b", settings=Settings(canary=1, abort_at=0))
+
+    class Killed(Unwatched):
+        def tell(self, news: News) -> None:
+            if isinstance(news, Settled) and news.device == "b":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resume_rollout(1, store, ScriptedPush(a=FULL), watcher=Killed())
+    push = ScriptedPush()
+    rollout = resume_rollout(1, store, push)
+    assert push.pushed == []
+    assert states(rollout) == {"a": "failed", "b": "pending"}
