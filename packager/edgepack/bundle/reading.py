@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -91,21 +92,25 @@ def verify(path: Path) -> Bundle:
         BundleError: A file is missing, altered, a link, of another mode, or not in the manifest.
     """
     bundle = load_bundle(path)
+    plain, links = _listed(path)
     for entry in bundle.manifest.files:
-        _check_file(path, entry)
+        if entry.path not in plain:
+            raise BundleError(
+                f"{entry.path!r} is missing from the bundle, or a link is in its place",
+                hint=_BUILD_AGAIN,
+            )
+        _check_file(path / entry.path, entry)
     for golden in bundle.manifest.goldens:
         for tensors in (golden.inputs, *golden.outputs.values()):
             for tensor in tensors:
                 _check_tensor(path, tensor)
     known = {entry.path for entry in bundle.manifest.files}.union(UNLISTED)
-    for found in sorted(path.rglob("*")):
-        name = found.relative_to(path).as_posix()
-        if found.is_symlink() or (not found.is_dir() and name not in known):
-            raise BundleError(
-                f"{name!r} is in the bundle and not in its manifest",
-                hint="remove it (Python writes __pycache__ when a bundle is imported from), or"
-                " build the bundle again",
-            )
+    for name in sorted((plain - known) | links):
+        raise BundleError(
+            f"{name!r} is in the bundle and not in its manifest",
+            hint="remove it (Python writes __pycache__ when a bundle is imported from), or"
+            " build the bundle again",
+        )
     return bundle
 
 
@@ -119,13 +124,21 @@ def _check_tensor(root: Path, tensor: GoldenTensor) -> None:
         )
 
 
-def _check_file(root: Path, entry: BundleFile) -> None:
+def _listed(root: Path) -> tuple[set[str], set[str]]:
+    """Return the plain files and the links below a folder; no link is followed."""
+    plain, links = set(), set()
+    for folder, folders, files in os.walk(root):
+        for entry in (Path(folder, name) for name in (*folders, *files)):
+            name = entry.relative_to(root).as_posix()
+            if entry.is_symlink():
+                links.add(name)
+            elif entry.is_file():
+                plain.add(name)
+    return plain, links
+
+
+def _check_file(path: Path, entry: BundleFile) -> None:
     name, mode = entry.path, entry.mode
-    path = root / name
-    if path.resolve() != root.resolve() / name or not path.is_file():
-        raise BundleError(
-            f"{name!r} is missing from the bundle, or a link is in its place", hint=_BUILD_AGAIN
-        )
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != entry.sha256 or path.stat().st_size != entry.size_bytes:

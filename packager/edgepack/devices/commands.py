@@ -92,9 +92,12 @@ class CommandTransport:
         return self._finish(pipes, argv, timeout_s=timeout_s, chunks=chunks)
 
     @contextlib.contextmanager
-    def stream(self, argv: Sequence[str], *, timeout_s: float) -> Iterator[CommandStream]:
+    def stream(
+        self, argv: Sequence[str], *, timeout_s: float, supervised: bool = True
+    ) -> Iterator[CommandStream]:
         """Start a program and hold its pipes; see :class:`~.transport.Transport`."""
-        pipes = self._start(self._supervised("--stream", argv), timeout_s=timeout_s)
+        started = self._supervised("--stream", argv) if supervised else argv
+        pipes = self._start(started, timeout_s=timeout_s)
         stream = CommandStream(pipes, argv, self._python, timeout_s=timeout_s, device=self.name)
         try:
             yield stream

@@ -9,12 +9,13 @@ import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, Field, RootModel
 
-from edgepack.bundle import MANIFEST, Bundle, verify
+from edgepack.bundle import MANIFEST, Bundle, load_bundle, verify
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
 from edgepack.devices.chunking import Chunk, cut_file
@@ -81,7 +82,7 @@ def push(
             connection broke, or the device's disk is full.
         RemoteCommandError: The device refused the bundle.
     """
-    verified = read_for(device, bundle)
+    verified = open_for(device, bundle)
     progress = progress or Silent()
     try:
         return _push_chunks(verified, device, transport, switch=switch, progress=progress)
@@ -112,8 +113,12 @@ def _push_chunks(
     options = [digest, digest_or_none, *how]
     bytes_sent = 0
     with _agent(transport, device, "push", verified.manifest.name, options) as stream:
+        # Meanwhile the agent looks at what is there; it changes nothing before it hears more.
+        verify(verified.path)
         answer = stream.read(len(b"have\n"))
         try:
+            if answer == b"have\n":
+                stream.write(b"0\n")
             if answer == b"send\n":
                 bytes_sent = _send(verified, stream, device.name, progress)
             if answer == b"sign\n" and signed is not None:
@@ -190,13 +195,24 @@ def read_for(device: Device, path: Path) -> Bundle:
         BundleError: It is no bundle's folder, or not whole.
         DeviceError: The bundle is for another target.
     """
+    open_for(device, path)
+    return verify(path)
+
+
+def open_for(device: Device, path: Path) -> Bundle:
+    """Return a bundle after checking its manifest, and that it is for the target of a device.
+
+    Raises:
+        BundleError: It is no bundle's folder, or its manifest is altered.
+        DeviceError: The bundle is for another target.
+    """
     if path.is_file():
         raise BundleError(
             f"{str(path)!r} is a file, not a bundle's folder",
             hint="name the bundle's folder, not its archive: 'edgepack build' writes both; tar -xf"
             " unpacks the archive",
         )
-    bundle = verify(path)
+    bundle = load_bundle(path)
     if bundle.manifest.target != device.target:
         raise DeviceError(
             f"the bundle is for {bundle.manifest.target}, the device {device.name} is a"
@@ -229,7 +245,7 @@ def _agent(
     source = (harness_dir() / "edgepack_agent.py").read_bytes()
     python = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
     argv = [*python, operation, device.entry.root, project, *options]
-    with transport.stream(argv, timeout_s=STALL_S) as stream:
+    with transport.stream(argv, timeout_s=STALL_S, supervised=False) as stream:
         # Where there is no such Python, or the login has printed something and left, its end tells.
         with suppress(RemoteCommandError):
             stream.write(source)
@@ -260,24 +276,38 @@ def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> in
 
 def _header(bundle: Bundle) -> tuple[bytes, list[Chunk]]:
     """Return the document that announces a bundle, and its chunks by number, each only once."""
-    numbers: dict[tuple[str, int], int] = {}
-    chunks: list[Chunk] = []
-    files: dict[str, list[int]] = {}
-    for entry in bundle.manifest.files:
-        files[entry.path] = []
-        for chunk in cut_file(bundle.path / entry.path):
-            number = numbers.setdefault((chunk.sha256, chunk.size), len(chunks))
-            if number == len(chunks):
-                chunks.append(chunk)
-            files[entry.path].append(number)
+    names = tuple(entry.path for entry in bundle.manifest.files)
+    files, chunks = _cut(bundle.path, bundle.digest, names)
     signature = bundle.path / MANIFEST_SIGNATURE
     document = {
         "manifest": (bundle.path / MANIFEST).read_text(encoding="utf-8"),
         "signature": signature.read_text(encoding="ascii") if signature.exists() else None,
-        "chunks": list(numbers),
+        "chunks": [(chunk.sha256, chunk.size) for chunk in chunks],
         "files": files,
     }
     return json.dumps(document).encode(), chunks
+
+
+@lru_cache(maxsize=4)
+def _cut(
+    folder: Path, digest: str, names: tuple[str, ...]
+) -> tuple[dict[str, list[int]], list[Chunk]]:
+    """Return the numbers of each file's chunks, and the chunks; a fleet's bundle is cut once.
+
+    The digest, which a push has just checked, stands for the content of the files.
+    """
+    del digest
+    numbers: dict[tuple[str, int], int] = {}
+    chunks: list[Chunk] = []
+    files: dict[str, list[int]] = {}
+    for name in names:
+        files[name] = []
+        for chunk in cut_file(folder / name):
+            number = numbers.setdefault((chunk.sha256, chunk.size), len(chunks))
+            if number == len(chunks):
+                chunks.append(chunk)
+            files[name].append(number)
+    return files, chunks
 
 
 class _Ranges(RootModel[list[tuple[int, int]]]):

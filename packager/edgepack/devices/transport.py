@@ -96,8 +96,14 @@ class Transport(Protocol):
             DeviceError: The connection broke.
         """
 
-    def stream(self, argv: Sequence[str], *, timeout_s: float) -> AbstractContextManager[Stream]:
-        """Start a program and hold both of its pipes; ``timeout_s`` bounds each read and write."""
+    def stream(
+        self, argv: Sequence[str], *, timeout_s: float, supervised: bool = True
+    ) -> AbstractContextManager[Stream]:
+        """Start a program and hold both of its pipes; ``timeout_s`` bounds each read and write.
+
+        One that ends by itself when its stdin ends, and loads no onnxruntime, needs no supervisor,
+        and starts sooner without.
+        """
 
     def put(self, local: Path, remote: PurePosixPath, *, timeout_s: float) -> None:
         """Copy one file to the device, replacing what is there atomically."""

@@ -5,8 +5,9 @@ Runs on the device with nothing but Python 3.8. The first bytes of stdin are thi
 
 ``push ROOT PROJECT DIGEST SIGNED SWITCH KEEP``: answers ``have`` if the release with that manifest
 digest is there with every byte, ``sign`` if only its signature is not the one with the SHA-256
-``SIGNED``, else ``send``. ``-`` stands for no signature, and takes none away. After ``sign`` it
-reads a line with a length, and so long a signature. After ``send`` it reads a header, a line with
+``SIGNED``, else ``send``. ``-`` stands for no signature, and takes none away. Nothing is changed
+before it has read on: after ``have`` a line with 0, after ``sign`` a line with a length, and so
+long a signature. After ``send`` it reads a header, a line with
 its length and a JSON document: the manifest's text, the signature's, and for each file the chunks
 it is made of. It answers with the missing chunks, 16 digits of length and JSON ranges, and reads
 these, one after the other. Chunks are taken from other releases and from what broken pushes have
@@ -37,7 +38,6 @@ import signal
 import stat
 import sys
 import time
-import uuid
 from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 BLOCK_BYTES = 1 << 20
@@ -239,7 +239,7 @@ class Project:
         with self.locked():
             before = self.current()
             if before != release:
-                link = os.path.join(self.base, ".current-" + uuid.uuid4().hex)
+                link = os.path.join(self.base, ".current-" + os.urandom(16).hex())
                 os.symlink(os.path.join("releases", release), link)
                 os.replace(link, os.path.join(self.base, "current"))
                 sync(self.base)
@@ -302,7 +302,7 @@ class Project:
 
     def remove(self, name: str) -> None:
         """Remove a release; what is left if this is cut off is a partial one."""
-        gone = os.path.join(self.releases, PARTIAL + "gone-" + uuid.uuid4().hex)
+        gone = os.path.join(self.releases, PARTIAL + "gone-" + os.urandom(16).hex())
         with contextlib.suppress(FileNotFoundError):
             os.rename(os.path.join(self.releases, name), gone)
         shutil.rmtree(gone, ignore_errors=True)
@@ -359,6 +359,8 @@ class Push:
         """Receive the release and give it its name."""
         document = read_exactly(self.stream, length_of(self.stream), "the header")
         header = Header(document, self.digest)
+        for folder in (self.project.releases, self.project.tables):
+            os.makedirs(folder, exist_ok=True)
         with self.adopted() as name:
             self.make(header, name)
 
@@ -390,7 +392,7 @@ class Push:
         """Lock the folder of a broken push of this release, or of a new one: others leave it."""
         prefix = PARTIAL + self.release + "-"
         there = [name for name in os.listdir(self.project.releases) if name.startswith(prefix)]
-        new = prefix + uuid.uuid4().hex
+        new = prefix + os.urandom(16).hex()
         for name in [*sorted(there), new]:
             if name == new:
                 os.mkdir(os.path.join(self.project.releases, name))
@@ -402,26 +404,27 @@ class Push:
 
     def keep_table(self, header: Header, name: str) -> None:
         """Write where the chunks of a folder lie."""
-        partial = self.project.table(name) + "." + uuid.uuid4().hex
+        partial = self.project.table(name) + "." + os.urandom(16).hex()
         with open(partial, "w", encoding="ascii") as file:
-            json.dump(header.table(), file)
+            file.write(json.dumps(header.table()))  # dump() is many times slower than dumps()
         os.replace(partial, self.project.table(name))
 
     def link(self, header: Header, folder: str) -> List[str]:
         """Link files that other releases have; return their paths."""
         linked = []
-        releases = [(at, table) for at, table in self.project.sources("") if at != folder]
+        # A partial folder's files change in place: they are never linked.
+        releases = [
+            {entry[0]: inside(at, name) for name, entry in table.items()}
+            for at, table in self.project.sources("")
+            if not os.path.basename(at).startswith(PARTIAL)
+        ]
         for one in header.files:
             path = inside(folder, one.path)
             if os.path.lexists(path) and not is_file(path):
                 raise Refused("%r is in the way" % path)
-            for at, table in releases:
-                same = [name for name, (sha256, _) in table.items() if sha256 == one.sha256]
-                other = next((inside(at, name) for name in same if is_file(inside(at, name))), None)
-                # A partial folder's files change in place: they are never linked.
-                if other is None or os.path.basename(at).startswith(PARTIAL):
-                    continue
-                if os.stat(other).st_mode & 0o777 == one.mode and sha256_of(other) == one.sha256:
+            for others in releases:
+                other = others.get(one.sha256, "")
+                if is_file(other) and self.is_same(other, one):
                     with contextlib.suppress(FileNotFoundError):
                         os.remove(path)
                     try:
@@ -431,6 +434,10 @@ class Push:
                     linked.append(one.path)
                     break
         return linked
+
+    def is_same(self, path: str, file: File) -> bool:
+        """Say whether a file is what the release wants, byte by byte."""
+        return os.stat(path).st_mode & 0o777 == file.mode and sha256_of(path) == file.sha256
 
     def require_space(self, files: List[File], folder: str) -> None:
         """Raise unless there is room for the files, before a byte of them comes."""
@@ -564,8 +571,6 @@ def ranges(numbers: List[int]) -> List[Tuple[int, int]]:
 def push(root: str, name: str, digest: str, signed: str, switch: str, keep: str) -> None:
     """Do the whole push."""
     project = Project(root, name)
-    for folder in (project.releases, project.tables):
-        os.makedirs(folder, exist_ok=True)
     release = os.path.join(project.releases, digest[:16])
     signature = os.path.join(release, SIGNATURE)
     if not is_whole(release, digest):
@@ -573,6 +578,7 @@ def push(root: str, name: str, digest: str, signed: str, switch: str, keep: str)
         Push(project, digest, sys.stdin.buffer).run()
     elif signed == "-" or (is_file(signature) and sha256_of(signature) == signed):
         say("have\n")
+        read_exactly(sys.stdin.buffer, len("0\n"), "what to do")
     else:
         say("sign\n")
         sign(signature, signed, sys.stdin.buffer)
@@ -588,7 +594,7 @@ def sign(path: str, signed: str, stream: BinaryIO) -> None:
     text = read_exactly(stream, length_of(stream), "the signature")
     if hashlib.sha256(text).hexdigest() != signed:
         raise Refused("the signature is not the one that was announced")
-    partial = os.path.join(os.path.dirname(os.path.dirname(path)), PARTIAL + uuid.uuid4().hex)
+    partial = os.path.join(os.path.dirname(os.path.dirname(path)), PARTIAL + os.urandom(16).hex())
     with open(partial, "wb") as file:
         file.write(text)
         file.flush()
