@@ -236,8 +236,9 @@ class _Session:
     def pump(self) -> None:
         """Run until both outputs have ended or the channel is closed."""
         # The client's answer comes after it was told that the command was accepted: a command
-        # that ends at once must not close the channel before that.
-        self._channel.get_transport().global_request("ping@edgepack", wait=True)
+        # that ends at once must not close the channel before that. A lost link is seen below.
+        with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+            self._channel.get_transport().global_request("ping@edgepack", wait=True)
         with selectors.DefaultSelector() as selector, contextlib.suppress(OSError, EOFError):
             selector.register(self._channel, selectors.EVENT_READ)
             for pipe in self._outputs:

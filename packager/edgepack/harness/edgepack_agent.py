@@ -38,10 +38,12 @@ import signal
 import stat
 import sys
 import time
+from itertools import chain
 from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 BLOCK_BYTES = 1 << 20
 HEADER_BYTES = 64 << 20
+FOLDERS = 100
 SPARE_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"
@@ -392,15 +394,15 @@ class Push:
         """Lock the folder of a broken push of this release, or of a new one: others leave it."""
         prefix = PARTIAL + self.release + "-"
         there = [name for name in os.listdir(self.project.releases) if name.startswith(prefix)]
-        new = prefix + os.urandom(16).hex()
-        for name in [*sorted(there), new]:
-            if name == new:
+        for name in chain(sorted(there), (prefix + os.urandom(16).hex() for _ in range(FOLDERS))):
+            if name not in there:
                 os.mkdir(os.path.join(self.project.releases, name))
             with self.project.claimed(name) as mine:
+                # A push that ends takes away what nobody holds: a new folder may be gone by now.
                 if mine:
                     yield name
                     return
-        raise OSError(errno.EBUSY, "another push took the folder of this one")
+        raise OSError(errno.EBUSY, "other pushes take every folder of this one")
 
     def keep_table(self, header: Header, name: str) -> None:
         """Write where the chunks of a folder lie."""
