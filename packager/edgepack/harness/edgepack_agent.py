@@ -324,9 +324,11 @@ class Project:
             releases = [n for n in order if n in there and not n.startswith(PARTIAL)]
             for name in releases[max(keep, 2 if now not in (None, newest) else 1) :]:
                 self.remove(name)
+            # The tables first: a push makes its folder before its table.
+            tables = os.listdir(self.tables)
             left = os.listdir(self.releases)
-            for table in os.listdir(self.tables):
-                if table[: -len(".json")] not in left:
+            for table in tables:
+                if table.partition(".json")[0] not in left:
                     os.remove(os.path.join(self.tables, table))
 
     @contextlib.contextmanager
