@@ -116,12 +116,13 @@ def main() -> None:
 
 
 def _push(bundle: Path, device: Device) -> Pushed:
-    from edgepack.devices import push_bundle
+    from edgepack.devices import connect, push
     from edgepack.errors import EdgepackError
 
     began = time.perf_counter()
     try:
-        pushed = push_bundle(bundle, device)
+        with connect(device) as transport:
+            pushed = push(bundle, device, transport)
     except EdgepackError as error:
         return Pushed(time.perf_counter() - began, error=f"{type(error).__name__}: {error.problem}")
     except Exception:  # noqa: BLE001  (the one who asked judges it)

@@ -13,10 +13,11 @@ from edgepack.build import build, dry_run
 from edgepack.bundle import load_bundle
 from edgepack.bundle.signing import require_signature, sign
 from edgepack.demo import demo
+from edgepack.deploying import deploy as push
+from edgepack.deploying import roll_back as rollback
 from edgepack.devices import load_device
 from edgepack.errors import EdgepackError
 from edgepack.inspection import inspect
-from edgepack.operations import push_bundle
 from edgepack.results import list_reports, load_report, save_report, write_html
 from edgepack.scaffold import init
 from edgepack.verification import verify_here as verify
@@ -34,8 +35,9 @@ __all__ = [
     "load_bundle",
     "load_device",
     "load_report",
-    "push_bundle",
+    "push",
     "require_signature",
+    "rollback",
     "save_report",
     "sign",
     "verify",

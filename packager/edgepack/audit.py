@@ -30,6 +30,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from edgepack.clock import utc_now
 from edgepack.errors import BundleError, ToolError
+from edgepack.stored import writing
 
 AUDIT_FILE = "audit.jsonl"
 MAX_TEXT = 1000
@@ -129,7 +130,7 @@ def require_writable(path: Path | None = None) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     """Hold the log open, alone."""
-    try:
+    with writing("the audit log", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -137,12 +138,6 @@ def _opened(path: Path) -> Iterator[int]:
             yield log
         finally:
             os.close(log)
-    except OSError as error:
-        raise ToolError(
-            f"cannot write the audit log: {error.strerror}",
-            hint="free some space, or set XDG_DATA_HOME to a folder that can be written to",
-            where=str(path),
-        ) from error
 
 
 def _last_line(log: int) -> bytes:

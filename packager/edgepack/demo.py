@@ -10,8 +10,8 @@ from edgepack.bench import bench
 from edgepack.bench.report import RunReport
 from edgepack.build import BuildResult, build
 from edgepack.demo_server import LoopbackServer
+from edgepack.deploying import deploy
 from edgepack.devices import Device, SshEntry
-from edgepack.operations import push_bundle
 from edgepack.profile import host_target
 from edgepack.progress import Progress, Silent
 from edgepack.resources import example_dir
@@ -53,7 +53,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
     ):
         progress.note(f"SSH server on {server.host}:{server.port}")
         device = demo_device(server)
-        pushed = push_bundle(bundle.path, device, progress=progress)
+        pushed = deploy(bundle.path, device, progress=progress).pushed
         progress.note(f"pushed to {pushed.path}, {pushed.bytes_sent} bytes")
         report = bench(bundle.path, device, preset=preset, progress=progress)
     save_report(report)

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 import paramiko
 from cryptography.hazmat.primitives import serialization
@@ -220,7 +220,11 @@ class _Client(paramiko.ServerInterface):
 
 
 class _Session:
-    """One command: bytes go between its pipes and a channel until it ends or the channel does."""
+    """One command: bytes go between its pipes and a channel until it ends or the channel does.
+
+    Nothing here selects on the channel: paramiko's pipe for that may be closed while the
+    connection's thread writes to it, which ends the connection.
+    """
 
     def __init__(self, channel: paramiko.Channel, child: subprocess.Popen[bytes]) -> None:
         if child.stdin is None or child.stdout is None or child.stderr is None:
@@ -229,8 +233,8 @@ class _Session:
         self._child = child
         self._stdin = child.stdin
         self._outputs = {child.stdout: channel.sendall, child.stderr: channel.sendall_stderr}
-        self._open_outputs = len(self._outputs)
-        self._waiting = b""
+        self._feeder = threading.Thread(target=self._feed, daemon=True)
+        self._ended = threading.Event()
         os.set_blocking(child.stdin.fileno(), False)
 
     def pump(self) -> None:
@@ -239,77 +243,62 @@ class _Session:
         # that ends at once must not close the channel before that. A lost link is seen below.
         with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
             self._channel.get_transport().global_request("ping@edgepack", wait=True)
+        self._feeder.start()
         with selectors.DefaultSelector() as selector, contextlib.suppress(OSError, EOFError):
-            selector.register(self._channel, selectors.EVENT_READ)
-            for pipe in self._outputs:
-                selector.register(pipe, selectors.EVENT_READ)
-            while self._open_outputs and not self._channel.closed:
+            for pipe, send in self._outputs.items():
+                selector.register(pipe, selectors.EVENT_READ, send)
+            while selector.get_map() and not self._channel.closed:
                 for key, _ in selector.select(_TICK_S):
-                    if key.fileobj is self._channel:
-                        self._receive(selector)
-                    elif key.fileobj is self._stdin:
-                        self._feed(selector)
+                    if data := os.read(key.fd, _CHUNK_BYTES):
+                        key.data(data)
                     else:
-                        self._forward(selector, key.fileobj)  # type: ignore[arg-type]
+                        selector.unregister(key.fileobj)
         self._finish()
 
-    def _receive(self, selector: selectors.BaseSelector) -> None:
-        self._waiting = self._channel.recv(_CHUNK_BYTES)
-        selector.unregister(self._channel)
-        if not self._waiting:
-            self._stdin.close()
-        elif self._stdin.closed:
-            selector.register(self._channel, selectors.EVENT_READ)
-        else:
-            selector.register(self._stdin, selectors.EVENT_WRITE)
+    def _feed(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            with self._stdin, contextlib.suppress(BrokenPipeError):
+                while data := self._channel.recv(_CHUNK_BYTES):
+                    self._write(data)
+            while self._channel.recv(_CHUNK_BYTES):
+                pass  # the command reads no more
 
-    def _feed(self, selector: selectors.BaseSelector) -> None:
-        """Give the command what has come, as far as it takes it; only then receive more."""
-        try:
-            self._waiting = self._waiting[os.write(self._stdin.fileno(), self._waiting) :]
-            ended = False
-        except BrokenPipeError:
-            self._waiting = b""
-            ended = True
-        if not self._waiting:
-            selector.unregister(self._stdin)
-            selector.register(self._channel, selectors.EVENT_READ)
-        if ended:
-            self._stdin.close()
-
-    def _forward(self, selector: selectors.BaseSelector, pipe: IO[bytes]) -> None:
-        data = os.read(pipe.fileno(), _CHUNK_BYTES)
-        if data:
-            self._outputs[pipe](data)
-        else:
-            selector.unregister(pipe)
-            self._open_outputs -= 1
+    def _write(self, data: bytes) -> None:
+        """Give the command what has come, as fast as it takes it."""
+        stdin = self._stdin.fileno()
+        while data and not (self._ended.is_set() or self._channel.closed):
+            _, ready, _ = select.select([], [stdin], [], _TICK_S)
+            if ready:
+                data = data[os.write(stdin, data) :]
 
     def _finish(self) -> None:
-        for pipe in (self._stdin, *self._outputs):
+        self._ended.set()
+        for pipe in self._outputs:
             pipe.close()
         code = self._child.wait()
         with contextlib.suppress(OSError, EOFError):
             if code >= 0:  # sshd sends no exit status either for a command that a signal ended
                 self._channel.send_exit_status(code)
             self._channel.close()
+        self._feeder.join()
 
 
 def _forward(channel: paramiko.Channel, connected: socket.socket) -> None:
     """Pass bytes between a channel and a socket until one of them ends."""
-    with contextlib.suppress(OSError, EOFError), connected, contextlib.closing(channel):
-        while not channel.closed:
-            ready, _, _ = select.select([channel.fileno(), connected.fileno()], [], [], _TICK_S)
-            if channel.fileno() in ready:
-                data = channel.recv(_CHUNK_BYTES)
-                if not data:
-                    return
-                connected.sendall(data)
-            if connected.fileno() in ready:
-                data = connected.recv(_CHUNK_BYTES)
-                if not data:
-                    return
+
+    def copy_back() -> None:
+        with contextlib.closing(channel), contextlib.suppress(OSError, EOFError):
+            while data := connected.recv(_CHUNK_BYTES):
                 channel.sendall(data)
+
+    back = threading.Thread(target=copy_back, daemon=True)
+    back.start()
+    with contextlib.suppress(OSError, EOFError):
+        while data := channel.recv(_CHUNK_BYTES):
+            connected.sendall(data)
+    with connected, contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)  # wakes the other direction
+    back.join()
 
 
 def make_key(path: Path) -> paramiko.PKey:

@@ -23,7 +23,7 @@ from edgepack.bench.harness import Harness
 from edgepack.devices import (
     Device,
     PushedRelease,
-    RolledBack,
+    Switched,
     Transport,
     connect,
     probe,
@@ -90,7 +90,7 @@ def deploy(
         if self_test:
             progress.note(f"{device.name}: trying the release")
             variant = _tried(staged, device, transport, operation, warm_up_s)
-        devices.push(bundle, device, transport, progress=progress)
+        devices.switch(staged, _project(staged), device, transport)
         operation.record("switch", switched_from=staged.switched_from)
         _finish_or_take_back(staged, device, transport, operation)
     return Deployed(staged, variant)
@@ -98,7 +98,7 @@ def deploy(
 
 def roll_back(
     project: str, device: Device, *, release: str | None = None, wait_s: float = 0.0
-) -> RolledBack:
+) -> Switched:
     """Make an earlier release current on a device, and run what follows a switch.
 
     Args:
@@ -203,17 +203,21 @@ def _taken_back(
 ) -> RemoteCommandError:
     """Make the release before current again, and return the error that says how that went."""
     before = pushed.switched_from
-    project = pushed.path.parent.parent.name
     if before is None:
         end = f"{pushed.release} stays current, for there was none before it"
     else:
         end = f"{before} is current again"
         try:
             with connection as transport:
-                devices.rollback(project, device, transport, release=before)
+                devices.rollback(_project(pushed), device, transport, release=before)
                 operation.record("rollback", release=before, switched_from=pushed.release)
                 with suppress(RemoteCommandError):  # whatever it says, there is nothing else to do
                     _run_hooks(device, transport)
         except EdgepackError as second:
             end = f"going back to {before} failed too: {second.problem}"
     return RemoteCommandError(f"{error.problem}; {end}", hint=error.hint, where=device.name)
+
+
+def _project(pushed: PushedRelease) -> str:
+    """Return the project of a release: ``<root>/<project>/releases/<release>``."""
+    return pushed.path.parent.parent.name

@@ -14,10 +14,9 @@ from edgepack import audit, devices
 from edgepack.audit import Action, Event
 from edgepack.bundle import load_bundle
 from edgepack.bundle.signing import read_signature
-from edgepack.devices import AddedDevice, Device, Provisioned, PushedRelease, connect
+from edgepack.devices import AddedDevice, Device, Provisioned
 from edgepack.devices.host_keys import HostKey
 from edgepack.errors import EdgepackError, ToolError
-from edgepack.progress import Progress
 
 
 class Operation:
@@ -107,18 +106,6 @@ def _signer(bundle: Path) -> str | None:
 def _first_line(error: BaseException) -> str:
     said = error.problem if isinstance(error, EdgepackError) else type(error).__name__
     return said.partition("\n")[0]
-
-
-def push_bundle(
-    bundle: Path, device: Device, *, switch: bool = True, progress: Progress | None = None
-) -> PushedRelease:
-    """Connect to a device and push a bundle to it; see :func:`edgepack.devices.push`."""
-    with audited("push", device, bundle) as operation, connect(device) as transport:
-        operation.describe(host_key=transport.host_key)
-        pushed = devices.push(bundle, device, transport, switch=switch, progress=progress)
-    if switch:
-        operation.record("switch", switched_from=pushed.switched_from)
-    return pushed
 
 
 def provision(

@@ -18,7 +18,7 @@ from edgepack import operations
 from edgepack.audit import Record, audit_log, intervals, moment, read
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer
-from edgepack.deploying import roll_back
+from edgepack.deploying import deploy, roll_back
 from edgepack.devices import Device, LocalEntry, add_device, probing
 from edgepack.errors import BundleError, DeviceError, EdgepackError, ToolError
 from edgepack.profile import host_target
@@ -48,6 +48,10 @@ def records() -> list[Record]:
     return list(log.records)
 
 
+def push(bundle: Path, device: Device) -> None:
+    deploy(bundle, device, self_test=False)
+
+
 def what(found: list[Record]) -> list[tuple[str, str]]:
     return [(one.action, one.result) for one in found]
 
@@ -59,11 +63,11 @@ def digest_of(bundle: Path) -> str:
 def test_push_when_done_is_recorded_with_board_and_digest(
     device: Device, bundle: Path, server: LoopbackServer
 ) -> None:
-    operations.push_bundle(bundle, device)
-    pushed, switched = records()
-    assert what([pushed, switched]) == [("push", "done"), ("switch", "done")]
+    push(bundle, device)
+    switched, pushed = records()
+    assert what([switched, pushed]) == [("switch", "done"), ("push", "done")]
     digest = digest_of(bundle)
-    for one in (pushed, switched):
+    for one in (switched, pushed):
         assert (one.device, one.host_key) == ("board", server.host_key_fingerprint)
         assert (one.project, one.release, one.digest) == ("tiny", digest[:16], digest)
         assert (one.signer, one.error) == (None, None)
@@ -74,7 +78,7 @@ def test_host_key_when_it_is_not_pinned_is_the_one_that_was_proven(
 ) -> None:
     device = ssh_device(server, host_key=None, root=str(tmp_path / "root"))
     operations.trust(device, server.host_key_fingerprint, lambda _: False)
-    operations.push_bundle(bundle, device)
+    push(bundle, device)
     assert {one.host_key for one in records()} == {server.host_key_fingerprint}
 
 
@@ -83,14 +87,14 @@ def test_push_when_it_fails_is_recorded_with_the_errors_first_line(
 ) -> None:
     (tmp_path / "root").write_text("in the way")
     with pytest.raises(EdgepackError) as caught:
-        operations.push_bundle(bundle, device)
+        push(bundle, device)
     (found,) = records()
     assert what([found]) == [("push", "failed")]
     assert found.error == caught.value.problem.splitlines()[0]
     assert found.digest == digest_of(bundle)
     (bundle / "manifest.json").write_text("altered")
     with pytest.raises(BundleError):
-        operations.push_bundle(bundle, device)
+        push(bundle, device)
     assert what(records())[1:] == [("push", "failed")]
 
 
@@ -99,7 +103,7 @@ def test_digests_when_releases_are_switched_and_rolled_back_have_their_intervals
 ) -> None:
     other = write_tiny_bundle(tmp_path / "other", size=10)
     for one in (bundle, bundle, other):
-        operations.push_bundle(one, device)
+        push(one, device)
     roll_back("tiny", device)
     found = intervals(records())
     assert [(one.digest, one.ended_by) for one in found] == [
@@ -111,7 +115,7 @@ def test_digests_when_releases_are_switched_and_rolled_back_have_their_intervals
 def test_rollback_when_there_is_nothing_before_is_recorded_as_failed(
     device: Device, bundle: Path
 ) -> None:
-    operations.push_bundle(bundle, device)
+    push(bundle, device)
     with pytest.raises(EdgepackError):
         roll_back("tiny", device)
     last = records()[-1]
@@ -123,7 +127,7 @@ def test_rollback_when_what_follows_it_fails_is_recorded_as_done_and_its_failure
 ) -> None:
     other = write_tiny_bundle(tmp_path / "other", size=10)
     for one in (bundle, other):
-        operations.push_bundle(one, device)
+        push(one, device)
     entry = device.entry.model_copy(update={"health": ["false"]})
     with pytest.raises(EdgepackError):
         roll_back("tiny", Device("board", entry))
@@ -153,7 +157,7 @@ def test_log_when_it_cannot_be_written_keeps_anything_from_being_done(
 ) -> None:
     audit_log().mkdir(parents=True)
     with pytest.raises(ToolError, match="cannot write the audit log") as caught:
-        operations.push_bundle(bundle, device)
+        push(bundle, device)
     assert "XDG_DATA_HOME" in caught.value.hint
     assert not (tmp_path / "root").exists()
 
@@ -193,7 +197,7 @@ def test_board_when_it_has_a_serial_number_is_told_by_it(
     monkeypatch.setattr(probing, "_SCRIPT", script)
     add(server, tmp_path)
     assert records()[-1].serial == "100000008a3c"
-    operations.push_bundle(bundle, ssh_device(server, root=str(tmp_path / "root")))
+    push(bundle, ssh_device(server, root=str(tmp_path / "root")))
     assert [one.serial for one in intervals(records())] == ["100000008a3c"]
 
 
@@ -253,7 +257,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     add_device(tmp_path / "devices.yaml", "board", entry)
     bundle = write_tiny_bundle(tmp_path / "bundle")
     change_manifest(bundle, lambda manifest: manifest.update(target=host_target()))
-    operations.push_bundle(bundle, Device("board", entry))
+    push(bundle, Device("board", entry))
     return bundle
 
 
@@ -264,7 +268,7 @@ def test_export_when_asked_lists_intervals_and_records(
     document = json.loads(capsys.readouterr().out)
     (span,) = document["intervals"]
     assert (span["device"], span["digest"], span["end"]) == ("board", digest_of(local), None)
-    assert [one["action"] for one in document["records"]] == ["push", "switch"]
+    assert [one["action"] for one in document["records"]] == ["switch", "push"]
     assert (document["torn_lines"], document["problem"]) == ([], None)
     assert run(["audit", "export"]) == 0
     said = capsys.readouterr().out
@@ -292,7 +296,7 @@ def test_log_when_it_was_altered_is_refused_with_the_line_and_exits_with_7(
     audit_log().write_bytes(lines[0])
     assert run(["audit", "verify"]) == 0
     assert run(["audit", "verify", "--head", head]) == 7
-    audit_log().write_bytes(lines[0].replace(b'"push"', b'"add"') + lines[1])
+    audit_log().write_bytes(lines[0].replace(b'"switch"', b'"add"') + lines[1])
     capsys.readouterr()
     for command in (["verify"], ["export", "--json"]):
         assert run(["audit", *command]) == 7

@@ -19,7 +19,7 @@ import yaml
 from edgepack import operations
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer, make_key
-from edgepack.deploying import roll_back
+from edgepack.deploying import deploy, roll_back
 from edgepack.devices import connect, load_device, probe
 from edgepack.errors import EdgepackError
 from edgepack.profile import host_target
@@ -201,13 +201,13 @@ def test_secrets_when_everything_fails_show_nowhere(
     board.fail(lambda: roll_back("tiny", device))
     shutil.rmtree(board.root, ignore_errors=True)
     board.root.write_text("in the way")
-    board.fail(lambda: operations.push_bundle(bundle, device))
+    board.fail(lambda: deploy(bundle, device, self_test=False))
     board.root.unlink()
     (bundle / "models" / "cpu-fp32.onnx").write_bytes(b"altered")
-    board.fail(lambda: operations.push_bundle(bundle, device))
+    board.fail(lambda: deploy(bundle, device, self_test=False))
     assert PASSWORD in board.used_passwords
     monkeypatch.setenv(VARIABLE, OTHER_PASSWORD)
-    board.fail(lambda: operations.push_bundle(write_bundle(tmp_path / "second"), device))
+    board.fail(lambda: deploy(write_bundle(tmp_path / "second"), device, self_test=False))
     assert board.run("device", "check", "board") == 8
     assert f"the password in {VARIABLE}" in board.said[-1]
     assert OTHER_PASSWORD in board.used_passwords

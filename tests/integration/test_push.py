@@ -17,7 +17,7 @@ import pytest
 from edgepack.bundle import MANIFEST
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry, PushedRelease, connect, push, rollback
+from edgepack.devices import Device, LocalEntry, PushedRelease, connect, push, rollback, switch
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
 from edgepack.resources import harness_dir
 from loopback import CuttingProxy, ssh_device, wait_until
@@ -309,6 +309,32 @@ def test_rollback_to_a_damaged_release_is_refused(device: Device, bundle: Path) 
     assert current_of(device) == f"releases/{second.release}"
 
 
+def test_rollback_to_a_release_whose_manifest_was_altered_is_refused(
+    device: Device, bundle: Path
+) -> None:
+    first = push_to(device, with_file(bundle, b"1"))
+    push_to(device, with_file(bundle, b"2"))
+    manifest = Path(first.path) / MANIFEST
+    manifest.write_bytes(manifest.read_bytes() + b" ")
+    with connect(device) as transport, pytest.raises(RemoteCommandError, match="not whole"):
+        rollback("tiny", device, transport)
+
+
+def test_switch_makes_a_staged_release_current_and_keeps_what_is_to_be_kept(
+    device: Device, bundle: Path
+) -> None:
+    first = push_to(device, with_file(bundle, b"1"))
+    entry = device.entry.model_copy(update={"keep_releases": 1})
+    single = Device(device.name, entry)
+    staged = push_to(single, with_file(bundle, b"2"), switch=False)
+    assert visible(device) == sorted([first.release, staged.release])
+    with connect(single) as transport:
+        done = switch(staged, "tiny", single, transport)
+    assert (done.release, done.switched_from) == (staged.release, first.release)
+    assert current_of(device) == f"releases/{staged.release}"
+    assert visible(device) == [staged.release]
+
+
 def test_history_is_a_chain(device: Device, bundle: Path) -> None:
     first, second = (push_to(device, with_file(bundle, bytes([n]))).release for n in range(2))
     with connect(device) as transport:
@@ -444,6 +470,7 @@ def announced(path: str = "a", **changes: object) -> tuple[str, bytes]:
         (announced(files={"a": [1]}), b"xy", "the header cannot be read"),
         (announced(files={"a": [0, 0]}), b"xy", "not as long as the file"),
         (announced(chunks=[["00", 2]]), b"xy", "hash of a chunk is wrong"),
+        (announced(chunks=[["00", 3], ["01", -1]], files={"a": [0, 1]}), b"", "has no bytes"),
         (
             announced(chunks=[[hashlib.sha256(b"xz").hexdigest(), 2]]),
             b"xz",

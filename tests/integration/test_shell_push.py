@@ -101,11 +101,15 @@ def test_bundle_without_python_is_pushed_linked_and_kept(
     assert (root / "tiny" / "current").readlink() == Path("releases") / first.release
     again = push_to(device, bundle)
     assert (again.already_there, again.bytes_sent, again.switched_from) == (True, 0, first.release)
+    before = tree(Path(first.path))
+    other_mode = push_to(device, with_file(bundle, b"1", "644"))
+    assert tree(Path(other_mode.path)) == tree(bundle)
+    assert tree(Path(first.path)) == before
     second = push_to(device, with_file(bundle, b"2"))
     assert tree(Path(second.path)) == tree(bundle)
     assert second.bytes_sent < first.bytes_sent // 2
     name = "models/cpu-fp32.onnx"
-    assert (Path(first.path) / name).samefile(Path(second.path) / name)
+    assert (Path(other_mode.path) / name).samefile(Path(second.path) / name)
     staged = push_to(device, with_file(bundle, b"3"), switch=False)
     assert (root / "tiny" / "current").readlink().name == second.release
     assert releases(root) == sorted([second.release, staged.release])

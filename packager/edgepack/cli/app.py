@@ -12,9 +12,9 @@ from edgepack import __version__
 from edgepack.cli.auditing import audit_app
 from edgepack.cli.devices import device_app
 from edgepack.cli.leasing import lease, release, who
-from edgepack.cli.measuring import bench, demo, evaluate, push, report, runs_app
+from edgepack.cli.measuring import bench, demo, evaluate, report, runs_app
 from edgepack.cli.options import JsonOption, ModelArgument, ProjectOption, TargetOption
-from edgepack.cli.rolling_back import rollback
+from edgepack.cli.pushing import push, rollback
 from edgepack.cli.rollouts import rollout_app
 from edgepack.cli.signing import AllowedSignersOption, sign
 from edgepack.cli.targets import targets_app

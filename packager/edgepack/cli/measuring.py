@@ -1,4 +1,4 @@
-"""``push``, ``bench``, ``evaluate``, ``runs``, ``report`` and ``demo``."""
+"""``bench``, ``evaluate``, ``runs``, ``report`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -15,103 +15,13 @@ from edgepack.cli.options import (
     VariantOption,
     WaitOption,
 )
-from edgepack.cli.rollouts import (
-    AbortAtOption,
-    BundlesArgument,
-    CanaryOption,
-    DeadlineOption,
-    DevicesOption,
-    NoSelfTestOption,
-    ParallelOption,
-    TriesOption,
-    WavesOption,
-)
-from edgepack.cli.signing import AllowedSignersOption, RequireSignatureOption
 
 if TYPE_CHECKING:
     from edgepack.bench.report import RunReport
-    from edgepack.bundle import Bundle
-    from edgepack.devices import Device
-    from edgepack.fleet import PushOptions
 
 runs_app = typer.Typer(
     help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
 )
-
-
-def push(
-    bundle: BundlesArgument,
-    device: DevicesOption,
-    canary: CanaryOption = 0,
-    waves: WavesOption = 1,
-    abort_at: AbortAtOption = None,
-    parallel: ParallelOption = 16,
-    deadline: DeadlineOption = 3600.0,
-    tries: TriesOption = 4,
-    no_self_test: NoSelfTestOption = False,
-    wait_s: WaitOption = 0.0,
-    require_signature: RequireSignatureOption = False,
-    allowed_signers: AllowedSignersOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Push each device the bundle for its target, and make that current there.
-
-    To several devices it is a rollout: devices that are off get theirs with 'edgepack rollout
-    resume'.
-    """
-    from edgepack.bundle import signing
-    from edgepack.cli.rollouts import push_to_fleet
-    from edgepack.fleet import (
-        PushOptions,
-        Settings,
-        bundles_by_target,
-        is_one_device,
-        select_devices,
-    )
-
-    devices = select_devices(device)
-    bundles = bundles_by_target(bundle)
-    if require_signature or allowed_signers:
-        for found in bundles.values():
-            signing.require_signature(found.path, allowed_signers)
-    options = PushOptions(self_test=not no_self_test, wait_s=wait_s)
-    if is_one_device(device):
-        _push_to_one(bundles, devices[0], options, as_json=as_json)
-        return
-    settings = Settings(
-        parallel=parallel,
-        deadline_s=deadline,
-        tries=tries,
-        canary=canary,
-        waves=waves,
-        abort_at=(0.0 if canary or waves > 1 else 100.0) if abort_at is None else abort_at,
-    )
-    push_to_fleet(bundles, devices, settings=settings, options=options, as_json=as_json)
-
-
-def _push_to_one(
-    bundles: dict[str, Bundle], device: Device, options: PushOptions, *, as_json: bool
-) -> None:
-    from edgepack.cli.printing import print_json, write_line
-    from edgepack.cli.rollouts import push_action
-    from edgepack.errors import EdgepackError
-    from edgepack.fleet import RolloutStore, push_to_one
-    from edgepack.progress import terminal_progress
-
-    progress = terminal_progress()
-    try:
-        pushed = push_to_one(
-            bundles, device, RolloutStore(), push_action, options=options, progress=progress
-        )
-    except EdgepackError as error:
-        if error.transient:
-            progress.note("it is pending: 'edgepack rollout resume' tries again")
-        raise
-    if as_json:
-        print_json(pushed)
-        return
-    sent = "was there already" if pushed.already_there else f"{pushed.bytes_sent} bytes sent"
-    write_line(f"{device.name}: {pushed.path} is current ({sent})")
 
 
 def bench(

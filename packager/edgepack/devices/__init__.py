@@ -24,11 +24,10 @@ from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, p
 from edgepack.devices.provisioning import Provisioned, provision
 from edgepack.devices.pushing import (
     PushedRelease,
-    RolledBack,
+    Switched,
     push,
-    push_bundle,
     rollback,
-    rollback_device,
+    switch,
 )
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.devices.transports import TRANSPORTS, connect
@@ -48,9 +47,9 @@ __all__ = [
     "Provisioned",
     "PushedRelease",
     "PythonFacts",
-    "RolledBack",
     "SshEntry",
     "Stream",
+    "Switched",
     "Transport",
     "absent_providers",
     "add_device",
@@ -67,12 +66,11 @@ __all__ = [
     "propose_target",
     "provision",
     "push",
-    "push_bundle",
     "release",
     "reserve",
     "rollback",
-    "rollback_device",
     "runtime_python",
+    "switch",
     "trust",
     "who",
 ]

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from edgepack.devices.inventory import write_atomically
 from edgepack.devices.ssh_config import SshSettings
 from edgepack.errors import DeviceError
+from edgepack.stored import write_atomically
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +14,7 @@ from pydantic import Field
 
 from edgepack.errors import ProfileError, ToolError, UsageError, nearest
 from edgepack.profile import Id, StrictModel, host_target
+from edgepack.stored import write_atomically
 from edgepack.yaml_source import YamlSource, parse_yaml, read_yaml
 
 INVENTORY_FILE = "devices.yaml"
@@ -244,17 +242,3 @@ def _flow(entry: LocalEntry | SshEntry) -> str:
         )
         + "}"
     )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file so that a crash leaves the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}-", encoding="utf-8", delete=False
-    ) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    if path.exists():
-        shutil.copymode(path, file.name)
-    Path(file.name).replace(path)

@@ -22,7 +22,6 @@ from edgepack.devices.chunking import Chunk, cut_file
 from edgepack.devices.inventory import Device
 from edgepack.devices.shell_pushing import ShellAgent, ShellAnswer
 from edgepack.devices.transport import CommandResult, Stream, Transport
-from edgepack.devices.transports import connect
 from edgepack.errors import (
     BundleError,
     DeviceError,
@@ -141,8 +140,8 @@ def _push_chunks(
 
 
 @dataclass(frozen=True)
-class RolledBack:
-    """A switch to a release that a device already has."""
+class Switched:
+    """A release that a device had, and that is current now."""
 
     device: str
     project: str
@@ -151,9 +150,19 @@ class RolledBack:
     switched_from: str | None
 
 
+def switch(pushed: PushedRelease, project: str, device: Device, transport: Transport) -> Switched:
+    """Make a release current that was pushed without that.
+
+    Raises:
+        RemoteCommandError: The device has not all of it any more; nothing was changed.
+        DeviceError: The connection broke.
+    """
+    return _point_at(pushed.release, "switch", project, device, transport)
+
+
 def rollback(
     project: str, device: Device, transport: Transport, *, release: str | None = None
-) -> RolledBack:
+) -> Switched:
     """Make a release current that the device has: by default the one before the current one.
 
     Args:
@@ -176,16 +185,23 @@ def rollback(
             f"{release!r} is no release",
             hint="give its 16 hex digits, as 'edgepack push' printed them",
         )
+    return _point_at(release or "-", "rollback", project, device, transport)
+
+
+def _point_at(
+    release: str, action: str, project: str, device: Device, transport: Transport
+) -> Switched:
+    options = [release, action, str(device.entry.keep_releases)]
     told: _End | ShellAnswer
     try:
-        with _agent(transport, device, "rollback", project, [release or "-"]) as stream:
+        with _agent(transport, device, "switch", project, options) as stream:
             result = stream.wait()
-        told = _told(result, "going back", device.name)
+        told = _told(result, "going back" if action == "rollback" else "switching", device.name)
     except PythonMissingError:
         if device.entry.python is not None:
             raise
-        told = ShellAgent(device, transport).rollback(project, release)
-    return RolledBack(device.name, project, told.path.name, told.path, told.before)
+        told = ShellAgent(device, transport).switch(project, release, action)
+    return Switched(device.name, project, told.path.name, told.path, told.before)
 
 
 def read_for(device: Device, path: Path) -> Bundle:
@@ -222,20 +238,6 @@ def open_for(device: Device, path: Path) -> Bundle:
             where=device.name,
         )
     return bundle
-
-
-def push_bundle(
-    bundle: Path, device: Device, *, switch: bool = True, progress: Progress | None = None
-) -> PushedRelease:
-    """Connect to a device and push a bundle to it; see :func:`push`."""
-    with connect(device) as transport:
-        return push(bundle, device, transport, switch=switch, progress=progress)
-
-
-def rollback_device(project: str, device: Device, *, release: str | None = None) -> RolledBack:
-    """Connect to a device and go back to an earlier release there; see :func:`rollback`."""
-    with connect(device) as transport:
-        return rollback(project, device, transport, release=release)
 
 
 @contextmanager

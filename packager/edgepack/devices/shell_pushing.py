@@ -75,10 +75,11 @@ class ShellAgent:
         path, before = self._told(result)
         return ShellAnswer(path, before, 0 if there else tar.bytes_made, there)
 
-    def rollback(self, project: str, release: str | None) -> ShellAnswer:
-        """Make an earlier release current; see :func:`edgepack.devices.rollback`."""
-        result = self._run("rollback", [project, release or "-"], iter(()), "going back")
-        return ShellAnswer(*self._told(result))
+    def switch(self, project: str, release: str, action: str) -> ShellAnswer:
+        """Make a release current that is there; see :func:`edgepack.devices.rollback`."""
+        options = [project, release, action, str(self.device.entry.keep_releases)]
+        doing = "going back" if action == "rollback" else "switching"
+        return ShellAnswer(*self._told(self._run("switch", options, iter(()), doing)))
 
     def _run(
         self, operation: str, options: list[str], stdin: Iterator[bytes], doing: str

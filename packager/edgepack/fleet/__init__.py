@@ -1,6 +1,6 @@
 """Fleets: which devices, in what order, and pushes to many of them that are kept as rollouts."""
 
-from edgepack.fleet.bundles import bundles_by_target
+from edgepack.fleet.bundles import bundles_by_target, require_signatures
 from edgepack.fleet.rollout import (
     Push,
     Unwatched,
@@ -41,6 +41,7 @@ __all__ = [
     "complete_selection",
     "is_one_device",
     "push_to_one",
+    "require_signatures",
     "resume_rollout",
     "run_on_devices",
     "select_devices",

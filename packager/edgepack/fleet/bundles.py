@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from edgepack.bundle import MANIFEST, Bundle, load_bundle
+from edgepack.bundle.signing import require_signature
 from edgepack.devices import Device
 from edgepack.errors import BundleError, DeviceError, UsageError
 
@@ -54,6 +55,27 @@ def bundle_for(device: Device, bundles: Mapping[str, Bundle]) -> Bundle:
         f" {device.name!r} in devices.yaml",
         where=device.name,
     )
+
+
+def require_signatures(bundles: Mapping[str, Bundle], allowed_signers: Path | None = None) -> None:
+    """Return if one of the allowed signers has signed each bundle.
+
+    Args:
+        bundles: By target.
+        allowed_signers: Who may sign. Default: ``~/.ssh/allowed_signers``.
+
+    Raises:
+        BundleError: One is not signed, or by nobody who may, or was altered after that.
+        UsageError: There is no such file of allowed signers.
+        ToolError: ssh-keygen is missing or too old.
+    """
+    for bundle in bundles.values():
+        signature = require_signature(bundle.path, allowed_signers)
+        if signature.manifest_sha256 != bundle.digest:
+            raise BundleError(
+                f"{str(bundle.path)!r} was changed while its signature was checked",
+                hint="push again when nothing builds or signs it any more",
+            )
 
 
 def _folders(path: Path) -> Iterator[Path]:

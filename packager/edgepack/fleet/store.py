@@ -9,7 +9,6 @@ it is found by reading.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,14 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from pydantic import ValidationError
-
 from edgepack.bundle import Bundle
 from edgepack.clock import utc_now
-from edgepack.devices.inventory import write_atomically
-from edgepack.errors import BundleError, BusyError, EdgepackError, ToolError, UsageError, nearest
+from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, nearest
 from edgepack.fleet.scheduling import Settings
 from edgepack.profile import StrictModel
+from edgepack.stored import read_model, write_atomically, writing
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -137,7 +134,7 @@ class RolloutStore:
         """
         now = utc_now()
         first = next(iter(bundles.values()))
-        with _writing(self.folder), self._file(".lock") as lock:
+        with writing("the rollout", self.folder), self._file(".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             rollout = Rollout(
                 schema_version=SCHEMA_VERSION,
@@ -168,7 +165,7 @@ class RolloutStore:
             ToolError: The folder cannot be written to.
         """
         path = self._path(rollout.id)
-        with _writing(path):
+        with writing("the rollout", path):
             write_atomically(path, rollout.model_dump_json(exclude={"stopped"}) + "\n")
 
     def load(self, number: int) -> Rollout:
@@ -238,7 +235,11 @@ class RolloutStore:
             ToolError: The folder cannot be written to.
         """
         path = self.folder / f"{number}.stopped"
-        with _writing(path), suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+        with (
+            writing("the rollout", path),
+            suppress(FileExistsError),
+            path.open("x", encoding="utf-8") as file,
+        ):
             file.write(reason)
 
     def stopped(self, number: int) -> str:
@@ -259,7 +260,7 @@ class RolloutStore:
     @contextmanager
     def _file(self, name: str) -> Iterator[IO[str]]:
         path = self.folder / name
-        with _writing(path):
+        with writing("the rollout", path):
             self.folder.mkdir(parents=True, exist_ok=True)
             file = path.open("a+", encoding="ascii")
         with file:
@@ -267,24 +268,14 @@ class RolloutStore:
             yield file
 
     def _read(self, number: int) -> Rollout:
-        path = self._path(number)
-        try:
-            raw = path.read_bytes()
-            version = _version(raw)
-            if version == SCHEMA_VERSION:
-                stopped = self.stopped(number)
-                return Rollout.model_validate_json(raw).model_copy(update={"stopped": stopped})
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise _broken(path, f"{place}: {first['msg']}") from error
-        except (OSError, ValueError, RecursionError) as error:
-            raise _broken(path, str(error)) from error
-        raise BundleError(
-            f"the rollout has schema version {version!r}, this edgepack reads {SCHEMA_VERSION}",
-            hint="read it with the edgepack that wrote it: pip install --upgrade edgepack",
-            where=str(path),
+        rollout = read_model(
+            self._path(number),
+            Rollout,
+            version=SCHEMA_VERSION,
+            what="the rollout",
+            remedy="delete the file, and push again where it had not been done",
         )
+        return rollout.model_copy(update={"stopped": self.stopped(number)})
 
 
 def _with_superseded(rollout: Rollout, newer: list[Rollout]) -> Rollout:
@@ -296,28 +287,3 @@ def _with_superseded(rollout: Rollout, newer: list[Rollout]) -> Rollout:
         for name, record in rollout.devices.items()
     }
     return rollout.model_copy(update={"devices": devices})
-
-
-def _version(raw: bytes) -> object:
-    document = json.loads(raw)
-    return document.get("schema_version") if isinstance(document, dict) else None
-
-
-def _broken(path: Path, problem: str) -> BundleError:
-    return BundleError(
-        f"the rollout cannot be read: {problem}",
-        hint="delete the file, and push again where it had not been done",
-        where=str(path),
-    )
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ToolError(
-            f"cannot write the rollout: {error.strerror}",
-            hint="free some space, or set XDG_DATA_HOME to a folder that can be written to",
-            where=str(path),
-        ) from error

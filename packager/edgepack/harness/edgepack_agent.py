@@ -3,7 +3,7 @@
 Runs on the device with nothing but Python 3.8. The first bytes of stdin are this source, which a
 ``python3 -c`` of one line reads and runs; what follows is what the operation reads.
 
-``push ROOT PROJECT DIGEST SIGNED SWITCH KEEP``: answers ``have`` if the release with that manifest
+``push ROOT PROJECT DIGEST SIGNED THEN KEEP``: answers ``have`` if the release with that manifest
 digest is there with every byte, ``sign`` if only its signature is not the one with the SHA-256
 ``SIGNED``, else ``send``. ``-`` stands for no signature, and takes none away. Nothing is changed
 before it has read on: after ``have`` a line with 0, after ``sign`` a line with a length, and so
@@ -13,10 +13,11 @@ it is made of. It answers with the missing chunks, 16 digits of length and JSON 
 these, one after the other. Chunks are taken from other releases and from what broken pushes have
 left, where their hashes hold; files that another release has are linked. Nothing gets its name
 under ``releases/`` before every hash was checked and every file synced; ``current`` is a relative
-symlink that is replaced in one rename. With ``SWITCH`` ``stay`` it is left alone. ``KEEP`` releases
-are kept, the current one and the new one among them.
+symlink that is replaced in one rename. Where ``THEN`` is ``stay`` it is left alone. ``KEEP``
+releases are kept, the current one and the new one among them.
 
-``rollback ROOT PROJECT RELEASE``: points ``current`` at a release, ``-`` for the one before.
+``switch ROOT PROJECT RELEASE ACTION KEEP``: points ``current`` at a release that is there, ``-``
+for the one before; ``ACTION``, ``switch`` or ``rollback``, is what the history says of it.
 
 At the end it prints a JSON line: the release's path, and which release was current before.
 
@@ -48,6 +49,10 @@ SPARE_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"
 PARTIAL = ".partial-"
+
+
+Source = Tuple[str, Dict[str, Any]]
+"""A folder that may have chunks, and where these lie: by file, its hash and its chunks."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -157,7 +162,7 @@ class Header:
             header = json.loads(document.decode("utf-8"))
             self.manifest = header["manifest"].encode("utf-8")
             self.signature = header["signature"]
-            self.chunks = [(str(sha256), abs(int(size))) for sha256, size in header["chunks"]]
+            self.chunks = [(str(sha256), int(size)) for sha256, size in header["chunks"]]
             of = header["files"]
             if hashlib.sha256(self.manifest).hexdigest() != digest:
                 raise Refused("the manifest is not the one that was announced")
@@ -176,9 +181,9 @@ class Header:
             raise Refused("the header cannot be read: %r" % error)  # noqa: B904
         if sizes != [one.size for one in self.files]:
             raise Refused("the chunks of a file are not as long as the file")
-        if min([0, *(size for _, size in self.chunks)]) < 0 or set(of) != {
-            f.path for f in self.files
-        }:
+        if any(size <= 0 for _, size in self.chunks):
+            raise Refused("a chunk has no bytes")
+        if set(of) != {one.path for one in self.files}:
             raise Refused("the header has other files than the manifest")
 
     def unlisted(self, digest: str) -> Dict[str, bytes]:
@@ -289,7 +294,7 @@ class Project:
                 return str(one["from"])
         raise Refused("no release was current before %s" % (now or "any"))
 
-    def sources(self, partial: str) -> List[Tuple[str, Dict[str, Any]]]:
+    def sources(self, partial: str) -> List[Source]:
         """Return folders that may have chunks, with where these lie: the given one first."""
         found = []
         for name in sorted(os.listdir(self.releases), key=lambda name: name != partial):
@@ -304,10 +309,18 @@ class Project:
 
     def remove(self, name: str) -> None:
         """Remove a release; what is left if this is cut off is a partial one."""
-        gone = os.path.join(self.releases, PARTIAL + "gone-" + os.urandom(16).hex())
+        gone = PARTIAL + "gone-" + os.urandom(16).hex()
         with contextlib.suppress(FileNotFoundError):
-            os.rename(os.path.join(self.releases, name), gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            os.rename(os.path.join(self.releases, name), os.path.join(self.releases, gone))
+        self.discard(gone)
+
+    def discard(self, partial: str) -> None:
+        """Remove what a push has left: its folder, or a signature that did not get its place."""
+        path = os.path.join(self.releases, partial)
+        if is_file(path):
+            os.remove(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
     def collect_garbage(self, keep: int, newest: str) -> None:
         """Remove what broken pushes left, and all but the last releases that were current."""
@@ -317,7 +330,7 @@ class Project:
                 if name.startswith(PARTIAL):
                     with self.claimed(name) as mine:
                         if mine:
-                            shutil.rmtree(os.path.join(self.releases, name), ignore_errors=True)
+                            self.discard(name)
             now = self.current()
             recent = [str(one.get("release")) for one in self.records()]
             order = [name for name in dict.fromkeys([newest, now, *recent, *there]) if name]
@@ -374,10 +387,11 @@ class Push:
         self.keep_table(header, name)
         for one in header.files:
             os.makedirs(os.path.dirname(inside(folder, one.path)), exist_ok=True)
-        linked = self.link(header, folder)
+        sources = self.project.sources(name)
+        linked = self.link(header, folder, sources)
         made = [one for one in header.files if one.path not in linked]
         self.require_space(made, folder)
-        self.fill(header, made, folder)
+        self.fill(header, made, folder, sources)
         for one in made:
             path = inside(folder, one.path)
             if sha256_of(path) != one.sha256:
@@ -413,13 +427,13 @@ class Push:
             file.write(json.dumps(header.table()))  # dump() is many times slower than dumps()
         os.replace(partial, self.project.table(name))
 
-    def link(self, header: Header, folder: str) -> List[str]:
+    def link(self, header: Header, folder: str, sources: List[Source]) -> List[str]:
         """Link files that other releases have; return their paths."""
         linked = []
         # A partial folder's files change in place: they are never linked.
         releases = [
             {entry[0]: inside(at, name) for name, entry in table.items()}
-            for at, table in self.project.sources("")
+            for at, table in sources
             if not os.path.basename(at).startswith(PARTIAL)
         ]
         for one in header.files:
@@ -456,7 +470,7 @@ class Push:
         if space.f_files and new > space.f_favail:  # some file systems do not count them
             raise OSError(errno.ENOSPC, "%d inodes are needed, %d free" % (new, space.f_favail))
 
-    def fill(self, header: Header, files: List[File], folder: str) -> None:
+    def fill(self, header: Header, files: List[File], folder: str, sources: List[Source]) -> None:
         """Write the files' chunks: from this device as far as it has them, from the stream."""
         for one in files:
             path = inside(folder, one.path)
@@ -466,7 +480,7 @@ class Push:
             os.ftruncate(handle, one.size)
             os.close(handle)
         places = header.places(files, folder)
-        have = set(self.here(header, places, os.path.basename(folder)))
+        have = set(self.here(header, places, sources))
         missing = [number for number in places if number not in have]
         answer = json.dumps(ranges(missing))
         say("%016d%s" % (len(answer), answer))
@@ -479,11 +493,13 @@ class Push:
                 for place in places[number]:
                     out.write(place, data)
 
-    def here(self, header: Header, places: Dict[int, List[Place]], partial: str) -> Iterator[int]:
+    def here(
+        self, header: Header, places: Dict[int, List[Place]], sources: List[Source]
+    ) -> Iterator[int]:
         """Copy chunks that lie on this device, and yield them."""
         wanted = {header.chunks[number]: number for number in places}
         with contextlib.closing(Files()) as files:
-            for folder, table in self.project.sources(partial):
+            for folder, table in sources:
                 for name, (_, chunks) in table.items():
                     offset = 0
                     for sha256, size in chunks:
@@ -572,7 +588,7 @@ def ranges(numbers: List[int]) -> List[Tuple[int, int]]:
     return found
 
 
-def push(root: str, name: str, digest: str, signed: str, switch: str, keep: str) -> None:
+def push(root: str, name: str, digest: str, signed: str, then: str, keep: str) -> None:
     """Do the whole push."""
     project = Project(root, name)
     release = os.path.join(project.releases, digest[:16])
@@ -587,7 +603,7 @@ def push(root: str, name: str, digest: str, signed: str, switch: str, keep: str)
         say("sign\n")
         sign(signature, signed, sys.stdin.buffer)
     before = project.current()
-    if switch == "switch":
+    if then == "switch":
         before = project.point_at(digest[:16], "switch")
     project.collect_garbage(int(keep), digest[:16])
     end(release, before)
@@ -607,17 +623,20 @@ def sign(path: str, signed: str, stream: BinaryIO) -> None:
     sync(os.path.dirname(path))
 
 
-def rollback(root: str, name: str, release: str) -> None:
-    """Point ``current`` at an earlier release."""
+def switch(root: str, name: str, release: str, action: str, keep: str) -> None:
+    """Point ``current`` at a release that is there."""
     project = Project(root, name)
-    if project.current() is None:
+    if action == "rollback" and project.current() is None:
         raise Refused("no release of %s is current here" % name)
     goal = project.before() if release == "-" else release
     folder = inside(project.releases, goal)
     manifest = os.path.join(folder, MANIFEST)
-    if not is_file(manifest) or not is_whole(folder, sha256_of(manifest)):
+    digest = sha256_of(manifest) if is_file(manifest) else ""
+    if digest[:16] != goal or not is_whole(folder, digest):
         raise Refused("the release %s is not here any more, or not whole" % goal)
-    end(folder, project.point_at(goal, "rollback"))
+    before = project.point_at(goal, action)
+    project.collect_garbage(int(keep), goal)
+    end(folder, before)
 
 
 def end(release: str, before: Optional[str]) -> None:
@@ -637,7 +656,7 @@ if __name__ == "__main__":
         if sys.argv[1] == "push":
             push(*sys.argv[2:])
         else:
-            rollback(*sys.argv[2:])
+            switch(*sys.argv[2:])
     except Refused as problem:
         sys.stderr.write("%s\n" % problem)
         sys.exit(2)

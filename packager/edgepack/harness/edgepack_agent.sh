@@ -6,13 +6,15 @@
 # ask ROOT PROJECT DIGEST        stdin: lines "SHA256  PATH". Prints "have" and the release's path
 #                                if the release is there with every byte, else the paths of the
 #                                files that no release has, and "." at the end.
-# push ROOT PROJECT DIGEST SWITCH KEEP KIB
-#                                KIB is 0 if the answer was "have". Else stdin: a tar stream of ".files" (those lines), ".modes" (the paths
-#                                of what can be run) and the files that were missing. Nothing gets
-#                                its name under releases/ before every hash was checked.
-# rollback ROOT PROJECT RELEASE  RELEASE is "-" for the one before.
+# push ROOT PROJECT DIGEST THEN KEEP KIB
+#                                KIB is 0 if the answer was "have". Else stdin: a tar stream of
+#                                ".files" (those lines), ".modes" (the paths of what can be run) and
+#                                the files that were missing. Nothing gets its name under releases/
+#                                before every hash was checked.
+# switch ROOT PROJECT RELEASE ACTION KEEP
+#                                RELEASE is "-" for the one before; ACTION is for the history.
 #
-# push and rollback print "path PATH" and "from RELEASE". Exit codes: 0 done, 2 what came is not
+# push and switch print "path PATH" and "from RELEASE". Exit codes: 0 done, 2 what came is not
 # what was announced, 28 no space left, 1 other.
 set -u
 LC_ALL=C
@@ -71,6 +73,19 @@ switch_to() {
   fi
 }
 
+# Remove all but the last $2 releases, the one in $1 and the current one being the first of them.
+remove_old() {
+  now=$(current)
+  kept=0 seen=
+  for name in "$1" "$now" $(ls -t releases); do
+    case " $seen " in *" $name "*) continue ;; esac
+    seen="$seen $name"
+    kept=$((kept + 1))
+    [ "$kept" -le "$2" ] || [ "$name" = "$now" ] ||
+      rm -rf "releases/$name" "chunks/$name.files" "chunks/$name.json"
+  done
+}
+
 case $operation in
 ask)
   mkdir -p "$base/releases" "$base/chunks" || exit 1
@@ -91,7 +106,7 @@ ask)
   printf '.\n'
   ;;
 push)
-  switch=$5 keep=$6 kib=$7
+  then=$5 keep=$6 kib=$7
   cd "$base/releases" || exit 1
   if [ "$kib" -gt 0 ]; then
     free=$(df -Pk . | tail -n 1 | awk '{print $4}')
@@ -113,14 +128,20 @@ push)
         other=$(grep "^$sha " ../.have-$$ | head -n 1 | cut -c 67-)
         [ -n "$other" ] || fail 2 "$path did not come"
         mkdir -p "$partial/$path" && rmdir "$partial/$path" || exit 1
-        ln "$other" "$partial/$path" 2>/dev/null || cp "$other" "$partial/$path" || exit 28
+        grep -Fqx "$path" "$partial/.modes" && runs=yes || runs=no
+        [ -x "$other" ] && ran=yes || ran=no
+        # A link has the mode of the other release's file, which stays as it is.
+        { [ $runs = $ran ] && ln "$other" "$partial/$path" 2>/dev/null; } ||
+          cp "$other" "$partial/$path" || exit 28
       fi
     done <"$partial/.files" || exit $?
     rm -f ../.have-$$
     [ "$(hash_of "$partial/manifest.json")" = "$given" ] || fail 2 "the manifest is not the one that was announced"
     (cd "$partial" && sha256sum -c .files >/dev/null 2>&1) || fail 2 "the hash of a file is wrong"
     find "$partial" -type f -links 1 -exec chmod 644 {} +
-    while read -r path; do chmod 755 "$partial/$path" || exit 1; done <"$partial/.modes"
+    while read -r path; do
+      find "$partial/$path" -links 1 -exec chmod 755 {} + || exit 1
+    done <"$partial/.modes" || exit $?
     mv "$partial/.files" "../chunks/$release.files"
     rm -f "$partial/.modes"
     sync
@@ -137,19 +158,14 @@ push)
     cd ..
   fi
   was=$(current)
-  [ "$switch" = switch ] && switch_to switch "$release"
-  now=$(current)
-  kept=0 seen=
-  for name in "$release" "$now" $(ls -t releases); do
-    case " $seen " in *" $name "*) continue ;; esac
-    seen="$seen $name"
-    kept=$((kept + 1))
-    [ "$kept" -le "$keep" ] || [ "$name" = "$now" ] || rm -rf "releases/$name" "chunks/$name.files" "chunks/$name.json"
-  done
+  [ "$then" = switch ] && switch_to switch "$release"
+  remove_old "$release" "$keep"
   printf 'path %s\nfrom %s\n' "$base/releases/$release" "$was"
   ;;
-rollback)
-  cd "$base" 2>/dev/null && [ -n "$(current)" ] || fail 2 "no release of $project is current here"
+switch)
+  action=$5 keep=$6
+  cd "$base" 2>/dev/null && { [ "$action" = switch ] || [ -n "$(current)" ]; } ||
+    fail 2 "no release of $project is current here"
   was=$(current)
   goal=$given
   if [ "$goal" = - ]; then
@@ -157,7 +173,8 @@ rollback)
     [ -n "$goal" ] || fail 2 "no release was current before $was"
   fi
   (cd releases && is_whole "$goal" "$goal") || fail 2 "the release $goal is not here any more, or not whole"
-  switch_to rollback "$goal"
+  switch_to "$action" "$goal"
+  remove_old "$goal" "$keep"
   printf 'path %s\nfrom %s\n' "$base/releases/$goal" "$was"
   ;;
 esac

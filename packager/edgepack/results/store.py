@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from edgepack.bench.report import SCHEMA_VERSION, RunReport
-from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError, nearest
+from edgepack.errors import BundleError, EdgepackError, UsageError, nearest
+from edgepack.stored import read_model, write_atomically, writing
 
 
 def reports_dir() -> Path:
@@ -37,15 +33,8 @@ def save_report(report: RunReport, folder: Path | None = None) -> Path:
     """
     folder = folder or reports_dir()
     path = folder / f"{report.id}.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_atomically(path, report.model_dump_json().encode() + b"\n")
-    except OSError as error:
-        raise ToolError(
-            f"cannot write the report: {error.strerror}",
-            hint="free some space, or set XDG_DATA_HOME to a folder that can be written to",
-            where=str(path),
-        ) from error
+    with writing("the report", path):
+        write_atomically(path, report.model_dump_json() + "\n")
     return path
 
 
@@ -81,44 +70,10 @@ def read_report(path: Path) -> RunReport:
     Raises:
         BundleError: It is broken or of another schema version.
     """
-    try:
-        raw = path.read_bytes()
-        _check_version(raw, path)
-        return RunReport.model_validate_json(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise _broken(path, f"{place}: {first['msg']}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise _broken(path, str(error)) from error
-
-
-def _check_version(raw: bytes, path: Path) -> None:
-    document = json.loads(raw)
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
-        raise BundleError(
-            f"the report has schema version {version!r}, this edgepack reads {SCHEMA_VERSION}",
-            hint="read it with the edgepack that wrote it: pip install --upgrade edgepack",
-            where=str(path),
-        )
-
-
-def _broken(path: Path, problem: str) -> BundleError:
-    return BundleError(
-        f"the report cannot be read: {problem}",
-        hint="delete the file, or measure again with edgepack bench",
-        where=str(path),
+    return read_model(
+        path,
+        RunReport,
+        version=SCHEMA_VERSION,
+        what="the report",
+        remedy="delete the file, or measure again with edgepack bench",
     )
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(partial).replace(path)
-    finally:
-        Path(partial).unlink(missing_ok=True)

@@ -1,0 +1,85 @@
+"""Files that edgepack keeps for its user: written whole or not at all, read with their version."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from edgepack.errors import BundleError, ToolError
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a text file, which keeps its mode, so that a crash leaves the old one or the new one.
+
+    Raises:
+        OSError: It cannot be written; the old one is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".partial")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, partial)
+        Path(partial).replace(path)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Let what cannot be written in the user's data directory be one clear error.
+
+    Raises:
+        ToolError: The block raised an :class:`OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ToolError(
+            f"cannot write {what}: {error.strerror}",
+            hint="free some space, or set XDG_DATA_HOME to a folder that can be written to",
+            where=str(path),
+        ) from error
+
+
+def read_model(path: Path, model: type[ModelT], *, version: int, what: str, remedy: str) -> ModelT:
+    """Read a JSON file that has a ``schema_version``.
+
+    Args:
+        path: The file.
+        model: What it holds.
+        version: The schema version that ``model`` describes.
+        what: What the file is, for errors: ``the report``.
+        remedy: The hint of an error about a broken file.
+
+    Raises:
+        BundleError: It cannot be read, is broken, or is of another schema version.
+    """
+    try:
+        raw = path.read_bytes()
+        document = json.loads(raw)
+        found = document.get("schema_version") if isinstance(document, dict) else None
+        if found == version:
+            return model.model_validate_json(raw)
+        problem = f"{what} has schema version {found!r}, this edgepack reads {version}"
+        remedy = "read it with the edgepack that wrote it: pip install --upgrade edgepack"
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        problem = f"{what} cannot be read: {place}: {first['msg']}"
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"{what} cannot be read: {error}"
+    raise BundleError(problem, hint=remedy, where=str(path))
