@@ -164,10 +164,12 @@ class LoopbackServer:
         client = _Client(self)
         with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
             connection.start_server(server=client)
+        accepted = []  # paramiko closes a channel that nothing refers to
         while connection.is_active() and not self._closing.is_set():
-            channel = connection.accept(_TICK_S)
-            if channel and channel.chanid in client.forwards:
-                self.spawn(_forward, channel, client.forwards.pop(channel.chanid))
+            if channel := connection.accept(_TICK_S):
+                accepted.append(channel)
+                if channel.chanid in client.forwards:
+                    self.spawn(_forward, channel, client.forwards.pop(channel.chanid))
         connection.close()
         connected.close()
 

@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import paramiko
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -296,3 +298,15 @@ def test_certificate_beside_its_key_is_no_obstacle(server: LoopbackServer, tmp_p
         f"CertificateFile {server.client_key_path}-cert.pub\n"
     )
     assert answers(ssh_device(server, key=None, ssh_config=str(config)))
+
+
+def test_command_when_it_comes_late_finds_its_channel_open(server: LoopbackServer) -> None:
+    device = ssh_device(server)
+    settings = {"username": server.user, "pkey": paramiko.Ed25519Key(filename=device.entry.key)}
+    with paramiko.Transport((server.host, server.port)) as connection:
+        connection.connect(**settings)
+        channels = [connection.open_session() for _ in range(3)]
+        time.sleep(0.3)
+        for channel in channels:
+            channel.exec_command("true")
+            assert channel.recv_exit_status() == 0
