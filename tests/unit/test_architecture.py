@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(edgepack.__file__).parent
 LAYERS = [
     {"errors", "resources", "machine", "clock", "terminal", "harness", "worker", "__init__"},
-    {"yaml_source", "yaml_problems", "processes", "progress"},
+    {"yaml_source", "yaml_problems", "processes", "progress", "stored"},
     {"render", "profile", "grades", "project", "model", "data", "statistics", "reduced_runtime"},
     {"calibration", "accuracy"},
     {"plan", "bundle", "devices", "backends", "quantization", "steps"},
@@ -26,7 +26,7 @@ LAYERS = [
         "audit",
         "operations",
     },
-    {"deploying"},
+    {"deploying", "rollouts", "comparison"},
     {"demo", "demo_server", "api"},
     {"cli", "__main__"},
 ]

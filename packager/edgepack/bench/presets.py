@@ -41,6 +41,7 @@ PRESETS = {
     for preset in (
         Preset("quick", runs=3, duration_s=5, iterations=64),
         Preset("standard", runs=5, duration_s=10, iterations=130),
+        Preset("gate", runs=6, duration_s=10, iterations=130),
         Preset(
             "smoke",
             runs=2,

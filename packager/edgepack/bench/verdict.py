@@ -37,11 +37,9 @@ def judge(
     preset: Preset,
 ) -> Valid | Invalid | Inconclusive:
     """Return the verdict; every reason against the numbers is in it, not the first only."""
-    reasons = [
-        *_run_reasons(runs, variant, preset),
-        *_boot_reasons(selection, runs),
-        *placement_reasons(placement, variant),
-    ]
+    reasons = reasons_against(selection, runs, placement, variant, preset)
+    if len(runs) < preset.runs:
+        reasons.append(f"{len(runs)} process runs were made, not {preset.runs}")
     if reasons:
         return Invalid(reasons=reasons)
     if selection.device.emulated:
@@ -51,6 +49,21 @@ def judge(
     if _spread(runs) > TOO_WIDE_SPREAD:
         return Inconclusive(reason=f"run medians differ by {_spread(runs):.0%}")
     return Valid()
+
+
+def reasons_against(
+    selection: Selection,
+    runs: Sequence[ProcessRun],
+    placement: Placement,
+    variant: ManifestVariant,
+    preset: Preset,
+) -> list[str]:
+    """Return why numbers must not be used, a sentence each; of few runs it says nothing."""
+    return [
+        *_run_reasons(runs, variant, preset),
+        *_boot_reasons(selection, runs),
+        *placement_reasons(placement, variant),
+    ]
 
 
 EMULATED = "the processor is emulated: its time is not a device's time"
@@ -119,8 +132,6 @@ def _run_reasons(
         if len(run.latencies_ns) < preset.iterations:
             yield f"run {number} has {len(run.latencies_ns)} samples, not {preset.iterations}"
         yield from (f"run {number}: {why}" for why in throttling(run.before, run.after))
-    if len(runs) < preset.runs:
-        yield f"{len(runs)} process runs were made, not {preset.runs}"
 
 
 def throttling(before: Conditions, after: Conditions) -> Iterator[str]:

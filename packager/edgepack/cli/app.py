@@ -10,6 +10,7 @@ import typer
 
 from edgepack import __version__
 from edgepack.cli.auditing import audit_app
+from edgepack.cli.comparing import compare
 from edgepack.cli.devices import device_app
 from edgepack.cli.leasing import lease, release, who
 from edgepack.cli.measuring import bench, demo, evaluate, report, runs_app
@@ -158,6 +159,10 @@ app.command(epilog="Example: edgepack bench dist/detector-1.0.0-raspberry-pi --d
 app.command(epilog="Example: edgepack evaluate dist/detector-1.0.0-raspberry-pi --device pi5")(
     evaluate
 )
+app.command(
+    epilog="Examples: edgepack compare dist/old dist/new --device pi5  |  "
+    "edgepack compare current dist/new --device tag:lab --junit compare.xml"
+)(compare)
 app.command(epilog="Example: edgepack report --html report.html")(report)
 device_app.command(epilog="Example: edgepack device lease pi5 --for 60")(lease)
 device_app.command(epilog="Example: edgepack device release pi5")(release)

@@ -31,6 +31,12 @@ def bench(
     variant: VariantOption = None,
     wait_s: WaitOption = 0.0,
     html: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test", help="Measure it against itself, to learn how noisy the device is."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a bundle on a device, with a verdict."""
@@ -41,6 +47,9 @@ def bench(
     from edgepack.progress import terminal_progress
     from edgepack.results import save_report, write_html
 
+    if self_test:
+        _self_test(bundle, device, preset=preset, variant=variant, wait_s=wait_s, as_json=as_json)
+        return
     report = bench_bundle(
         bundle,
         load_device(device),
@@ -60,6 +69,37 @@ def bench(
         if html:
             write_line(f"report: {html}")
     require_valid(report, bundle)
+
+
+def _self_test(
+    bundle: Path, device: str, *, preset: str, variant: str | None, wait_s: float, as_json: bool
+) -> None:
+    from edgepack.bench.presets import find_preset
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.comparison import Question, measure_noise
+    from edgepack.devices import load_device
+    from edgepack.errors import InconclusiveError
+    from edgepack.progress import terminal_progress
+
+    question = Question(bundle, variant=variant, preset=find_preset(preset), wait_s=wait_s)
+    noise = measure_noise(question, load_device(device), progress=terminal_progress())
+    if as_json:
+        print_json(noise)
+    else:
+        write_line(f"{noise.device}, {noise.variant}, {noise.pairs} pairs of process runs")
+        write_line(f"medians of runs deviate by {noise.run_deviation:.1%}")
+        write_line(f"ratios of pairs deviate by {noise.pair_deviation:.1%}")
+        write_line(f"second of a pair over the first: {noise.order_ratio - 1:+.1%}")
+        write_line(
+            f"smallest change that 'edgepack compare' shows here: {noise.smallest_slowdown:.1%}"
+            f" beyond what is allowed, in 95 % of cases, within {noise.pairs} pairs"
+        )
+    if noise.reasons:
+        raise InconclusiveError(
+            "".join(["the runs may not be used", *(f"\n  - {each}" for each in noise.reasons)]),
+            hint="let the device cool down and idle, and measure again",
+            where=noise.device,
+        )
 
 
 def evaluate(

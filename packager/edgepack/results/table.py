@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 VERDICT_STYLES = {"VALID": "bold green", "INVALID": "bold red", "INCONCLUSIVE": "bold yellow"}
+OUTCOME_STYLES = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
 
 
 def report_table(report: RunReport) -> Table:

@@ -1,0 +1,145 @@
+"""``compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgepack.cli.options import BundleArgument, JsonOption, VariantOption, WaitOption
+from edgepack.cli.rollouts import DevicesOption
+
+if TYPE_CHECKING:
+    from edgepack.comparison import Comparison, Rule
+
+MarginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METRIC=PERCENT",
+        help="What does not matter; repeat for more [default: p50=3, p90=5]",
+        show_default=False,
+    ),
+]
+PairsOption = Annotated[
+    int, typer.Option(min=6, help="At most so many pairs of process runs; an even number.")
+]
+
+
+def compare(
+    base: Annotated[
+        Path,
+        typer.Argument(
+            help="A bundle's folder, or 'current': the release in use on the device.",
+            show_default=False,
+        ),
+    ],
+    candidate: BundleArgument,
+    device: DevicesOption,
+    variant: VariantOption = None,
+    preset: Annotated[str, typer.Option(help="gate, quick or smoke.")] = "gate",
+    margin: MarginOption = None,
+    max_pairs: PairsOption = 20,
+    error: Annotated[
+        float,
+        typer.Option(min=0.01, max=49, metavar="PERCENT", help="The chance of a false FAIL."),
+    ] = 1.0,
+    wait_s: WaitOption = 0.0,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write a comment for a pull request here.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a bundle is slower than another on a device: PASS, FAIL or INCONCLUSIVE."""
+    from edgepack import comparison
+    from edgepack.bench.presets import find_preset
+    from edgepack.cli.printing import print_json
+    from edgepack.fleet import select_devices
+    from edgepack.progress import terminal_progress
+    from edgepack.stored import write_atomically
+
+    question = comparison.Question(
+        candidate=candidate,
+        base=None if str(base) == comparison.CURRENT else base,
+        variant=variant,
+        preset=find_preset(preset),
+        margins=_margins(margin) if margin else comparison.MARGINS,
+        rule=_rule(error, max_pairs),
+        wait_s=wait_s,
+    )
+    found = comparison.compare(question, select_devices(device), progress=terminal_progress())
+    for path, make in ((junit, comparison.junit_xml), (markdown, comparison.markdown)):
+        if path:
+            write_atomically(path, make(found))
+    if as_json:
+        print_json(found)
+    else:
+        _print_comparison(found)
+    _end(found)
+
+
+def _margins(given: list[str]) -> dict[str, float]:
+    from edgepack.errors import UsageError
+
+    found = {}
+    for text in given:
+        name, _, percent = text.partition("=")
+        try:
+            found[name] = float(percent.removesuffix("%")) / 100
+        except ValueError:
+            raise UsageError(
+                f"{text!r} is no margin", hint="write --margin p50=3", where="--margin"
+            ) from None
+    return found
+
+
+def _rule(error: float, max_pairs: int) -> Rule:
+    from edgepack import comparison
+    from edgepack.errors import UsageError
+
+    try:
+        return comparison.Rule(error / 100, max_pairs)
+    except ValueError as problem:
+        raise UsageError(str(problem), hint="20 is the default", where="--max-pairs") from None
+
+
+def _print_comparison(found: Comparison) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from edgepack.cli.printing import print_table, write_line
+    from edgepack.comparison import text_rows
+    from edgepack.comparison.formats import HEADS
+    from edgepack.results.table import OUTCOME_STYLES
+    from edgepack.terminal import printable
+
+    table = Table()
+    for head in HEADS:
+        table.add_column(head)
+    for row in text_rows(found):
+        *cells, outcome = (printable(cell) for cell in row)
+        table.add_row(*map(Text, cells), Text(outcome, style=OUTCOME_STYLES[outcome]))
+    print_table(table)
+    for device in found.devices:
+        write_line(f"{device.device}: {device.outcome} after {device.pairs} pairs")
+        for reason in (*device.reasons, *device.notes):
+            write_line(f"  - {reason}")
+
+
+def _end(found: Comparison) -> None:
+    """End with the exit code of the outcome."""
+    from edgepack.errors import InconclusiveError, LimitError
+
+    devices = ", ".join(one.device for one in found.devices if one.outcome == found.outcome)
+    if found.outcome == "FAIL":
+        raise LimitError(
+            f"the candidate FAILs on {devices}",
+            hint="see the reasons above; 'edgepack bench' of both says which nodes take the time",
+        )
+    if found.outcome == "INCONCLUSIVE":
+        raise InconclusiveError(
+            f"the comparison is INCONCLUSIVE on {devices}",
+            hint="let the device idle, or allow more pairs: --max-pairs; 'edgepack bench"
+            " --self-test' says how noisy it is",
+        )

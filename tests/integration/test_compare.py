@@ -1,0 +1,173 @@
+"""``edgepack compare`` and ``bench --self-test`` on a real device: this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from edgepack.bench.presets import Preset
+from edgepack.cli.main import run
+from edgepack.comparison import Comparison, Question, Rule, compare, measure_noise
+from edgepack.deploying import deploy
+from edgepack.devices import Device, LocalEntry
+from edgepack.errors import BundleError, DeviceError, UsageError
+from edgepack.profile import host_target
+from edgepack.progress import Silent
+from tiny_bundle import change_manifest, save_model, write_tiny_bundle
+
+SHORT = Preset(
+    "short",
+    runs=6,
+    duration_s=0.05,
+    iterations=20,
+    warm_up_s=0.02,
+    window_s=0.01,
+    warm_up_cap_s=0.5,
+)
+FEW = Rule(max_pairs=6)
+CHANNELS = 16
+SLOW = pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="run in CI")
+
+
+def save_slow_model(path: Path, size: int) -> None:
+    """Save a model that gives what :func:`save_model`'s gives, many times as slowly."""
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    save_model(path, size)
+    model = onnx.load(path)
+    model.graph.node[-1].output[0] = "plain"
+    random = np.random.default_rng(1)
+    pads = [2, 2, 2, 2]
+    model.graph.node.extend(
+        [
+            helper.make_node("Conv", ["x", "w1"], ["h1"], pads=pads),
+            helper.make_node("Conv", ["h1", "w2"], ["h2"], pads=pads),
+            helper.make_node("ReduceMax", ["h2"], ["h3"], keepdims=1),
+            helper.make_node("Mul", ["h3", "nothing"], ["h4"]),
+            helper.make_node("Add", ["plain", "h4"], ["y"]),
+        ]
+    )
+    weights = {
+        "w1": random.standard_normal((CHANNELS, 3, 5, 5)),
+        "w2": random.standard_normal((CHANNELS, CHANNELS, 5, 5)),
+        "nothing": np.zeros(1),
+    }
+    for name, values in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
+    onnx.save(model, path)
+
+
+def write_bundle(
+    folder: Path, save: Callable[[Path, int], None] = save_model, **changes: Any
+) -> Path:
+    bundle = write_tiny_bundle(folder, size=64, save=save)
+    change_manifest(bundle, lambda manifest: manifest.update(target=host_target(), **changes))
+    return bundle
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    entry = LocalEntry(transport="local", target=host_target(), root=str(tmp_path / "root"))
+    return Device("board", entry)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "bundle")
+
+
+def asked(candidate: Path, base: Path | None, **changes: Any) -> Question:
+    return Question(candidate, base=base, **({"preset": SHORT, "rule": FEW} | changes))
+
+
+def answers(found: Comparison) -> dict[str, str]:
+    return {metric.name: metric.outcome for metric in found.devices[0].metrics}
+
+
+def test_candidate_when_it_is_many_times_slower_fails(
+    device: Device, bundle: Path, tmp_path: Path
+) -> None:
+    slow = write_bundle(tmp_path / "slow", save_slow_model)
+    found = compare(asked(slow, bundle), [device])
+    (on_device,) = found.devices
+    assert answers(found)["p50"] == "FAIL"
+    assert on_device.metrics[0].ratio > 2
+    assert on_device.candidate.runs[0].golden_min_sqnr_db > 40
+    assert any(reason.startswith("p50 is +") for reason in on_device.reasons)
+
+
+def test_release_in_use_when_it_is_the_base_stays_in_use(
+    device: Device, bundle: Path, tmp_path: Path
+) -> None:
+    other = write_bundle(tmp_path / "other", version="1.0.1")
+    with pytest.raises(DeviceError, match="no release is in use there") as caught:
+        compare(asked(other, None), [device])
+    assert "--device board" in caught.value.hint
+    deploy(bundle, device, self_test=False)
+    (on_device,) = compare(asked(other, None), [device]).devices
+    assert on_device.pairs == 6
+    assert on_device.base.bundle.startswith("tiny-1.0.0-")
+    assert on_device.candidate.bundle.startswith("tiny-1.0.1-")
+    current = tmp_path / "root" / "tiny" / "current"
+    assert current.resolve().name == on_device.base.manifest_sha256[:16]
+
+
+@SLOW
+def test_devices_when_there_are_two_are_compared_at_once(
+    bundle: Path, tmp_path: Path, device: Device
+) -> None:
+    entry = device.entry.model_copy(update={"root": str(tmp_path / "second")})
+    found = compare(asked(bundle, bundle), [device, Device("second", entry)])
+    assert [each.device for each in found.devices] == ["board", "second"]
+    assert {each.pairs for each in found.devices} == {6}
+
+
+def test_question_when_it_cannot_be_asked_changes_nothing(
+    device: Device, bundle: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="there is no metric 'mean'"):
+        compare(asked(bundle, bundle, margins={"mean": 0.03}), [device])
+    with pytest.raises(UsageError, match="no variant 'gpu'"):
+        compare(asked(bundle, bundle, variant="gpu"), [device])
+    (bundle / "models" / "cpu-fp32.onnx").write_bytes(b"altered")
+    with pytest.raises(BundleError):
+        compare(asked(bundle, bundle), [device])
+    assert not (tmp_path / "root").exists()
+
+
+@SLOW
+def test_noise_when_a_bundle_is_measured_against_itself_is_that_of_all_pairs(
+    device: Device, bundle: Path
+) -> None:
+    noise = measure_noise(asked(bundle, None), device, progress=Silent())
+    assert noise.pairs == 6
+    assert 0 < noise.pair_deviation < 2
+    assert noise.smallest_slowdown > 0
+
+
+def test_command_when_asked_writes_junit_markdown_and_json(
+    bundle: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    argv = ["compare", str(bundle), str(bundle), "--device", "local", "--preset", "smoke"]
+    files = ["--junit", "compare.xml", "--markdown", "compare.md"]
+    assert run([*argv, "--max-pairs", "6", *files, "--json"]) == 11
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert document["devices"][0]["outcome"] == "INCONCLUSIVE"
+    assert "preset 'smoke' is too short" in document["devices"][0]["reasons"][0]
+    assert len(document["devices"][0]["candidate"]["runs"]) == 6
+    assert ElementTree.parse("compare.xml").getroot().tag == "testsuites"
+    assert Path("compare.md").read_text().startswith("**edgepack compare: INCONCLUSIVE**")
+    assert run([*argv, "--max-pairs", "7"]) == 2
+    assert run([*argv, "--margin", "p50=much"]) == 2

@@ -1,0 +1,105 @@
+"""Comparisons as Markdown and JUnit."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from edgepack.bench.report import PlacedNode, Placement
+from edgepack.comparison import Comparison, DeviceComparison, junit_xml, markdown
+from edgepack.comparison.deciding import Outcome
+from edgepack.comparison.report import ComparedMetric, Side
+from example_report import CPU, example_facts, example_run
+
+
+def side(**changes: object) -> Side:
+    node = PlacedNode(name="conv", op="Conv", provider=CPU, mean_us=10)
+    return Side(
+        bundle="tiny-1.0.0-raspberry-pi",
+        manifest_sha256="0" * 64,
+        bundle_bytes=1000,
+        variant="cpu-int8-static",
+        passed_over=[],
+        placement=Placement(variant="cpu-int8-static", runs=10, nodes=[node]),
+        runs=[example_run(seed) for seed in range(6)],
+        min_sqnr_db=20,
+        reasons=[],
+    ).model_copy(update=changes)
+
+
+def metric(outcome: Outcome, ratio: float) -> ComparedMetric:
+    return ComparedMetric(
+        name="p50",
+        margin=0.03,
+        outcome=outcome,
+        ratio=ratio,
+        low=ratio - 0.01,
+        high=ratio + 0.01,
+        fail_p=0.5,
+        pass_p=0.5,
+    )
+
+
+def on(device: str, outcome: Outcome, ratio: float, **changes: object) -> DeviceComparison:
+    return DeviceComparison(
+        device=device,
+        facts=example_facts(),
+        base=side(),
+        candidate=side(),
+        outcome=outcome,
+        reasons=[] if outcome == "PASS" else [f"p50 is {ratio - 1:+.1%}"],
+        metrics=[metric(outcome, ratio)],
+        notes=[],
+    ).model_copy(update=changes)
+
+
+def comparison(*devices: DeviceComparison) -> Comparison:
+    return Comparison(
+        schema_version=1,
+        created="2026-11-22T00:00:00Z",
+        preset="gate",
+        error=0.01,
+        max_pairs=20,
+        devices=list(devices),
+    )
+
+
+def test_junit_when_devices_differ_has_a_failure_a_skip_and_a_pass() -> None:
+    found = comparison(
+        on("pi5", "PASS", 0.99), on("orin", "FAIL", 1.2), on("nuc", "INCONCLUSIVE", 1.03)
+    )
+    assert found.outcome == "FAIL"
+    suites = {suite.get("name"): suite for suite in ElementTree.fromstring(junit_xml(found))}
+    counts = {
+        name: (suite.get("tests"), suite.get("failures"), suite.get("skipped"))
+        for name, suite in suites.items()
+    }
+    assert counts == {"pi5": ("2", "0", "0"), "orin": ("2", "1", "0"), "nuc": ("2", "0", "1")}
+    failure = suites["orin"].find("testcase[@name='p50']/failure")
+    assert failure is not None
+    assert failure.get("message") == "+20.0% (+19.0% to +21.0%), allowed +3%"
+
+
+def test_junit_when_the_candidate_is_wrong_fails_although_it_is_fast() -> None:
+    wrong = side(reasons=["run 1: outputs are 3.0 dB near the golden ones, 20.0 dB are needed"])
+    found = comparison(on("pi5", "FAIL", 0.5, candidate=wrong, metrics=[metric("PASS", 0.5)]))
+    (suite,) = ElementTree.fromstring(junit_xml(found))
+    cases = {case.get("name"): [child.tag for child in case] for case in suite}
+    assert cases == {"usable": ["failure"], "p50": ["skipped"]}
+
+
+def test_formats_when_a_device_says_markup_show_it_as_text() -> None:
+    evil = "<b>|`x`\x1b[2J</b>"
+    found = comparison(on(evil, "FAIL", 1.2, reasons=[evil]))
+    assert ElementTree.fromstring(junit_xml(found))[0].get("name", "").startswith("<b>|`x`")
+    text = markdown(found)
+    assert "<b>" not in text.replace("\\<b\\>", "")
+    assert "\x1b" not in text
+    assert r"\<b\>\|\`x\`" in text
+    assert all(line.count(" | ") == 7 for line in text.splitlines() if line.startswith("| "))
+
+
+def test_markdown_when_written_says_what_ran_and_how_sure_it_is() -> None:
+    text = markdown(comparison(on("pi5", "PASS", 0.99)))
+    assert text.startswith("**edgepack compare: PASS**")
+    assert "tiny-1.0.0-raspberry-pi cpu-int8-static, 6 pairs of process runs" in text
+    assert "| pi5 | p50 | 10 ms | 10 ms | -1.0% | -2.0% to +0.0% | +3% | PASS |" in text
