@@ -18,7 +18,7 @@ demo: $(READY)  ## Build the example, push it over SSH to a server of its own, m
 	$(ROOM) $(BIN)/edgepack demo
 
 test: $(READY)  ## All tests, in parallel and in random order
-	$(ROOM) $(BIN)/python -m pytest -n auto
+	$(ROOM) $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -2,30 +2,77 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# The many processes that tests start read what this one has compiled.
+sys.dont_write_bytecode = False
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 # As in edgepack's workers, where the steps run that tests call here.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("VECLIB_MAXIMUM_THREADS", "1")
+if "EDGEPACK_TEST_SLOW" not in os.environ:
+    settings.register_profile("quick", settings.default, max_examples=30, deadline=None)
+    settings.load_profile("quick")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what takes long by its nature, unless EDGEPACK_TEST_SLOW is set."""
+    slow = item.get_closest_marker("slow")
+    if slow and "EDGEPACK_TEST_SLOW" not in os.environ:
+        pytest.skip(f"{slow.kwargs.get('reason', 'takes long')}; run with EDGEPACK_TEST_SLOW=1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_workers() -> Iterator[None]:
+    """Let builds take the worker processes of earlier ones."""
+    from edgepack.model.running import make_session
+    from kept_workers import kept_workers
+
+    # As there: threads that wait for work keep a CPU busy, and other processes wait for it.
+    assert make_session.__kwdefaults__
+    make_session.__kwdefaults__["threads"] = 1
+    with kept_workers():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
+    """Give the fixtures of modules a home, and each test the name of one.
+
+    ``mktemp`` lists all that there are to find each.
+    """
+    folder = tmp_path_factory.mktemp("homes")
+    with pytest.MonkeyPatch.context() as patch:
+        live_in(folder / "shared", patch)
+        yield (folder / str(number) for number in itertools.count())
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Point the user's folders into a temporary one: no test reads or writes the real home."""
-    home = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("HOME", str(home))
+    home = next(homes)
+    live_in(home, monkeypatch)
+    return home
+
+
+def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make a folder and name it as the user's."""
+    home.mkdir()
+    patch.setenv("HOME", str(home))
     for name, folder in (
         ("XDG_CACHE_HOME", ".cache"),
         ("XDG_CONFIG_HOME", ".config"),
         ("XDG_DATA_HOME", ".local/share"),
     ):
-        monkeypatch.setenv(name, str(home / folder))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return home
+        patch.setenv(name, str(home / folder))
+    patch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +84,12 @@ def shared_data() -> Path:
     if os.environ.get("CI"):
         pytest.fail("EDGEPACK_TEST_DATA does not name a folder; CI must not skip these tests")
     pytest.skip("EDGEPACK_TEST_DATA does not name a folder of public models")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run more tests at a time than there are cores: half of a push is waiting.
+
+    With those that take gigabytes, one more; memory is what they wait for.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+    return cores + 1 if "EDGEPACK_TEST_SLOW" in os.environ else 2 * cores

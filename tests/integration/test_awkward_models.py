@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from edgepack.build import build
 from edgepack.bundle import verify
@@ -15,6 +13,7 @@ CANNOT_CARRY = "which bundles cannot carry"
 NOT_LOADED = "does not load the model"
 NOT_RUN = "does not run the model"
 ONNX_SIMPLE = "onnx_simple/test_"
+SLOW = pytest.mark.slow(reason="takes many seconds")
 
 BUILT = [
     "deeploy_cct2_opset20.onnx",
@@ -57,6 +56,15 @@ BUILT = [
     "tract_qlstm.onnx",
 ]
 """Built, and verified afterwards."""
+
+LONG = {
+    "deeploy_cct2_opset20.onnx",
+    "light/light_densenet121.onnx",
+    "light/light_inception_v2.onnx",
+    "light/light_shufflenet.onnx",
+    "ort/multi_stream_models__simplified_ssd.onnx",
+}
+"""Those that take many seconds."""
 
 OTHER_VARIANTS = {
     "deeploy_cct2_opset20.onnx": ["cpu-int8-dynamic", "cpu-fp32"],
@@ -139,7 +147,9 @@ def test_table_when_compared_with_the_folder_names_every_model(shared_data):
     assert found == {*BUILT, LARGE, *REFUSED, *UNREADABLE}
 
 
-@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SLOW) if name in LONG else name for name in BUILT]
+)
 def test_awkward_model_when_built_is_a_proven_bundle(shared_data, tmp_path, name):
     model = shared_data / "awkward" / name
     [built] = build(model, targets=["host"], out=tmp_path, jobs=1).bundles
@@ -174,8 +184,7 @@ def test_awkward_model_when_unreadable_is_one_clear_error(shared_data, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="takes 513 MB; run in CI")
+@pytest.mark.slow(reason="takes 513 MB")
 def test_model_that_grows_when_built_is_a_proven_bundle(shared_data, tmp_path):
     [built] = build(shared_data / "awkward" / LARGE, targets=["host"], out=tmp_path).bundles
     assert verify(built.bundle.path).manifest.variants

@@ -419,9 +419,9 @@ def test_builds_when_run_at_the_same_time_agree(tmp_path):
     argv += ["--target", "host", "--out"]
     running = [
         subprocess.Popen([*argv, str(tmp_path / f"d{n}")], stderr=subprocess.PIPE, stdout=-3)
-        for n in range(3)
+        for n in range(2)
     ]
     said = [child.communicate()[1] for child in running]
-    assert [child.returncode for child in running] == [0, 0, 0], said
-    archives = [next((tmp_path / f"d{n}").glob("*.tar.gz")).read_bytes() for n in range(3)]
-    assert archives[0] == archives[1] == archives[2]
+    assert [child.returncode for child in running] == [0, 0], said
+    archives = [next((tmp_path / f"d{n}").glob("*.tar.gz")).read_bytes() for n in range(2)]
+    assert archives[0] == archives[1]

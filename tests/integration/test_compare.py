@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from edgepack.bench import presets
 from edgepack.bench.presets import Preset
 from edgepack.cli.main import run
 from edgepack.comparison import Comparison, Question, Rule, compare, measure_noise
-from edgepack.deploying import deploy
 from edgepack.devices import Device, LocalEntry
-from edgepack.errors import BundleError, DeviceError, UsageError
+from edgepack.errors import BundleError, UsageError
 from edgepack.profile import host_target
 from edgepack.progress import Silent
 from tiny_bundle import change_manifest, save_model, write_tiny_bundle
@@ -31,7 +31,7 @@ SHORT = Preset(
 )
 FEW = Rule(max_pairs=6)
 CHANNELS = 16
-SLOW = pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="run in CI")
+SLOW = pytest.mark.slow(reason="makes 24 and 12 process runs")
 
 
 def save_slow_model(path: Path, size: int) -> None:
@@ -104,19 +104,31 @@ def test_candidate_when_it_is_many_times_slower_fails(
 
 
 def test_release_in_use_when_it_is_the_base_stays_in_use(
-    device: Device, bundle: Path, tmp_path: Path
+    bundle: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(presets.PRESETS, "smoke", dataclasses.replace(SHORT, conclusive=False))
     other = write_bundle(tmp_path / "other", version="1.0.1")
-    with pytest.raises(DeviceError, match="no release is in use there") as caught:
-        compare(asked(other, None), [device])
-    assert "--device board" in caught.value.hint
-    deploy(bundle, device, self_test=False)
-    (on_device,) = compare(asked(other, None), [device]).devices
-    assert on_device.pairs == 6
-    assert on_device.base.bundle.startswith("tiny-1.0.0-")
-    assert on_device.candidate.bundle.startswith("tiny-1.0.1-")
-    current = tmp_path / "root" / "tiny" / "current"
-    assert current.resolve().name == on_device.base.manifest_sha256[:16]
+    argv = ["compare", "current", str(other), "--device", "local", "--preset", "smoke"]
+    assert run(argv) == 8
+    assert "no release is in use there" in capsys.readouterr().err
+    assert run(["push", str(bundle), "--device", "local", "--no-self-test"]) == 0
+    files = ["--junit", "compare.xml", "--markdown", "compare.md"]
+    capsys.readouterr()
+    assert run([*argv, "--max-pairs", "6", *files, "--json"]) == 11
+    (on_device,) = json.loads(capsys.readouterr().out)["devices"]
+    assert on_device["outcome"] == "INCONCLUSIVE"
+    assert "preset 'short' is too short to conclude anything" in on_device["reasons"]
+    assert on_device["base"]["bundle"].startswith("tiny-1.0.0-")
+    assert on_device["candidate"]["bundle"].startswith("tiny-1.0.1-")
+    assert len(on_device["candidate"]["runs"]) == 6
+    current = Path("~/.local/share/edgepack/tiny/current").expanduser().resolve()
+    assert current.name == on_device["base"]["manifest_sha256"][:16]
+    assert ElementTree.parse("compare.xml").getroot().tag == "testsuites"
+    assert Path("compare.md").read_text().startswith("**edgepack compare: INCONCLUSIVE**")
 
 
 @SLOW
@@ -152,22 +164,10 @@ def test_noise_when_a_bundle_is_measured_against_itself_is_that_of_all_pairs(
     assert noise.smallest_slowdown > 0
 
 
-def test_command_when_asked_writes_junit_markdown_and_json(
-    bundle: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_command_when_an_option_makes_no_sense_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    argv = ["compare", str(bundle), str(bundle), "--device", "local", "--preset", "smoke"]
-    files = ["--junit", "compare.xml", "--markdown", "compare.md"]
-    assert run([*argv, "--max-pairs", "6", *files, "--json"]) == 11
-    said = capsys.readouterr()
-    document = json.loads(said.out)
-    assert document["devices"][0]["outcome"] == "INCONCLUSIVE"
-    assert "preset 'smoke' is too short" in document["devices"][0]["reasons"][0]
-    assert len(document["devices"][0]["candidate"]["runs"]) == 6
-    assert ElementTree.parse("compare.xml").getroot().tag == "testsuites"
-    assert Path("compare.md").read_text().startswith("**edgepack compare: INCONCLUSIVE**")
+    argv = ["compare", str(bundle), str(bundle), "--device", "local"]
     assert run([*argv, "--max-pairs", "7"]) == 2
     assert run([*argv, "--margin", "p50=much"]) == 2
+    assert "write --margin p50=3" in capsys.readouterr().err

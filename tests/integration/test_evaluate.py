@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 import tiny_models
 from edgepack.bench import evaluate
 from edgepack.build import build
+from edgepack.bundle import verify
 from edgepack.demo import demo_device
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import load_device
 from edgepack.errors import BundleError, UsageError
 
 
+@pytest.fixture(scope="module")
+def built_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built")
+    project = tiny_models.write_project(folder)
+    [made] = build(project=project, targets=["host"], out=folder / "dist", use_cache=False).bundles
+    return folder, made.bundle.path.relative_to(folder)
+
+
 @pytest.fixture
-def built(tmp_path):
-    project = tiny_models.write_project(tmp_path)
-    [made] = build(project=project, targets=["host"], out=tmp_path / "dist").bundles
-    return project, made.bundle
+def built(built_once, tmp_path):
+    folder, bundle = built_once
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "edgepack.yaml", verify(tmp_path / bundle)
 
 
 def test_evaluate_over_ssh_when_the_device_is_this_machine_agrees_with_the_build(built, tmp_path):

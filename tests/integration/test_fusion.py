@@ -293,7 +293,9 @@ REAL = {
 }
 
 
-@pytest.fixture(params=REAL)
+@pytest.fixture(
+    params=[pytest.param("squeezenet", marks=pytest.mark.slow(reason="takes 10 s")), "mobilenet"]
+)
 def real(request, shared_data, tmp_path):
     """The inputs of Int8Static for a real network, calibrated with eight photographs."""
     file, description = REAL[request.param]

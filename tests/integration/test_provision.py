@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ensurepip
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import Device, check, connect, probe, provision, runtime_python
+from edgepack.devices.provisioning import Provisioned
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
 from edgepack.profile import host_target, load_profile
 from loopback import ssh_device
@@ -41,64 +43,85 @@ def write_wheel(folder: Path, name: str, version: str, code: str = "") -> Path:
     return path
 
 
-@pytest.fixture
-def wheels(tmp_path: Path) -> list[Path]:
-    folder = tmp_path / "wheels"
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("wheels")
     return [
         write_wheel(folder, "onnxruntime", ONNXRUNTIME, PROVIDERS),
         write_wheel(folder, "numpy", "2.0.0"),
     ]
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackServer]:
+    with LoopbackServer(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
 @pytest.fixture
-def device(tmp_path: Path) -> Iterator[Device]:
-    with LoopbackServer(tmp_path / "server") as server:
-        yield ssh_device(server, target=host_target(), root=str(tmp_path / "root"))
+def device(server: LoopbackServer, tmp_path: Path) -> Device:
+    return ssh_device(server, target=host_target(), root=str(tmp_path / "root"))
+
+
+@pytest.fixture(scope="module")
+def first(
+    server: LoopbackServer, wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Provisioned]:
+    """The root of a provisioned device, and what was made there."""
+    root = tmp_path_factory.mktemp("first") / "root"
+    device = ssh_device(server, target=host_target(), root=str(root))
+    return root, provision(device, wheels=wheels, offline=True)
+
+
+@pytest.fixture
+def provisioned(first: tuple[Path, Provisioned], device: Device, tmp_path: Path) -> Device:
+    """A device that is as the first one was left: the environment can be moved."""
+    shutil.copytree(first[0], tmp_path / "root", symlinks=True)
+    return device
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_provisioned_device_is_ready(device: Device, wheels: list[Path], tmp_path: Path) -> None:
+def test_provisioned_device_is_ready(
+    device: Device, server: LoopbackServer, first: tuple[Path, Provisioned]
+) -> None:
     with pytest.raises(DeviceError, match="edgepack device provision board"):
         check(device).require_ready()
-    made = provision(device, wheels=wheels, offline=True)
+    root, made = first
+    device = ssh_device(server, target=host_target(), root=str(root))
     assert made.packages == {"onnxruntime": ONNXRUNTIME, "numpy": "2.0.0"}
     assert made.providers == ("CPUExecutionProvider",)
     assert check(device).problems == ()
     with connect(device) as transport:
         assert runtime_python(device, probe(device, transport)) == str(made.python)
-    target = (tmp_path / "root" / "venv").readlink()
-    assert names(tmp_path / "root") == sorted(["venv", str(target)])
+    assert names(root) == sorted(["venv", str((root / "venv").readlink())])
 
 
-def test_same_wheels_are_not_installed_again(device: Device, wheels: list[Path]) -> None:
-    provision(device, wheels=wheels, offline=True)
+def test_same_wheels_are_not_installed_again(provisioned: Device, wheels: list[Path]) -> None:
     said: list[str] = []
-    provision(device, wheels=wheels, offline=True, progress=said.append)
+    provision(provisioned, wheels=wheels, offline=True, progress=said.append)
     assert not [line for line in said if "pushing" in line or "installing" in line]
 
 
 def test_new_wheels_take_the_place_of_old_ones(
-    device: Device, wheels: list[Path], tmp_path: Path
+    provisioned: Device, wheels: list[Path], tmp_path: Path
 ) -> None:
-    provision(device, wheels=wheels, offline=True)
-    first = (tmp_path / "root" / "venv").readlink()
-    newer = [wheels[0], write_wheel(tmp_path / "wheels", "numpy", "2.1.0")]
-    assert provision(device, wheels=newer, offline=True).packages["numpy"] == "2.1.0"
-    second = (tmp_path / "root" / "venv").readlink()
-    assert names(tmp_path / "root") == sorted(["venv", str(first), str(second)])
+    old = (tmp_path / "root" / "venv").readlink()
+    newer = [wheels[0], write_wheel(tmp_path / "newer", "numpy", "2.1.0")]
+    assert provision(provisioned, wheels=newer, offline=True).packages["numpy"] == "2.1.0"
+    new = (tmp_path / "root" / "venv").readlink()
+    assert names(tmp_path / "root") == sorted(["venv", str(old), str(new)])
 
 
 def test_runtime_that_does_not_work_is_not_switched_to(
-    device: Device, wheels: list[Path], tmp_path: Path
+    provisioned: Device, wheels: list[Path], tmp_path: Path
 ) -> None:
-    provision(device, wheels=wheels, offline=True)
     before = (tmp_path / "root" / "venv").readlink()
     broken = write_wheel(tmp_path / "b", "onnxruntime", ONNXRUNTIME, "raise ImportError('libx')\n")
     with pytest.raises(DeviceError, match=r"does not work: no usable onnxruntime: libx"):
-        provision(device, wheels=[broken, wheels[1]], offline=True)
+        provision(provisioned, wheels=[broken, wheels[1]], offline=True)
     assert (tmp_path / "root" / "venv").readlink() == before
 
 

@@ -54,6 +54,7 @@ def project(request, shared_data, tmp_path):
     return tmp_path / "edgepack.yaml", drop, agreement
 
 
+@pytest.mark.slow(reason="takes a minute")
 def test_real_model_when_built_for_both_targets_keeps_its_accuracy_and_runs(project, tmp_path):
     file, drop, agreement = project
     targets = ["host", "raspberry-pi"]

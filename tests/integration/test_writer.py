@@ -10,7 +10,6 @@ than it needs (also where the bias is float, and where its input has the scale o
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 
 import int8_nets
@@ -349,10 +348,7 @@ def sized(model, dims):
     return feeds
 
 
-SLOW = (
-    pytest.mark.slow,
-    pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="run in CI"),
-)
+SLOW = pytest.mark.slow(reason="takes 2 to 20 s")
 PAIRS = [
     ("mobilenet", "cpu"),
     ("mobilenet", "tensorrt"),
@@ -384,8 +380,7 @@ def test_real_network_when_written_is_what_onnxruntime_writes(real, tmp_path, ne
 # --- time and memory --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="takes 6 GB; run in CI")
+@pytest.mark.slow(reason="takes 6 GB")
 def test_model_when_its_weights_are_larger_than_2_gib_is_calibrated_and_written(tmp_path):
     rows, columns = 140_000, 4096
     nodes = [

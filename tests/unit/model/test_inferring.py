@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import onnx
 import pytest
@@ -58,8 +56,7 @@ def test_graph_when_a_copy_gets_sizes_keeps_its_weights(tmp_path):
     assert list(copy.graph.initializer) == list(model.graph.initializer)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="takes 5 GB; run in CI")
+@pytest.mark.slow(reason="takes 5 GB")
 def test_shapes_when_weights_are_larger_than_a_message_are_inferred(tmp_path):
     model = reshaped_product(tmp_path / "net.onnx", 1024)
     weights = model.graph.initializer[0]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import onnx
 import pytest
@@ -117,8 +115,7 @@ def test_write_when_read_again_is_the_same_model(tmp_path):
     assert np.array_equal(sorted(p.name for p in tmp_path.iterdir()), ["copy.onnx", "net.onnx"])
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="takes 4 GB; run in CI")
+@pytest.mark.slow(reason="takes 4 GB")
 def test_fits_a_message_when_the_model_has_more_than_protobuf_can_measure_says_no(tmp_path):
     model = onnx.load(tiny_models.conv_net(tmp_path / "net.onnx"))
     assert fits_a_message(model)
