@@ -52,6 +52,7 @@ class OpenSshServer:
         folder: A folder of its own for keys, configuration and ``log``.
         environment: Variables that every command gets.
         under: A command that sshd is started by, such as ``["prlimit", "--fsize=1000"]``.
+        login: What the user's shell runs before each command.
 
     Raises:
         FileNotFoundError: (on entering) There is no sshd.
@@ -60,7 +61,11 @@ class OpenSshServer:
     host = "127.0.0.1"
 
     def __init__(
-        self, folder: Path, environment: Mapping[str, str] | None = None, under: Sequence[str] = ()
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        under: Sequence[str] = (),
+        login: str = "",
     ) -> None:
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self.client_key_path = folder / "client_key"
@@ -69,6 +74,7 @@ class OpenSshServer:
         self._folder = folder
         self._environment = environment or {}
         self._under = list(under)
+        self._login = login
         self._sessions: list[subprocess.Popen[bytes]] = []
         self._listener = socket.create_server((self.host, 0))
         self.port: int = self._listener.getsockname()[1]
@@ -91,6 +97,8 @@ class OpenSshServer:
         environment = {"HOME": str(self.home), **self._environment}
         variables = " ".join(f"{name}={value}" for name, value in environment.items())
         config = f"{_CONFIG.format(folder=self._folder)}SetEnv {variables}\n"
+        if self._login:
+            config += f'ForceCommand {self._login}; eval "$SSH_ORIGINAL_COMMAND"\n'
         (self._folder / "sshd_config").write_text(config)
         self._argv = [*self._under, sshd, "-i", "-f", str(self._folder / "sshd_config")]
         self._argv += ["-E", str(self._folder / "log")]

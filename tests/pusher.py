@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import select
 import subprocess
 import sys
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +32,8 @@ class Pushed:
     """What edgepack said; empty if it succeeded."""
     crash: str = ""
     """The traceback of an exception that is none of edgepack's."""
+    peak_bytes: int = 0
+    """The most memory that this process has had since its start."""
 
     @property
     def ok(self) -> bool:
@@ -101,17 +104,19 @@ class Pusher:
 
 def main() -> None:
     """Answer orders until stdin ends."""
-    from edgepack.devices import pushing, ssh, ssh_connect  # all that a push imports
+    from edgepack.devices import pushing, shell_pushing, ssh, ssh_connect  # all that a push imports
 
     answers = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         print(json.dumps({}), file=answers, flush=True)
         for line in sys.stdin:
             order = json.loads(line)
-            pushing.STALL_S = order["stall_s"]
+            pushing.STALL_S = shell_pushing.STALL_S = order["stall_s"]
             ssh.HANDSHAKE_S = ssh_connect.HANDSHAKE_S = min(20.0, 3 * order["stall_s"])
             device = Device(order["name"], SshEntry(**order["entry"]))
-            answer = asdict(_push(Path(order["bundle"]), device))
+            pushed = _push(Path(order["bundle"]), device)
+            peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10  # KiB on Linux
+            answer = asdict(replace(pushed, peak_bytes=peak_bytes))
             print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -6,8 +6,20 @@
 
     result = build(project=Path("edgepack.yaml"), targets=["raspberry-pi"])
     report = bench(result.bundles[0].bundle.path, load_device("pi5"))
+
+A push to many devices is a rollout, which is kept in a store::
+
+    store = RolloutStore()
+    bundles, devices = bundles_by_target([Path("dist")]), select_devices(["tag:lab"])
+    rollout = start_rollout(bundles, devices, store, settings=RolloutSettings(canary=1))
+    rollout = resume_rollout(rollout.id, store)
+    print(rollout.counts, rollout.pending)
+
+What changes a device is recorded in the audit log, as it is by the commands.
 """
 
+from edgepack.audit import intervals as audit_intervals
+from edgepack.audit import read as read_audit_log
 from edgepack.bench import bench, evaluate
 from edgepack.build import build, dry_run
 from edgepack.bundle import load_bundle
@@ -15,31 +27,74 @@ from edgepack.bundle.signing import require_signature, sign
 from edgepack.demo import demo
 from edgepack.deploying import deploy as push
 from edgepack.deploying import roll_back as rollback
-from edgepack.devices import load_device
+from edgepack.devices import check as check_device
+from edgepack.devices import (
+    connect,
+    leased,
+    load_device,
+    load_devices,
+    release,
+    reserve,
+    verify_device,
+    who,
+)
 from edgepack.errors import EdgepackError
+from edgepack.fleet import (
+    PushOptions,
+    Rollout,
+    RolloutStore,
+    bundles_by_target,
+    select_devices,
+    start_rollout,
+)
+from edgepack.fleet import Settings as RolloutSettings
 from edgepack.inspection import inspect
+from edgepack.operations import add_ssh_device as add_device
+from edgepack.operations import provision, trust
 from edgepack.results import list_reports, load_report, save_report, write_html
+from edgepack.rollouts import resume_rollout
 from edgepack.scaffold import init
 from edgepack.verification import verify_here as verify
 
 __all__ = [
     "EdgepackError",
+    "PushOptions",
+    "Rollout",
+    "RolloutSettings",
+    "RolloutStore",
+    "add_device",
+    "audit_intervals",
     "bench",
     "build",
+    "bundles_by_target",
+    "check_device",
+    "connect",
     "demo",
     "dry_run",
     "evaluate",
     "init",
     "inspect",
+    "leased",
     "list_reports",
     "load_bundle",
     "load_device",
+    "load_devices",
     "load_report",
+    "provision",
     "push",
+    "read_audit_log",
+    "release",
     "require_signature",
+    "reserve",
+    "resume_rollout",
     "rollback",
     "save_report",
+    "select_devices",
     "sign",
+    "start_rollout",
+    "trust",
     "verify",
+    "verify_device",
+    "who",
     "write_html",
 ]

@@ -327,8 +327,12 @@ class Interval:
 UNKNOWN_SWITCH = "a switch that was not made from here"
 
 
-def intervals(records: Iterable[Record]) -> list[Interval]:
+def intervals(records: Iterable[Record], since: datetime | None = None) -> list[Interval]:
     """Return which bundle was current on which board from when to when, in order of their begin.
+
+    Args:
+        records: All records of the log.
+        since: Leave out what had ended by then.
 
     A board is told by its host key, or by its name where that is not known. What other users and
     machines did is in their logs; where a switch found another release than the last one from here,
@@ -354,7 +358,7 @@ def intervals(records: Iterable[Record]) -> list[Interval]:
             found.append(replace(elsewhere, end=one.time, ended_by=one.action))
         running[place] = len(found)
         found.append(boards.interval(one, one.release, start=one.time))
-    return found
+    return [one for one in found if since is None or one.end is None or moment(one.end) >= since]
 
 
 class _Boards:

@@ -53,7 +53,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
     ):
         progress.note(f"SSH server on {server.host}:{server.port}")
         device = demo_device(server)
-        pushed = deploy(bundle.path, device, progress=progress).pushed
+        pushed = deploy(bundle.path, device, progress=progress)
         progress.note(f"pushed to {pushed.path}, {pushed.bytes_sent} bytes")
         report = bench(bundle.path, device, preset=preset, progress=progress)
     save_report(report)

@@ -289,7 +289,7 @@ def _forward(channel: paramiko.Channel, connected: socket.socket) -> None:
     """Pass bytes between a channel and a socket until one of them ends."""
 
     def copy_back() -> None:
-        with contextlib.closing(channel), contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(OSError, EOFError), contextlib.closing(channel):
             while data := connected.recv(_CHUNK_BYTES):
                 channel.sendall(data)
 

@@ -7,7 +7,8 @@ golden outputs, and only then ``current`` is switched. What the inventory names 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -15,48 +16,47 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from edgepack import devices
 from edgepack.bench.harness import Harness
+from edgepack.bench.report import Trial
 from edgepack.devices import (
+    CommandResult,
     Device,
     PushedRelease,
     Switched,
     Transport,
     connect,
     probe,
+    require_kind,
     runtime_python,
 )
 from edgepack.devices.leases import leased
-from edgepack.errors import DeviceError, EdgepackError, PythonMissingError, RemoteCommandError
+from edgepack.errors import (
+    DeviceError,
+    EdgepackError,
+    PythonMissingError,
+    RemoteCommandError,
+    TooSlowError,
+)
+from edgepack.fleet import WARM_UP_S
 from edgepack.operations import Operation, audited
 from edgepack.progress import Progress, Silent
 
-WARM_UP_S = 900.0
-"""How long the self-test may take: a first TensorRT engine can take ten minutes to build."""
 
-
-@dataclass(frozen=True)
-class Deployed:
-    """A release that is current on a device."""
-
-    pushed: PushedRelease
-    variant: str | None
-    """What the device's loader chose in the self-test; None where there was none: it was left out,
-    or the release was current already."""
-
-
-def deploy(
+def deploy(  # noqa: PLR0913  (the command's options)
     bundle: Path,
     device: Device,
     *,
     self_test: bool = True,
     warm_up_s: float = WARM_UP_S,
     wait_s: float = 0.0,
+    allowed_signers: Path | None = None,
     progress: Progress | None = None,
-) -> Deployed:
+) -> PushedRelease:
     """Push a bundle to a device, try it there, and make it current.
 
     Args:
@@ -64,36 +64,46 @@ def deploy(
         device: Where.
         self_test: Whether the loader must take a variant there first, by its golden outputs. It
             needs the runtime on the device.
-        warm_up_s: How long that may take.
+        warm_up_s: How long that may take, with the engines that are built meanwhile. It is stopped
+            there after that.
         wait_s: How long to wait while a benchmark holds the device.
+        allowed_signers: Who says in the audit log whose signature the bundle has; default:
+            ``~/.ssh/allowed_signers``. :func:`require_signature` refuses others.
         progress: Where to report; default: nowhere.
 
     Raises:
         BundleError: The bundle is not whole; nothing was sent.
         DeviceError: The device cannot be reached or used, is another target, has no space, lacks
             the runtime, or is held by a benchmark. ``current`` is what it was.
-        RemoteCommandError: The self-test failed, and ``current`` is what it was; or one of
-            ``after_switch`` and ``health`` failed, and the release before is current again, as far
-            as there was one.
+        RemoteCommandError: The self-test failed, or took too long, and ``current`` is what it was;
+            or one of ``after_switch`` and ``health`` failed, and the release before is current
+            again, as far as there was one.
     """
     progress = progress or Silent()
     with (
-        audited("push", device, bundle) as operation,
+        audited("push", device, bundle, allowed_signers=allowed_signers) as operation,
         connect(device) as transport,
-        _shared(transport, device, "push", wait_s, progress),
+        _shared(transport, device, "push", wait_s, progress, needs_python=self_test),
     ):
         operation.describe(host_key=transport.host_key)
-        staged = devices.push(bundle, device, transport, switch=False, progress=progress)
+        preflight = cache(partial(_usable_python, device, transport, operation))
+        staged = devices.push(
+            bundle,
+            device,
+            transport,
+            switch=False,
+            preflight=preflight if self_test else lambda: None,
+            progress=progress,
+        )
         if staged.switched_from == staged.release:
-            return Deployed(staged, None)
-        variant = None
+            return staged
         if self_test:
-            progress.note(f"{device.name}: trying the release")
-            variant = _tried(staged, device, transport, operation, warm_up_s)
+            make = partial(_harness, staged, device, transport, preflight, warm_up_s)
+            staged = _tried(staged, device, make, operation, progress)
         devices.switch(staged, _project(staged), device, transport)
         operation.record("switch", switched_from=staged.switched_from)
         _finish_or_take_back(staged, device, transport, operation)
-    return Deployed(staged, variant)
+    return staged
 
 
 def roll_back(
@@ -127,7 +137,13 @@ def roll_back(
 
 @contextmanager
 def _shared(
-    transport: Transport, device: Device, purpose: str, wait_s: float, progress: Progress
+    transport: Transport,
+    device: Device,
+    purpose: str,
+    wait_s: float,
+    progress: Progress,
+    *,
+    needs_python: bool = False,
 ) -> Iterator[None]:
     """Keep benchmarks off a device meanwhile, as far as it has the Python that leases need."""
     with ExitStack() as stack:
@@ -136,35 +152,90 @@ def _shared(
                 transport, device, purpose, exclusive=False, wait_s=wait_s, progress=progress
             )
             stack.enter_context(lease)
-        except PythonMissingError:
+        except PythonMissingError as error:
             if device.entry.python is not None:
                 raise
+            if needs_python:
+                raise PythonMissingError(
+                    "there is no Python on the device, so its loader cannot try the release;"
+                    " nothing was changed there",
+                    hint="push with --no-self-test; or install python3 there, and then: edgepack"
+                    f" device provision {device.name}",
+                    where=device.name,
+                ) from error
             progress.note(f"{device.name} has no Python: no lease keeps others off it")
         yield
+
+
+def _usable_python(device: Device, transport: Transport, operation: Operation) -> str:
+    """Return the Python on a device that runs its target's bundles.
+
+    Raises:
+        DeviceError: The device is another kind of machine, or lacks the runtime.
+    """
+    facts = probe(device, transport)
+    operation.describe(serial=facts.serial or None)
+    require_kind(device, facts)
+    return runtime_python(device, facts)
+
+
+def _harness(
+    staged: PushedRelease,
+    device: Device,
+    transport: Transport,
+    preflight: Callable[[], str],
+    warm_up_s: float,
+) -> Harness:
+    prefix = tuple(device.entry.run_prefix)
+    return Harness(transport, staged.path, preflight(), prefix, load_timeout_s=warm_up_s)
 
 
 def _tried(
     staged: PushedRelease,
     device: Device,
-    transport: Transport,
+    make: Callable[[], Harness],
     operation: Operation,
-    warm_up_s: float,
-) -> str:
-    """Return the variant that the device's loader takes.
+    progress: Progress,
+) -> PushedRelease:
+    """Return a release with the variant that the device's loader takes.
 
     Raises:
-        DeviceError: The device lacks the runtime.
+        DeviceError: The device is another kind of machine, or lacks the runtime.
         RemoteCommandError: No variant works there, or not in time.
     """
     try:
-        python = runtime_python(device, probe(device, transport))
-        prefix = tuple(device.entry.run_prefix)
-        harness = Harness(transport, staged.path, python, prefix, load_timeout_s=warm_up_s)
-        variant = harness.select(None).variant
+        harness = make()
+        began = time.monotonic()
+        variant = _chosen(harness, device, progress)
     except EdgepackError as error:
         operation.record("self-test", result="failed", error=error.problem.partition("\n")[0])
         raise
-    operation.record("self-test", detail=variant)
+    took_s = round(time.monotonic() - began, 1)
+    operation.record("self-test", detail=f"{variant} in {took_s} s")
+    return replace(staged, variant=variant, warm_up_s=took_s)
+
+
+def _chosen(harness: Harness, device: Device, progress: Progress) -> str:
+    """Let the loader choose a variant, and report every few seconds how far it is."""
+    at = "starting"
+
+    def on_trial(trial: Trial) -> None:
+        nonlocal at
+        at = str(trial)
+        progress.status(at)
+
+    try:
+        with progress.task(f"{device.name}: trying the release", total=1) as advance:
+            variant = harness.select(None, on_trial).variant
+            advance(variant)
+    except TooSlowError as error:
+        raise TooSlowError(
+            f"trying the release took longer than {harness.load_timeout_s:g} s and was stopped, at:"
+            f" {at}; the current release is what it was",
+            hint="if engines are still being built, push with a longer --warm-up SECONDS; if it"
+            f" hangs, see what the device does: edgepack device check {device.name}",
+            where=device.name,
+        ) from error
     return variant
 
 
@@ -187,11 +258,21 @@ def _run_hooks(device: Device, transport: Transport) -> None:
         ("health", device.entry.health),
     ):
         if argv:
-            transport.run(argv, timeout_s=device.entry.hook_timeout_s).check(
+            _run_hook(argv, device, transport).check(
                 f"{title!r} of {device.name}",
                 device=device.name,
                 hint=f"run it there by hand: {' '.join(argv)}",
             )
+
+
+def _run_hook(argv: list[str], device: Device, transport: Transport) -> CommandResult:
+    timeout_s = device.entry.hook_timeout_s
+    try:
+        return transport.run(argv, timeout_s=timeout_s)
+    except PythonMissingError:
+        if device.entry.python is not None:
+            raise
+        return transport.run(argv, timeout_s=timeout_s, supervisor="shell")
 
 
 def _taken_back(

@@ -15,6 +15,7 @@
     │   ├── BusyError           8   others use the device
     │   └── PythonMissingError  8   a device has no Python, or not where it should be
     ├── RemoteCommandError  9   a command on a device failed
+    │   └── TooSlowError    9   it took longer than it may
     ├── LimitError         10   a variant misses a limit that the project sets
     └── InconclusiveError  11   the measurement does not settle the question
 
@@ -128,6 +129,10 @@ class RemoteCommandError(EdgepackError):
     exit_code = 9
 
 
+class TooSlowError(RemoteCommandError):
+    """A command on a device took longer than it may, and was stopped."""
+
+
 class LimitError(EdgepackError):
     """A variant misses a limit that the project sets."""
 
@@ -163,3 +168,9 @@ def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:
     """
     more = [f"and {len(items) - most} more"] if len(items) > most else []
     return separator.join([*items[:most], *more])
+
+
+def one_line(problem: str, most: int = 300) -> str:
+    """Return an error's problem as one line: what a program said last stands on lines below it."""
+    text = " ".join(problem.split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."

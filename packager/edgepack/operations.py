@@ -13,7 +13,8 @@ from pathlib import Path
 from edgepack import audit, devices
 from edgepack.audit import Action, Event
 from edgepack.bundle import load_bundle
-from edgepack.bundle.signing import read_signature
+from edgepack.bundle.kept import Kept, stamps
+from edgepack.bundle.signing import Signature, default_allowed_signers, read_signature
 from edgepack.devices import AddedDevice, Device, Provisioned
 from edgepack.devices.host_keys import HostKey
 from edgepack.errors import EdgepackError, ToolError
@@ -29,7 +30,7 @@ class Operation:
         """Say more about it: fields of :class:`~edgepack.audit.Event`."""
         self.event = self.event.model_copy(update=facts)
 
-    def describe_bundle(self, bundle: Path) -> None:
+    def describe_bundle(self, bundle: Path, allowed_signers: Path | None) -> None:
         """Say which bundle it is about. What is no bundle is left to who reads it to refuse.
 
         Raises:
@@ -41,7 +42,7 @@ class Operation:
                 project=found.manifest.name,
                 release=found.digest[:16],
                 digest=found.digest,
-                signer=_signer(bundle),
+                signer=_signer(bundle, allowed_signers),
             )
 
     def record(self, action: Action, **facts: str | None) -> None:
@@ -60,7 +61,12 @@ class Operation:
 
 @contextmanager
 def audited(
-    action: Action, device: str | Device, bundle: Path | None = None, *, only_failure: bool = False
+    action: Action,
+    device: str | Device,
+    bundle: Path | None = None,
+    *,
+    allowed_signers: Path | None = None,
+    only_failure: bool = False,
 ) -> Iterator[Operation]:
     """Record what is done in the context: as done, or as failed with its error's first line.
 
@@ -71,6 +77,7 @@ def audited(
         action: What is done.
         device: The device, or only its name.
         bundle: What it is about.
+        allowed_signers: Who may have signed that; default: ``~/.ssh/allowed_signers``.
         only_failure: What was done is recorded by :meth:`Operation.record` alone.
 
     Raises:
@@ -83,7 +90,7 @@ def audited(
     operation = Operation(Event(action=action, device=name, host_key=pinned))
     try:
         if bundle is not None:
-            operation.describe_bundle(bundle)
+            operation.describe_bundle(bundle, allowed_signers)
         yield operation
     except BaseException as error:
         operation.record(action, result="failed", error=_first_line(error))
@@ -92,10 +99,19 @@ def audited(
         operation.record(action)
 
 
-def _signer(bundle: Path) -> str | None:
+def _read_signature(bundle_and_signers: tuple[Path, Path]) -> Signature | None:
+    bundle, allowed = bundle_and_signers
+    return read_signature(bundle, allowed if allowed != default_allowed_signers() else None)
+
+
+# Once for a whole fleet: it starts several programs.
+_signature = Kept(_read_signature, lambda paths: stamps(*paths))
+
+
+def _signer(bundle: Path, allowed_signers: Path | None) -> str | None:
     """Return who signed a bundle and with which key; None if nobody did."""
     try:
-        found = read_signature(bundle)
+        found = _signature((bundle, allowed_signers or default_allowed_signers()))
     except ToolError as error:
         return f"not checked: {error.problem}"
     if found is None:

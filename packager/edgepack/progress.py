@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -11,6 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+
+STATUS_EVERY_S = 5.0
+"""How often a log has a line about what a task is at."""
 
 
 class Progress(Protocol):
@@ -22,6 +27,9 @@ class Progress(Protocol):
 
     def within(self, part: str, done: int, total: int) -> None:
         """Say how far one part of the running task is; any thread may."""
+
+    def status(self, text: str) -> None:
+        """Say what the running task is at; each takes the place of the one before."""
 
     def note(self, text: str) -> None:
         """Say one line."""
@@ -39,12 +47,18 @@ class Silent:
     def within(self, part: str, done: int, total: int) -> None:
         """Ignore how far a part is."""
 
+    def status(self, text: str) -> None:
+        """Ignore what the task is at."""
+
     def note(self, text: str) -> None:
         """Ignore the line."""
 
 
 class Lines:
     """One line per part on stderr, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._status_after = 0.0
 
     @contextmanager
     def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
@@ -60,6 +74,13 @@ class Lines:
 
     def within(self, part: str, done: int, total: int) -> None:
         """Ignore how far a part is: a log wants its end alone."""
+
+    def status(self, text: str) -> None:
+        """Write it as a line, but not more often than a log wants it."""
+        now = time.monotonic()
+        if now >= self._status_after:
+            self._status_after = now + STATUS_EVERY_S
+            self.note(text)
 
     def note(self, text: str) -> None:
         """Write one line."""
@@ -114,6 +135,12 @@ class Bars:
             if part not in self._parts:
                 self._parts[part] = self._bars.add_task(part, total=total, part="")
             self._bars.update(self._parts[part], completed=done)
+
+    def status(self, text: str) -> None:
+        """Show it behind the task's bar."""
+        with self._lock:
+            if self._bars is not None:
+                self._bars.update(self._bars.task_ids[0], part=text)
 
     def note(self, text: str) -> None:
         """Write one line."""

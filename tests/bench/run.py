@@ -20,6 +20,7 @@ import calibration
 import detections
 import fleet
 import harness_latency
+import many_devices
 import pushing
 import quantization
 import rebuild
@@ -35,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "overhead": build_overhead.measure,
     "push": pushing.measure,
     "fleet": fleet.measure,
+    "devices": many_devices.measure,
     "all": all_targets.measure,
     "writing": writing.measure,
     "calibration": calibration.measure,

@@ -1,63 +1,57 @@
 """One fault run: a push that is disturbed, and what has to hold after it.
 
 A run begins with a device that has an old release, pushes a new one while something breaks, and
-then demands that ``current`` is a whole release that was pushed, that the next push succeeds, and
-that nothing is left running. All that is random comes from the seed and the run's number.
+then demands that ``current`` is a whole release that was pushed, that the next push succeeds, that
+every release is whole and the history unbroken, and that nothing is left behind: no process, and
+after one more push no file of a push that broke. All that is random comes from the seed and the
+run's number.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import shutil
+import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Literal, Self
+from typing import Any, Literal
 
-from edgepack.bundle import MANIFEST, load_bundle, verify
+from disks import (
+    DISK_BYTES,
+    DISK_INODES,
+    can_cut_power,
+    can_mount,
+    commit_names,
+    cut_power,
+    on_image,
+    on_plain_disk,
+    on_small_disk,
+    remount,
+)
+from edgepack.bundle import MANIFEST, verify
 from edgepack.devices import Device
 from edgepack.errors import EdgepackError
-from fault_proxy import Direction, Fault, FaultProxy, Wire
-from loopback import ssh_device, wait_until
+from edgepack.resources import harness_dir
+from fault_proxy import Direction, Fault, FaultProxy
+from labs import LIMIT_S, LINK, Agent, Board, Lab, can_have, command_lines, on_server
+from loopback import wait_until
 from openssh_server import OpenSshServer
 from pusher import Pushed, Pusher
-from tiny_bundle import write_tiny_bundle
 
-MARK = "EDGEPACK_CHAOS"
-"""A variable of every process that runs on the device."""
-LINK = Wire(bytes_per_s=4e6)
-"""Slow enough that faults fall into every phase of a push."""
-LIMIT_S = 60.0
-"""A push, disturbed or not, that takes longer hangs."""
-END_S = 20.0
-"""How long what a push started may take to end."""
+END_S = 60.0
+"""How long what a push started may take to end: ``sync`` waits for all disks of this machine."""
 STALL_S = 0.7
-DISK_BYTES = 64 << 20
-DISK_INODES = 4000
-
-
-@dataclass(frozen=True)
-class Bundles:
-    """Three versions of one project."""
-
-    old: Path
-    new: Path
-    other: Path
-
-    @classmethod
-    def write(cls, folder: Path) -> Self:
-        """Make them."""
-        return cls(
-            old=write_tiny_bundle(folder / "old", size=8),
-            new=write_tiny_bundle(folder / "new", size=56),
-            other=write_tiny_bundle(folder / "other", size=48),
-        )
+PATIENCE_S = 40.0
+"""How long a push waits for a device: a length that was corrupted can make both sides wait."""
+TRIES = 5
+YEARS_S = 10 * 365 * 86400.0
+FAKETIME = Path(f"/usr/lib/{os.uname().machine}-linux-gnu/faketime/libfaketime.so.1")
+"""Where Debian's libfaketime is."""
 
 
 @dataclass(frozen=True)
@@ -66,132 +60,110 @@ class Outcome:
 
     number: int
     kind: str
+    agent: Agent
     pushes: list[Pushed]
     ended: Literal["old", "new", "other", "corrupted"]
     """What ``current`` was after the disturbed push."""
     problems: list[str] = field(default_factory=list)
 
 
-def release_of(bundle: Path) -> str:
-    """Return the name that a device gives a bundle."""
-    return load_bundle(bundle).digest[:16]
-
-
-def on_server(server: OpenSshServer, root: Path, port: int | None = None) -> Device:
-    """Return the device whose root is here, with this interpreter: ``python3`` may be a script."""
-    place = {"root": str(root), "port": port or server.port}
-    return ssh_device(server, **place, python=sys.executable)
-
-
-class Lab:
-    """A device with an old release, and two clients; a context manager. One run at a time.
-
-    Args:
-        folder: A folder of its own.
-        bundles: Shared by all labs.
-        name: Tells this lab's processes from others'.
-    """
-
-    def __init__(self, folder: Path, bundles: Bundles, name: str) -> None:
-        self.folder = folder
-        self.bundles = bundles
-        self.environment = {MARK: name}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            self.server = stack.enter_context(OpenSshServer(self.folder / "sshd", self.environment))
-            self.clients = [stack.enter_context(Pusher()) for _ in range(2)]
-            self._prepare()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _prepare(self) -> None:
-        """Push the old release, and learn how long a push takes and how many bytes pass."""
-        first = self.push(self.bundles.old, self.device(self.folder / "base"))
-        self.copy_base(self.folder / "root")
-        with FaultProxy(self.server.port, to_server=LINK, to_client=LINK) as proxy:
-            second = self.push(self.bundles.new, self.device(port=proxy.port))
-        if not (first.ok and second.ok):
-            raise RuntimeError(f"an undisturbed push failed: {first} {second}")
-        self.push_s = second.seconds
-        self.passed = proxy.forwarded
-
-    def device(self, root: Path | None = None, port: int | None = None) -> Device:
-        """Return the device, reached directly or through a proxy's port."""
-        root = root or self.folder / "root"
-        return on_server(self.server, root, port)
-
-    def push(self, bundle: Path, device: Device) -> Pushed:
-        """Push and return how it went."""
-        self.clients[0].start(bundle, device)
-        return self.clients[0].result(LIMIT_S)
-
-    def copy_base(self, root: Path) -> None:
-        """Make ``root`` a device with the old release."""
-        shutil.rmtree(root, ignore_errors=True)
-        subprocess.run(["cp", "-a", str(self.folder / "base"), str(root)], check=True)
-
-    def programs(self) -> list[int]:
-        """Return the processes that run on the device."""
-        wanted = f"{MARK}={self.environment[MARK]}".encode()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        return found
-
-
 @dataclass
 class Run:
-    """What a fault may use: the lab, its own random numbers, and where the device's root lies."""
+    """What a fault may use: the lab, its board, random numbers, and where the board's root lies."""
 
     lab: Lab
+    board: Board
     random: Random
     root: Path
     number: int
+    promised: bool = False
+    """Whether a push of the new release said that it was done, so that it has to be current."""
 
     @property
     def device(self) -> Device:
         """The device without a proxy."""
-        return self.lab.device(self.root)
+        return self.board.device(self.root)
 
     def moment(self) -> float:
         """Return a moment in the push, in seconds from its start."""
-        return self.random.uniform(0.0, self.lab.push_s * 1.05)
+        return self.random.uniform(0.0, self.board.push_s * 1.05)
 
     def place(self, kind: Literal["cut", "corrupt", "stall"]) -> Fault:
         """Return a fault at a random byte of a random direction."""
         direction: Direction = self.random.choice(["to-server", "to-client"])
-        return Fault(kind, direction, self.random.randrange(self.lab.passed[direction]))
+        return Fault(kind, direction, self.random.randrange(self.board.passed[direction]))
 
 
-def one_run(lab: Lab, seed: int, number: int, kind: str) -> Outcome:
+def one_run(lab: Lab, seed: int, number: int, kind: str, agent: Agent) -> Outcome:
     """Do one run and say what it found."""
     random = Random(f"{seed}:{number}")
-    place = on_small_disk if kind in ON_SMALL_DISK else on_plain_disk
+    board = lab.board(agent)
     problems: list[str] = []
-    with place(lab) as root:
-        run = Run(lab, random, root, number)
+    with PLACES.get(kind, on_plain_disk)(lab, board) as root:
+        run = Run(lab, board, random, root, number)
         with KINDS[kind](run) as pushes:
             # Here the fault is over but for what lasts: a half-open link is still half-open.
             ended = find_current(lab, root, problems)
+            if run.promised and ended != "new":
+                problems.append("a push was done, and its release is not current")
             after = lab.push(lab.bundles.new, run.device)
             if not after.ok:
                 problems.append(f"the next push failed: {after}")
             elif find_current(lab, root, problems) != "new":
                 problems.append("the next push did not make its release current")
         if not wait_until(lambda: not lab.programs(), END_S):
-            problems.append(f"left running: {[command_line(pid) for pid in lab.programs()]}")
-            end_all(lab)
+            problems.append(f"left running: {command_lines(lab.programs())}")
+            lab.end_programs()
+        problems += file_problems(run)
     problems += [f"the client crashed: {each.crash}" for each in pushes if each.crash]
     if kind in UNDISTURBED:
         problems += [f"an undisturbed push failed: {each}" for each in pushes if each.error]
-    return Outcome(number, kind, pushes, ended, problems)
+    return Outcome(number, kind, agent, pushes, ended, problems)
+
+
+def file_problems(run: Run) -> list[str]:
+    """Return what is wrong with what lies on the device after the last push."""
+    base = run.root / "tiny"
+    state = drift().project_state(str(base))
+    found = [f"not whole: {one}" for one in state["releases"] if one["differences"]]
+    if state["history"]["broken_at"] is not None:
+        found.append(f"the history is broken: {(base / 'history.jsonl').read_text()}")
+    if leftovers(base) and not any(tidied(run) for _ in range(TRIES)):
+        left = [str(path.relative_to(base)) for path in leftovers(base)]
+        found.append(f"{TRIES} more pushes left {left}")
+    return found
+
+
+def tidied(run: Run) -> bool:
+    """Push once more, and say whether it left nothing of a push that broke."""
+    time.sleep(0.5)  # a process that was killed has its number until its parent takes notice
+    run.lab.push(run.lab.bundles.new, run.device)
+    return not leftovers(run.root / "tiny")
+
+
+def leftovers(base: Path) -> list[Path]:
+    """Return the files and folders of pushes that broke, in a project's folder."""
+    releases = [path.name for path in (base / "releases").iterdir()]
+    known = {".lock", "cache", "chunks", "current", "history.jsonl", "releases"}
+    return [
+        *(path for path in base.iterdir() if path.name not in known),
+        *(path for path in (base / "releases").iterdir() if not _RELEASE.fullmatch(path.name)),
+        *(path for path in (base / "chunks").iterdir() if path.stem not in releases),
+    ]
+
+
+_RELEASE = re.compile(r"[0-9a-f]{16}")
+
+
+def drift() -> Any:
+    """Return the module that ``edgepack device verify`` runs on devices."""
+    path = harness_dir() / "edgepack_drift.py"
+    spec = importlib.util.spec_from_file_location("edgepack_drift", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def find_current(
@@ -200,77 +172,28 @@ def find_current(
     """Return which release is current, after hashing all of it against its manifest."""
     current = root / "tiny" / "current"
     try:
-        release = verify(current.resolve(strict=True))
-        text = (current / MANIFEST).read_bytes()
+        place = current.resolve(strict=True)  # once: a program that lost its link may still switch
+        release = verify(place)
+        text = (place / MANIFEST).read_bytes()
     except (EdgepackError, OSError) as error:
         problems.append(f"current is not whole: {error}")
         return "corrupted"
     for name in ("old", "new", "other"):
         bundle: Path = getattr(lab.bundles, name)
         if text == (bundle / MANIFEST).read_bytes():
-            if current.readlink().name == release.digest[:16]:
+            if place.name == release.digest[:16]:
                 return name
             break
-    problems.append(f"current is no release that was pushed: {current.readlink()}")
+    problems.append(f"current is no release that was pushed: {place}")
     return "corrupted"
 
 
-def command_line(pid: int) -> str:
-    """Return the first 200 characters of a process's command line."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
-    return ""
-
-
-def end_all(lab: Lab) -> None:
-    """Kill what is left on the device, so that the next run begins clean."""
-    for pid in lab.programs():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 @contextmanager
-def on_plain_disk(lab: Lab) -> Iterator[Path]:
-    """Give a root with the old release."""
-    root = lab.folder / "root"
-    lab.copy_base(root)
-    yield root
-
-
-@contextmanager
-def on_small_disk(lab: Lab) -> Iterator[Path]:
-    """Give a root with the old release on a file system of its own."""
-    disk = lab.folder / "disk"
-    disk.mkdir(exist_ok=True)
-    options = f"size={DISK_BYTES},nr_inodes={DISK_INODES}"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True)
-    try:
-        lab.copy_base(disk / "root")
-        yield disk / "root"
-    finally:
-        end_all(lab)
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def remount(root: Path, options: str) -> bool:
-    """Change a small disk; say whether the kernel did."""
-    argv = ["mount", "-o", f"remount,{options}", str(root.parent)]
-    return subprocess.run(argv, check=False, capture_output=True).returncode == 0
-
-
-def can_mount() -> bool:
-    """Say whether this process may make file systems."""
-    status = Path("/proc/self/status").read_text()
-    capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
-    return bool(capabilities >> 21 & 1)  # CAP_SYS_ADMIN
-
-
-@contextmanager
-def link(run: Run, fault: Fault | None = None, stall_s: float = LIMIT_S) -> Iterator[Pusher]:
+def link(run: Run, fault: Fault | None = None, stall_s: float = PATIENCE_S) -> Iterator[Pusher]:
     """Start pushing the new release over the slow link."""
     client = run.lab.clients[0]
-    with FaultProxy(run.lab.server.port, to_server=LINK, to_client=LINK, fault=fault) as proxy:
-        client.start(run.lab.bundles.new, run.lab.device(run.root, proxy.port), stall_s)
+    with FaultProxy(run.board.server.port, to_server=LINK, to_client=LINK, fault=fault) as proxy:
+        client.start(run.lab.bundles.new, run.board.device(run.root, proxy.port), stall_s)
         yield client
 
 
@@ -299,7 +222,7 @@ def agent_killed(run: Run) -> Iterator[list[Pushed]]:
 def sshd_killed(run: Run) -> Iterator[list[Pushed]]:
     with link(run) as client:
         time.sleep(run.moment())
-        run.lab.server.drop_connections()
+        run.board.server.drop_connections()
         result = client.result(LIMIT_S)
     yield [result]
 
@@ -321,7 +244,8 @@ def byte_corrupted(run: Run) -> Iterator[list[Pushed]]:
 @contextmanager
 def link_half_open(run: Run) -> Iterator[list[Pushed]]:
     """The device does not learn that the client has given up while the next one pushes."""
-    with link(run, run.place("stall"), STALL_S) as client:
+    whole_s = 0.0 if run.board.agent == "python" else run.board.push_s  # of the push or a stall
+    with link(run, run.place("stall"), STALL_S + 1.5 * whole_s) as client:
         yield [client.result(LIMIT_S)]
 
 
@@ -379,8 +303,8 @@ def files_limited(run: Run) -> Iterator[list[Pushed]]:
     biggest = max(path.stat().st_size for path in run.lab.bundles.new.rglob("*"))
     limit = ["prlimit", f"--fsize={run.random.randrange(biggest)}"]
     folder = run.lab.folder / "limited"
-    with OpenSshServer(folder, run.lab.environment, under=limit) as server:
-        device = on_server(server, run.root)
+    with OpenSshServer(folder, run.board.environment, under=limit) as server:
+        device = on_server(server, run.board.agent, run.root)
         result = run.lab.push(run.lab.bundles.new, device)
     yield [result]
 
@@ -400,6 +324,65 @@ def pushed_twice(run: Run) -> Iterator[list[Pushed]]:
         yield pushes
 
 
+@contextmanager
+def power_lost(run: Run) -> Iterator[list[Pushed]]:
+    """At a moment of the push or right after it; half the time names had just been written."""
+    with link(run) as client:
+        done = None
+        if run.random.random() < 0.3:
+            done = client.result(LIMIT_S)
+        else:
+            time.sleep(run.moment())
+        if run.random.random() < 0.5:
+            commit_names(run.root)
+        if done is None and not client.running:
+            done = client.result(LIMIT_S)
+        cut_power(run.lab, run.board, run.root)
+        run.promised = done is not None and done.ok
+        result = done or client.result(LIMIT_S)
+    yield [result]
+
+
+@contextmanager
+def clock_stepped(run: Run) -> Iterator[list[Pushed]]:
+    """The wall clock jumps by up to ten years while one client pushes, and another pushes then.
+
+    Releases have times of clocks that were as wrong. The times of files that are written later come
+    from the kernel, which knows nothing of the step.
+    """
+    for path in (run.root / "tiny" / "releases").iterdir():
+        then = time.time() + run.random.uniform(-YEARS_S, YEARS_S)
+        os.utime(path, (then, then))
+    clock = run.lab.folder / "clock"
+    clock.write_text("+0\n")
+    environment = {
+        **run.board.environment,
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "NO_FAKE_STAT": "1",
+    }
+    clients = run.lab.clients
+    with (
+        OpenSshServer(run.lab.folder / "stepped", environment) as server,
+        FaultProxy(server.port, to_server=LINK, to_client=LINK) as proxy,
+    ):
+        device = on_server(server, run.board.agent, run.root, proxy.port)
+        clients[0].start(run.lab.bundles.new, device)
+        time.sleep(run.moment())
+        step = run.lab.folder / "clock.new"
+        step.write_text(f"{run.random.choice([-1, 1]) * run.random.uniform(3600, YEARS_S):+.0f}\n")
+        step.replace(clock)
+        device = on_server(server, run.board.agent, run.root)
+        clients[1].start(run.lab.bundles.other, device)
+        pushes = [client.result(LIMIT_S) for client in clients]
+        yield pushes
+    for path in Path("/dev/shm").glob("*faketime_*"):  # killed processes leave them
+        if not Path(f"/proc/{path.name.rpartition('_')[2]}").exists():
+            path.unlink(missing_ok=True)
+
+
 KINDS: dict[str, Callable[[Run], AbstractContextManager[list[Pushed]]]] = {
     "client killed": client_killed,
     "agent killed": agent_killed,
@@ -413,8 +396,30 @@ KINDS: dict[str, Callable[[Run], AbstractContextManager[list[Pushed]]]] = {
     "disk full": disk_full,
     "out of inodes": out_of_inodes,
     "read-only disk": read_only,
+    "power lost": power_lost,
+    "clock step": clock_stepped,
 }
-ON_SMALL_DISK = {"disk full", "out of inodes", "read-only disk"}
-"""They need a file system of their own, and so root."""
-UNDISTURBED = {"two clients", "pushed twice"}
+PLACES = {
+    "disk full": on_small_disk,
+    "out of inodes": on_small_disk,
+    "read-only disk": on_small_disk,
+    "power lost": on_image,
+}
+"""Where the root of a kind lies if not on this machine's own disk."""
+UNDISTURBED = {"two clients", "pushed twice", "clock step"}
 """Nothing breaks: every push has to succeed."""
+
+
+def why_not(kind: str, agent: Agent) -> str:
+    """Return what this machine lacks for a kind of fault on a kind of board; empty if nothing."""
+    if not can_have(agent):
+        return "busybox (apt-get install busybox-static)"
+    if PLACES.get(kind) == on_small_disk and not can_mount():
+        return "root"
+    if PLACES.get(kind) == on_image and not can_cut_power():
+        return "root, loop devices and mkfs.ext4 (apt-get install e2fsprogs)"
+    if kind == "clock step" and not FAKETIME.exists():
+        return "libfaketime (apt-get install libfaketime)"
+    if kind == "clock step" and agent == "busybox":
+        return "a busybox with shared libraries, whose clock can be another"
+    return ""

@@ -5,9 +5,10 @@
     python tests/chaos/run.py [--runs N] [--seed S] [--jobs J] [--only NUMBER]
 
 A real OpenSSH server on 127.0.0.1, a tiny bundle, and a link slow enough that a fault falls into
-any phase of a push. After every run ``current`` is the old or the new release, whole by its
-manifest's hashes; the next push succeeds; nothing is left running. Linux with OpenSSH's server; the
-runs with a small disk need root. A run that failed is done again with ``--seed`` and ``--only``.
+any phase of a push; boards that have Python, and such that have a shell only. After every run
+``current`` is the old or the new release, whole by its manifest's hashes; the next push succeeds;
+nothing is left. Linux with OpenSSH's server; what some kinds need more is said where it is missing.
+A run that failed is done again with ``--seed`` and ``--only``.
 
 Exit codes: 0 all held, 1 something did not, 3 this machine cannot run it, 130 it was stopped.
 """
@@ -29,7 +30,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from faults import KINDS, ON_SMALL_DISK, Bundles, Lab, Outcome, can_mount, one_run
+from faults import KINDS, Outcome, one_run, why_not
+from labs import AGENTS, Agent, Bundles, Lab
 from openssh_server import find_sshd
 
 CANNOT_RUN_EXIT = 3
@@ -37,21 +39,26 @@ STOPPED_EXIT = 130
 SHOWN_EVERY = 50
 
 
-def runnable() -> list[str]:
-    """Return the kinds of faults that can be made here."""
-    return [kind for kind in KINDS if kind not in ON_SMALL_DISK or can_mount()]
+Case = tuple[str, Agent]
+"""A kind of fault, and what the board has."""
+CASES: tuple[Case, ...] = tuple((kind, agent) for agent in AGENTS for kind in KINDS)
+
+
+def runnable() -> list[Case]:
+    """Return what can be run here."""
+    return [case for case in CASES if not why_not(*case)]
 
 
 def run_all(numbers: Sequence[int], seed: int, jobs: int, folder: Path) -> Iterator[Outcome]:
     """Do runs, some at a time, and yield what each found as it ends."""
-    kinds = runnable()
+    cases = runnable()
     bundles = Bundles.write(folder)
     idle: queue.SimpleQueue[Lab] = queue.SimpleQueue()
 
     def one(number: int) -> Outcome:
         lab = idle.get()
         try:
-            return one_run(lab, seed, number, kinds[number % len(kinds)])
+            return one_run(lab, seed, number, *cases[number % len(cases)])
         finally:
             idle.put(lab)
 
@@ -73,9 +80,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     numbers = range(arguments.runs) if arguments.only is None else [arguments.only]
-    missing = [kind for kind in KINDS if kind not in runnable()]
-    if missing:
-        print(f"chaos: without root there is no: {', '.join(missing)}")
+    _tell_missing()
     began = time.monotonic()
     outcomes: list[Outcome] = []
     try:
@@ -92,30 +97,39 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Disturb pushes and look at what is left.")
-    parser.add_argument("--runs", type=int, default=1008, help="how many (default: 1008)")
+    parser.add_argument("--runs", type=int, default=1025, help="how many (default: 1025)")
     parser.add_argument("--seed", type=int, default=1, help="of all that is random (default: 1)")
     parser.add_argument("--jobs", type=int, default=3, help="runs at a time (default: 3)")
     parser.add_argument("--only", type=int, help="do this run alone")
     return parser.parse_args()
 
 
+def _tell_missing() -> None:
+    for kind, agent in CASES:
+        if reason := why_not(kind, agent):
+            print(f"chaos: no {kind} with {agent}: it needs {reason}")
+
+
 def _tell(outcome: Outcome, seed: int, done: int, total: int) -> None:
     for problem in outcome.problems:
-        print(f"run {outcome.number} ({outcome.kind}), --seed {seed}: {problem}", flush=True)
+        where = f"run {outcome.number} ({outcome.kind}, {outcome.agent}), --seed {seed}"
+        print(f"{where}: {problem}", flush=True)
     if done % SHOWN_EVERY == 0:
         print(f"{done} of {total} runs", file=sys.stderr, flush=True)
 
 
 def _print_summary(outcomes: Sequence[Outcome], seed: int, seconds: float) -> None:
-    print(f"{'fault':18} {'runs':>5} {'pushes that failed':>19} {'old':>5} {'new':>5} {'other':>6}")
+    agents = " ".join(f"{agent:>8}" for agent in AGENTS)
+    print(f"{'fault':18} {agents} {'pushes that failed':>19} {'old':>5} {'new':>5} {'other':>6}")
     for kind in KINDS:
         found = [outcome for outcome in outcomes if outcome.kind == kind]
         if found:
             ended = collections.Counter(outcome.ended for outcome in found)
             failed = sum(not push.ok for outcome in found for push in outcome.pushes)
+            by_agent = collections.Counter(outcome.agent for outcome in found)
+            runs = " ".join(f"{by_agent[agent]:8}" for agent in AGENTS)
             print(
-                f"{kind:18} {len(found):5} {failed:19} {ended['old']:5} {ended['new']:5}"
-                f" {ended['other']:6}"
+                f"{kind:18} {runs} {failed:19} {ended['old']:5} {ended['new']:5} {ended['other']:6}"
             )
     corrupted = sum(outcome.ended == "corrupted" for outcome in outcomes)
     failed = sum(bool(outcome.problems) for outcome in outcomes)

@@ -56,3 +56,9 @@ def test_lines_when_there_is_no_terminal_tell_what_ended_only(capsys):
     lines.tell(Settled("a", "failed", 1, DeviceError("no space left", hint="h")))
     lines.tell(Settled("b", "pending", 0))
     assert capsys.readouterr().err == "a: failed: no space left\nb: pending\n"
+
+
+def test_row_when_the_push_says_what_it_is_at_shows_that():
+    lines = FleetLines(["a"])
+    lines.progress("a").status("building engines of trt: 2 min 10 s")
+    assert "building engines of trt: 2 min 10 s" in drawn(list(lines.rows.values()))

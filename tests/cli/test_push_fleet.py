@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack import deploying
+from edgepack import rollouts
 from edgepack.bundle import load_bundle
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import Device
 from edgepack.errors import UnreachableError
 from edgepack.fleet import RolloutStore
-from edgepack.progress import Progress
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 NAMES = ("board-a", "board-b")
@@ -222,13 +221,55 @@ def test_resume_when_the_push_left_the_self_test_out_leaves_it_out_too(
 ) -> None:
     asked: list[tuple[bool, float]] = []
 
-    def deploy(_: Path, device: Device, *, self_test: bool, wait_s: float, progress: Progress):
-        del progress
+    def deploy(_: Path, device: Device, *, self_test: bool, wait_s: float, **__: object):
         asked.append((self_test, wait_s))
         raise UnreachableError("it is off", hint="h", where=device.name)
 
-    monkeypatch.setattr(deploying, "deploy", deploy)
+    monkeypatch.setattr(rollouts, "deploy", deploy)
     assert push("--device", "off", "--no-self-test", "--wait", "3") == 8
     assert run(["rollout", "resume"]) == 8
     assert len(asked) >= 2
     assert set(asked) == {(False, 3.0)}
+
+
+def test_push_when_the_warm_up_is_longer_than_the_deadline_is_refused_before_anything(
+    fleet: dict[str, dict[str, Any]], bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push("--device", "tag:lab", "--warm-up", "100", "--deadline", "50") == 2
+    assert "--warm-up is 100" in capsys.readouterr().err
+    assert RolloutStore().all().rollouts == []
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [((), 900.0), (("--deadline", "50"), 50.0), (("--warm-up", "77"), 77.0)],
+)
+def test_resume_when_the_warm_up_was_limited_limits_it_too(
+    fleet: dict[str, dict[str, Any]],
+    bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    seconds: float,
+) -> None:
+    asked: list[float] = []
+
+    def deploy(_: Path, device: Device, *, warm_up_s: float, **__: object):
+        asked.append(warm_up_s)
+        raise UnreachableError("it is off", hint="h", where=device.name)
+
+    monkeypatch.setattr(rollouts, "deploy", deploy)
+    assert push("--device", "off", *words) == 8
+    assert run(["rollout", "resume"]) == 8
+    assert len(asked) >= 2
+    assert set(asked) == {seconds}
+
+
+def test_push_when_json_is_asked_says_what_the_loader_chose_and_how_long_that_took(
+    fleet: dict[str, dict[str, Any]], bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push("--device", "board-a", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["variant"] == "cpu-int8-static"
+    assert document["warm_up_s"] > 0
+    record = RolloutStore().load(1).devices["board-a"]
+    assert (record.variant, record.warm_up_s) == ("cpu-int8-static", document["warm_up_s"])

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import TRANSPORTS, Device, LocalEntry, Transport, connect
 from edgepack.devices import pipes as pipes_module
+from edgepack.devices.transport import CommandResult
 from edgepack.errors import RemoteCommandError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loopback import lives, ssh_device, wait_until
+
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture(params=sorted(TRANSPORTS))
@@ -34,88 +39,92 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transp
     assert wait_until(lambda: threading.active_count() <= before)
 
 
-def test_run_returns_both_outputs_and_the_exit_code(transport: Transport) -> None:
-    result = transport.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=20)
+@pytest.fixture(params=["python", "shell"])
+def run(request: pytest.FixtureRequest, transport: Transport) -> Run:
+    if request.param == "shell" and shutil.which("setsid") is None:
+        pytest.skip("there is no setsid")
+    return partial(transport.run, supervisor=request.param)
+
+
+def test_run_returns_both_outputs_and_the_exit_code(run: Run) -> None:
+    result = run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=20)
     assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
     assert result.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
 
 
-def test_run_has_an_empty_stdin(transport: Transport) -> None:
-    assert transport.run(["cat"], timeout_s=20).stdout == b""
+def test_run_has_an_empty_stdin(run: Run) -> None:
+    assert run(["cat"], timeout_s=20).stdout == b""
 
 
 @pytest.mark.parametrize(
     ("script", "code"), [("kill -KILL $$", 137), ("kill -TERM $$", 143), ("exit 255", 255)]
 )
-def test_exit_code_is_the_shells_when_a_signal_ends_it(
-    transport: Transport, script: str, code: int
-) -> None:
-    assert transport.run(["sh", "-c", script], timeout_s=20).exit_code == code
+def test_exit_code_is_the_shells_when_a_signal_ends_it(run: Run, script: str, code: int) -> None:
+    assert run(["sh", "-c", script], timeout_s=20).exit_code == code
 
 
-def test_run_says_127_when_there_is_no_such_program(transport: Transport) -> None:
-    result = transport.run(["no-such-program"], timeout_s=20)
+def test_run_says_127_when_there_is_no_such_program(run: Run) -> None:
+    result = run(["no-such-program"], timeout_s=20)
     assert result.exit_code == 127
     assert b"no-such-program" in result.stderr
 
 
-def test_stderr_lines_come_in_order_while_the_command_runs(transport: Transport) -> None:
+def test_stderr_lines_come_in_order_while_the_command_runs(run: Run) -> None:
     lines: list[str] = []
     script = "echo one >&2; echo two >&2; printf three >&2"
-    transport.run(["sh", "-c", script], timeout_s=20, on_stderr=lines.append)
+    run(["sh", "-c", script], timeout_s=20, on_stderr=lines.append)
     assert lines == ["one", "two", "three"]
 
 
-def test_output_that_is_not_utf8_arrives_as_it_is(transport: Transport) -> None:
-    result = transport.run(["printf", r"\377\376a"], timeout_s=20)
+def test_output_that_is_not_utf8_arrives_as_it_is(run: Run) -> None:
+    result = run(["printf", r"\377\376a"], timeout_s=20)
     assert result.stdout == b"\xff\xfea"
     assert result.text == "\ufffd\ufffda"
 
 
-def test_large_output_arrives_whole(transport: Transport) -> None:
-    result = transport.run(["head", "-c", "5000000", "/dev/zero"], timeout_s=60)
+def test_large_output_arrives_whole(run: Run) -> None:
+    result = run(["head", "-c", "5000000", "/dev/zero"], timeout_s=60)
     assert result.stdout == bytes(5_000_000)
 
 
-def test_run_is_stopped_when_it_prints_too_much(
-    transport: Transport, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_is_stopped_when_it_prints_too_much(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipes_module, "MAX_OUTPUT_BYTES", 1 << 16)
     with pytest.raises(RemoteCommandError, match="printed more than"):
-        transport.run(["cat", "/dev/zero"], timeout_s=60)
+        run(["cat", "/dev/zero"], timeout_s=60)
 
 
-def test_timeout_kills_the_whole_process_group(transport: Transport, tmp_path: Path) -> None:
+def test_timeout_kills_the_whole_process_group(run: Run, tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/a; echo $$ > {tmp_path}/b; wait"
     with pytest.raises(RemoteCommandError, match="took longer than 1 s"):
-        transport.run(["sh", "-c", script], timeout_s=1)
+        run(["sh", "-c", script], timeout_s=1)
     pids = [int((tmp_path / name).read_text()) for name in ("a", "b")]
     assert wait_until(lambda: not any(lives(pid) for pid in pids))
 
 
-def test_timeout_kills_what_ignores_sigterm(transport: Transport, tmp_path: Path) -> None:
+def test_timeout_kills_what_ignores_sigterm(run: Run, tmp_path: Path) -> None:
     script = f"trap '' TERM HUP INT; echo $$ > {tmp_path}/pid; while :; do sleep 1; done"
     with pytest.raises(RemoteCommandError, match="took longer"):
-        transport.run(["sh", "-c", script], timeout_s=1)
+        run(["sh", "-c", script], timeout_s=1)
     pid = int((tmp_path / "pid").read_text())
     assert wait_until(lambda: not lives(pid))
 
 
-def test_leftover_children_are_killed_when_the_command_ends(
-    transport: Transport, tmp_path: Path
-) -> None:
+def test_leftover_children_are_killed_when_the_command_ends(run: Run, tmp_path: Path) -> None:
     script = f"sleep 600 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
-    assert transport.run(["sh", "-c", script], timeout_s=20).exit_code == 0
+    assert run(["sh", "-c", script], timeout_s=20).exit_code == 0
     pid = int((tmp_path / "pid").read_text())
     assert wait_until(lambda: not lives(pid))
 
 
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="there is no setsid")
 def test_telemetry_is_off_in_every_command(transport: Transport) -> None:
     argv = ["sh", "-c", "echo $ORT_DISABLE_TELEMETRY"]
     with transport.stream(argv, timeout_s=20) as stream:
         streamed = stream.wait().text
     sent = transport.send(argv, [], timeout_s=20).text
-    assert [streamed, sent, transport.run(argv, timeout_s=20).text] == ["1\n"] * 3
+    ran = transport.run(argv, timeout_s=20).text
+    bare = transport.run(argv, timeout_s=20, supervisor="shell").text
+    assert [streamed, sent, ran, bare] == ["1\n"] * 4
 
 
 def test_send_feeds_stdin_and_returns_what_came_back(transport: Transport) -> None:

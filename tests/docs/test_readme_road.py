@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -72,8 +71,7 @@ def command_lines(server: LoopbackServer) -> list[list[str]]:
     return argvs
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("EDGEPACK_TEST_SLOW" not in os.environ, reason="fetches wheels; run in CI")
+@pytest.mark.slow(reason="fetches wheels")
 def test_readme_when_followed_leads_to_a_measured_model(tmp_path):
     write_users_files(tmp_path)
     with LoopbackServer(tmp_path / "board") as server:

@@ -201,6 +201,20 @@ def test_board_when_it_has_a_serial_number_is_told_by_it(
     assert [one.serial for one in intervals(records())] == ["100000008a3c"]
 
 
+def test_board_when_it_was_added_elsewhere_tells_its_serial_number_when_it_tries_a_release(
+    server: LoopbackServer, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "serial-number").write_bytes(b"100000008a3c\0")
+    place = str(tmp_path / "serial-number")
+    script = probing._SCRIPT.replace("/proc/device-tree/serial-number", place)
+    monkeypatch.setattr(probing, "_SCRIPT", script)
+    device = ssh_device(server, root=str(tmp_path / "root"), python=sys.executable)
+    deploy(bundle, device)
+    assert [(one.action, one.serial) for one in records()] == [
+        ("self-test", "100000008a3c"), ("switch", "100000008a3c"), ("push", "100000008a3c"),
+    ]  # fmt: skip
+
+
 def test_trust_when_the_adding_fails_after_it_is_recorded_all_the_same(
     server: LoopbackServer, tmp_path: Path
 ) -> None:

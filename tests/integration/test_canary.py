@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -97,6 +98,8 @@ class Board:
         error = caught.value
         self.said += [str(error), repr(error), error.hint, *map(str, error.args)]
         self.said += traceback.format_exception(error)
+        with_locals = traceback.TracebackException.from_exception(error, capture_locals=True)
+        self.said += with_locals.format()
         self.keep_reprs()
 
     def keep_reprs(self) -> None:
@@ -179,6 +182,48 @@ def test_secrets_when_devices_are_used_show_nowhere(
     assert board.run("audit", "export", "--json") == 0
     assert PASSWORD in board.used_passwords
     require_unseen(board, caplog.text)
+
+
+def test_secrets_when_a_signed_bundle_is_rolled_out_show_nowhere(
+    board: Board, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("paramiko").setLevel(logging.DEBUG)
+    subprocess.run(["ssh-keygen", "-q", "-k", "-f", tmp_path / "revoked"], check=True)
+    config = tmp_path / "config"
+    config.write_text(f"RevokedHostKeys {tmp_path}/revoked\n")
+    board.write_inventory(ssh_config=str(config), key=None)
+    public = subprocess.run(
+        ["ssh-keygen", "-y", "-f", board.key], capture_output=True, text=True, check=True
+    ).stdout
+    (tmp_path / "signers").write_text(f"me {public}")
+    bundle = str(write_bundle(tmp_path / "bundle"))
+    assert board.run("sign", bundle, "--key", str(board.key), "--json") == 0
+    signed = ["--allowed-signers", str(tmp_path / "signers")]
+    assert board.run("verify", bundle, *signed, "--json") == 0
+    push = ["push", bundle, "--device", "all", "--no-self-test", "--tries", "1", *signed]
+    lets_in = board.server.lets_in
+    board.server.lets_in = lambda **offered: hang_up(board)  # type: ignore[method-assign]
+    assert board.run(*push, "--json") == 8
+    board.fail(lambda: deploy(Path(bundle), load_device("board"), self_test=False))
+    assert any("was lost" in text for text in board.said)
+    board.server.lets_in = lets_in  # type: ignore[method-assign]
+    assert board.run("rollout", "resume", "--json") == 0
+    for words in (["list"], ["status"], ["status", "1"]):
+        assert board.run("rollout", *words, "--json") == 0
+    board.run("device", "who", "board", "--json")
+    assert board.run("audit", "export", "--json") == 0
+    started = "\n".join(board.started)
+    assert all(words in started for words in ("'ssh', '-G'", "'ssh-keygen', '-Q'", "'-Y', 'sign'"))
+    assert any("rollouts" in name for name, _ in board.written())
+    require_unseen(board, caplog.text)
+
+
+def hang_up(board: Board) -> bool:
+    """Cut the connection in the middle of a login."""
+    for connection in board.server._connections:
+        connection.sock.close()
+    return False
 
 
 def test_secrets_when_everything_fails_show_nowhere(

@@ -218,9 +218,11 @@ def test_serve_garbage_is_an_error(harness: Harness, bundle: Path) -> None:
 
 def test_document_goes_to_stdout_alone_when_libraries_print(harness: Harness, bundle: Path) -> None:
     loader = bundle / "edgepack_loader.py"
-    loader.write_text(loader.read_text() + "\n_load = load\ndef load(*a):\n    print('noise')\n")
     loader.write_text(
-        loader.read_text() + "    os.system('echo more noise')\n    return _load(*a)\n"
+        loader.read_text() + "\n_load = load\ndef load(*a, **k):\n    print('noise')\n"
+    )
+    loader.write_text(
+        loader.read_text() + "    os.system('echo more noise')\n    return _load(*a, **k)\n"
     )
     result = harness.transport.run(harness.argv("select", None), timeout_s=60)
     assert json.loads(result.stdout)["variant"] == "cpu-int8-static"

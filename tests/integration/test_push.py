@@ -14,10 +14,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgepack.bundle import MANIFEST
+from edgepack.bundle import MANIFEST, reading
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry, PushedRelease, connect, push, rollback, switch
+from edgepack.devices import (
+    Device,
+    LocalEntry,
+    PushedRelease,
+    connect,
+    push,
+    pushing,
+    rollback,
+    switch,
+)
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
 from edgepack.resources import harness_dir
 from loopback import CuttingProxy, ssh_device, wait_until
@@ -499,3 +508,42 @@ def test_agent_takes_what_was_announced(tmp_path: Path) -> None:
     result = agent(tmp_path / "root", digest, document + b"xy")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "root" / "tiny" / "current" / "a").read_bytes() == b"xy"
+
+
+def test_bundle_when_several_devices_get_it_is_hashed_and_cut_once(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    cut: list[str] = []
+    check_file, cut_file = reading._check_file, pushing.cut_file
+    monkeypatch.setattr(
+        reading, "_check_file", lambda *a: (hashed.append(a[0].name), check_file(*a))
+    )
+    monkeypatch.setattr(
+        pushing, "cut_file", lambda path: (cut.append(path.name), cut_file(path))[1]
+    )
+    for name in ("a", "b", "c"):
+        entry = LocalEntry(transport="local", target="linux-x86-64", root=str(tmp_path / name))
+        push_to(Device(name, entry), bundle)
+    files = sorted(path.name for path in bundle.rglob("*") if path.is_file())
+    assert sorted(hashed) == sorted(cut) == [name for name in files if MANIFEST not in name]
+
+
+def test_bundle_when_it_changes_between_two_devices_is_refused_for_the_second(
+    bundle: Path, tmp_path: Path
+) -> None:
+    first, second = (
+        Device(
+            name, LocalEntry(transport="local", target="linux-x86-64", root=str(tmp_path / name))
+        )
+        for name in ("a", "b")
+    )
+    push_to(first, bundle)
+    model = bundle / "models" / "cpu-fp32.onnx"
+    times, content = model.stat(), bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    os.utime(model, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(BundleError, match=r"cpu-fp32\.onnx"):
+        push_to(second, bundle)
+    assert not (project(second) / "current").exists()

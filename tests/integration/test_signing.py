@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from edgepack.audit import read
 from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, load_bundle, verify
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE, UNLISTED
 from edgepack.bundle.signing import read_signature, require_signature, sign
 from edgepack.cli.main import run
-from edgepack.errors import BundleError, ToolError, UsageError
+from edgepack.errors import BundleError, ToolError, UnreachableError, UsageError
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 PASSPHRASE = "correct horse battery staple"
@@ -376,16 +379,21 @@ def test_commands_when_used_one_after_another_sign_and_tell_the_signer(
     assert json.loads(capsys.readouterr().out)["signature"]["signer"] == "alice@example.com"
 
 
-def test_push_when_a_signature_is_required_sends_no_other_bundle(
-    bundle, key, tmp_path, own_home, capsys
-):
-    root = tmp_path / "root"
+@pytest.fixture
+def push(bundle: Path, tmp_path: Path, own_home: Path) -> list[str]:
+    """The command that pushes the bundle to this machine."""
     config = own_home / ".config" / "edgepack"
     config.mkdir(parents=True)
-    entry = f"{{transport: local, target: linux-x86-64, root: {root}}}"
+    entry = f"{{transport: local, target: linux-x86-64, root: {tmp_path / 'root'}}}"
     (config / "devices.yaml").write_text(f"schema_version: 1\ndevices:\n  here: {entry}\n")
+    return ["push", str(bundle), "--device", "here", "--no-self-test"]
+
+
+def test_push_when_a_signature_is_required_sends_no_other_bundle(
+    bundle, key, push, tmp_path, capsys
+):
+    root = tmp_path / "root"
     allowed = str(allow(tmp_path / "allowed", key))
-    push = ["push", str(bundle), "--device", "here"]
     assert run([*push, "--require-signature", "--allowed-signers", allowed]) == 7
     assert "is not signed" in capsys.readouterr().err
     sign(bundle, make_key(tmp_path / "bob"))
@@ -396,3 +404,72 @@ def test_push_when_a_signature_is_required_sends_no_other_bundle(
     assert run([*push, "--require-signature", "--allowed-signers", allowed]) == 0
     current = root / "tiny" / "current"
     assert require_signature(current, Path(allowed)).signer == "alice@example.com"
+
+
+def test_signature_when_it_was_pushed_is_verified_on_the_device_by_ssh_keygen_alone(
+    bundle, key, push, tmp_path
+):
+    sign(bundle, key)
+    assert run(push) == 0
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^(ssh-keygen -Y verify .*)$", readme, re.MULTILINE)
+    release = tmp_path / "root" / "tiny" / "current"
+    allowed = allow(tmp_path / "allowed", key)
+    argv = line.replace("-f allowed_signers", f"-f {allowed}").removesuffix("< manifest.json")
+    verify = [*argv.split()]
+    manifest = (release / MANIFEST).read_bytes()
+    good = subprocess.run(verify, cwd=release, input=manifest, capture_output=True, check=False)
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.startswith(b'Good "edgepack" signature for alice@example.com')
+    altered = manifest.replace(b'"version": "1.0.0"', b'"version": "1.0.1"')
+    assert altered != manifest
+    bad = subprocess.run(verify, cwd=release, input=altered, capture_output=True, check=False)
+    assert bad.returncode != 0
+
+
+def test_signer_when_allowed_signers_are_given_is_who_these_say_in_the_audit_log(
+    bundle, key, push, tmp_path
+):
+    sign(bundle, key)
+    allowed = str(allow(tmp_path / "allowed", key))
+    assert run([*push, "--allowed-signers", allowed]) == 0
+    assert {one.signer for one in read().records} == {f"alice@example.com ({fingerprint(key)})"}
+
+
+@pytest.mark.parametrize("change", ["signature gone", "signed by another", "no longer allowed"])
+def test_rollout_when_it_required_a_signature_requires_it_when_resumed(
+    bundle, push, tmp_path, capsys, monkeypatch, change
+):
+    key = make_key(tmp_path / "alice")
+    sign(bundle, key)
+    allowed = allow(tmp_path / "allowed", key)
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "root"
+    with monkeypatch.context() as off:
+        refused = UnreachableError("it is off", hint="switch it on", where="here")
+        off.setattr("edgepack.deploying.connect", raising(refused))
+        assert run([*push, "--require-signature", "--allowed-signers", "allowed"]) == 8
+    monkeypatch.chdir("/")  # as cron has it
+    original = allowed.read_text()
+    if change == "signature gone":
+        (bundle / MANIFEST_SIGNATURE).unlink()
+    elif change == "signed by another":
+        sign(bundle, make_key(tmp_path / "bob"))
+    else:
+        allowed.unlink()
+        allow(allowed, make_key(tmp_path / "bob"))
+    capsys.readouterr()
+    assert run(["rollout", "resume"]) == 7
+    assert "signed" in capsys.readouterr().err
+    assert not root.exists()
+    sign(bundle, key)
+    allowed.write_text(original)
+    assert run(["rollout", "resume"]) == 0
+    assert (root / "tiny" / "current" / MANIFEST_SIGNATURE).exists()
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail

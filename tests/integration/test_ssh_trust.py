@@ -94,13 +94,11 @@ def test_revoked_key_is_refused_and_cannot_be_trusted(
         trust(device, server.host_key_fingerprint, lambda _: True)
 
 
-def test_certificate_authority_lines_are_named_as_unsupported(
+def test_host_without_a_certificate_is_told_when_an_authority_is_known_for_it(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     line = f"@cert-authority * {server.known_hosts_line.split(' ', 1)[1]}"
-    assert "@cert-authority lines are not supported" in refusal(
-        device_knowing(server, tmp_path, line)
-    )
+    assert "it has shown no certificate" in refusal(device_knowing(server, tmp_path, line))
 
 
 def test_wrong_pin_is_refused_even_if_known_hosts_has_the_key(

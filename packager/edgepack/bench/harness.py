@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from edgepack.bench.presets import Preset
-from edgepack.bench.report import Memory, Placement, ProcessRun, Selection
+from edgepack.bench.report import Memory, Placement, ProcessRun, Selection, Trial
 from edgepack.devices.answers import parse_json
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
@@ -18,6 +21,8 @@ from edgepack.profile import StrictModel
 HARNESS = "harness/edgepack_harness.py"
 NO_VARIANT_EXIT = 3
 LOAD_TIMEOUT_S = 300.0
+_TRIAL = re.compile(rb"edgepack-progress ([^\n]*)\n")
+"""What ``edgepack_watcher.py`` writes to stderr, perhaps behind what others wrote."""
 
 _Document = TypeVar("_Document", bound=StrictModel)
 
@@ -40,10 +45,26 @@ class Harness:
     load_timeout_s: float = LOAD_TIMEOUT_S
     """For a process that loads the model and runs it a few times."""
 
-    def select(self, variant: str | None) -> Selection:
-        """Let the loader choose a variant, and learn what the device is."""
+    def select(
+        self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
+    ) -> Selection:
+        """Let the loader choose a variant, and learn what the device is.
+
+        Args:
+            variant: This one or none.
+            on_trial: Told every two seconds how far it is, by the calling thread.
+
+        Raises:
+            TooSlowError: It took longer than ``load_timeout_s``, and was stopped there.
+        """
+
+        def on_stderr(line: str) -> None:
+            if found := _TRIAL.search(line.encode() + b"\n"):
+                with suppress(ValueError):  # a broken line is only a line less
+                    on_trial(Trial.model_validate(parse_json(found[1])))
+
         argv = self.argv("select", variant)
-        return self._document(Selection, argv, timeout_s=self.load_timeout_s)
+        return self._document(Selection, argv, timeout_s=self.load_timeout_s, on_stderr=on_stderr)
 
     def measure(self, variant: str, preset: Preset) -> ProcessRun:
         """Make one process run."""
@@ -67,8 +88,16 @@ class Harness:
         argv += ["--bundle", str(self.release)]
         return [*argv, "--variant", variant] if variant else argv
 
-    def _document(self, model: type[_Document], argv: list[str], *, timeout_s: float) -> _Document:
-        result = self.transport.run(argv, timeout_s=timeout_s)
+    def _document(
+        self,
+        model: type[_Document],
+        argv: list[str],
+        *,
+        timeout_s: float,
+        on_stderr: Callable[[str], None] | None = None,
+    ) -> _Document:
+        result = self.transport.run(argv, timeout_s=timeout_s, on_stderr=on_stderr)
+        result = replace(result, stderr=_TRIAL.sub(b"", result.stderr))
         self.check(result)
         try:
             parse_json(result.stdout)  # for its limits

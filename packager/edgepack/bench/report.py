@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from edgepack.bundle.manifest import Accuracy, LayerError, NotMeasured
-from edgepack.profile import StrictModel
+from edgepack.profile import Id, StrictModel
 
 SCHEMA_VERSION = 1
 
@@ -91,6 +91,24 @@ class Selection(StrictModel):
     variant: Name
     passed_over: list[PassedOver]
     device: DeviceFacts
+
+
+class Trial(StrictModel):
+    """How far the loader is with a variant, as the device says it every few seconds."""
+
+    variant: Id
+    building: bool
+    """Whether nothing was kept of its engines and compiled models when it began."""
+    seconds: Annotated[float, Field(ge=0)]
+    kept_bytes: Count
+    """What is kept of them by now."""
+
+    def __str__(self) -> str:
+        doing = "building engines of" if self.building else "trying"
+        minutes, seconds = divmod(int(self.seconds), 60)
+        took = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+        kept = f", {self.kept_bytes / 1e6:.1f} MB" if self.building and self.kept_bytes else ""
+        return f"{doing} {self.variant}: {took}{kept}"
 
 
 class ProcessRun(StrictModel):

@@ -34,7 +34,7 @@ def export(
 
     begin = _moment(since) if since else None
     log = read()
-    spans = [span for span in intervals(log.records) if _lasts(span, begin)]
+    spans = intervals(log.records, begin)
     records = read(since=begin).records
     if as_json:
         print_json(
@@ -93,12 +93,6 @@ def _moment(text: str) -> datetime:
             hint="write it as 2026-11-21 or 2026-11-21T09:30",
             where="--since",
         ) from error
-
-
-def _lasts(span: Interval, begin: datetime | None) -> bool:
-    from edgepack.audit import moment
-
-    return begin is None or span.end is None or moment(span.end) >= begin
 
 
 def _interval_line(span: Interval) -> str:

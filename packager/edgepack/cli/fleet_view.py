@@ -154,6 +154,10 @@ class _DeviceProgress:
         """Show how far a part is."""
         self._show(f"{part} {done * 100 // total if total else 100} %")
 
+    def status(self, text: str) -> None:
+        """Show what the push is at."""
+        self._show(text)
+
     def note(self, text: str) -> None:
         """Show a line."""
         self._show(text)

@@ -16,6 +16,7 @@ from edgepack.cli.rollouts import (
     NoSelfTestOption,
     ParallelOption,
     TriesOption,
+    WarmUpOption,
     WavesOption,
 )
 from edgepack.cli.signing import AllowedSignersOption, RequireSignatureOption
@@ -36,6 +37,7 @@ def push(
     deadline: DeadlineOption = 3600.0,
     tries: TriesOption = 4,
     no_self_test: NoSelfTestOption = False,
+    warm_up: WarmUpOption = None,
     wait_s: WaitOption = 0.0,
     require_signature: RequireSignatureOption = False,
     allowed_signers: AllowedSignersOption = None,
@@ -48,19 +50,23 @@ def push(
     """
     from edgepack.cli.rollouts import push_to_fleet
     from edgepack.fleet import (
+        WARM_UP_S,
         PushOptions,
         Settings,
         bundles_by_target,
         is_one_device,
-        require_signatures,
         select_devices,
     )
 
     devices = select_devices(device)
     bundles = bundles_by_target(bundle)
-    if require_signature or allowed_signers:
-        require_signatures(bundles, allowed_signers)
-    options = PushOptions(self_test=not no_self_test, wait_s=wait_s)
+    options = PushOptions(
+        self_test=not no_self_test,
+        warm_up_s=min(WARM_UP_S, deadline) if warm_up is None else warm_up,
+        wait_s=wait_s,
+        require_signature=require_signature or allowed_signers is not None,
+        allowed_signers=allowed_signers,
+    )
     if is_one_device(device):
         _push_to_one(bundles, devices[0], options, as_json=as_json)
         return
@@ -79,15 +85,15 @@ def _push_to_one(
     bundles: dict[str, Bundle], device: Device, options: PushOptions, *, as_json: bool
 ) -> None:
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.cli.rollouts import push_action
     from edgepack.errors import EdgepackError
     from edgepack.fleet import RolloutStore, push_to_one
     from edgepack.progress import terminal_progress
+    from edgepack.rollouts import push_as_asked
 
     progress = terminal_progress()
     try:
         pushed = push_to_one(
-            bundles, device, RolloutStore(), push_action, options=options, progress=progress
+            bundles, device, RolloutStore(), push_as_asked, options=options, progress=progress
         )
     except EdgepackError as error:
         if error.transient:

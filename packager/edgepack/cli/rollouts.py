@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgepack.cli.options import JsonOption
-from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError, UsageError
+from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError, UsageError, one_line
 
 if TYPE_CHECKING:
     from edgepack.bundle import Bundle
-    from edgepack.devices import Device, PushedRelease
+    from edgepack.devices import Device
     from edgepack.fleet import PushOptions, Rollout, RolloutStore, Settings
-    from edgepack.progress import Progress
 
 rollout_app = typer.Typer(
     help="Pushes to several devices.", no_args_is_help=True, rich_markup_mode=None
@@ -81,6 +80,17 @@ NoSelfTestOption = Annotated[
     bool,
     typer.Option(
         "--no-self-test", help="Make it current without the device's loader having tried it."
+    ),
+]
+WarmUpOption = Annotated[
+    float | None,
+    typer.Option(
+        "--warm-up",
+        min=1,
+        metavar="SECONDS",
+        help="How long a device's loader may try variants and build engines"
+        " [default: 900, or --deadline]",
+        show_default=False,
     ),
 ]
 NumberArgument = Annotated[
@@ -185,25 +195,10 @@ def _open_rollouts(store: RolloutStore) -> list[Rollout]:
 
 def _run(rollout: Rollout, store: RolloutStore) -> Rollout:
     from edgepack.cli.fleet_view import watch
-    from edgepack.fleet import resume_rollout
+    from edgepack.rollouts import resume_rollout
 
     with watch([] if rollout.stopped else rollout.pending) as watcher:
-        return resume_rollout(rollout.id, store, push_action, watcher=watcher)
-
-
-def push_action(
-    bundle: Path, device: Device, options: PushOptions, *, progress: Progress
-) -> PushedRelease:
-    """Do to one device what ``push`` does, to one or to a fleet, now or when it is resumed."""
-    from edgepack.deploying import deploy
-
-    return deploy(
-        bundle,
-        device,
-        self_test=options.self_test,
-        wait_s=options.wait_s,
-        progress=progress,
-    ).pushed
+        return resume_rollout(rollout.id, store, watcher=watcher)
 
 
 def _end(
@@ -236,7 +231,7 @@ def _lines(rollout: Rollout) -> list[str]:
     lines = [_headline(rollout)]
     for name, record in rollout.devices.items():
         if record.state in ("failed", "pending"):
-            problem = record.problem.partition("\n")[0] or "not started"
+            problem = one_line(record.problem) or "not started"
             lines.append(f"{name} {record.state}: {problem}")
             if record.state == "failed" and record.hint:
                 lines.append(f"  hint: {record.hint}")

@@ -7,6 +7,7 @@ from edgepack.devices.checking import (
     absent_providers,
     check,
     find_problems,
+    require_kind,
     runtime_python,
 )
 from edgepack.devices.inventory import (
@@ -32,6 +33,7 @@ from edgepack.devices.pushing import (
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.devices.transports import TRANSPORTS, connect
 from edgepack.devices.trusting import trust
+from edgepack.devices.verifying import verify_device
 
 __all__ = [
     "TRANSPORTS",
@@ -67,10 +69,12 @@ __all__ = [
     "provision",
     "push",
     "release",
+    "require_kind",
     "reserve",
     "rollback",
     "runtime_python",
     "switch",
     "trust",
+    "verify_device",
     "who",
 ]

@@ -128,6 +128,22 @@ def find_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[
     ]
 
 
+def require_kind(device: Device, facts: DeviceFacts) -> None:
+    """Return if a device is the kind of machine that its target is.
+
+    Raises:
+        DeviceError: It is not.
+        UsageError: There is no such target.
+    """
+    for problem in _kind_problems(facts, load_profile(device.target)):
+        mismatch, _, remedy = problem.partition(": ")
+        raise DeviceError(
+            mismatch,
+            hint=f"{remedy}, and push the bundle of that target",
+            where=device.name,
+        )
+
+
 def runtime_python(device: Device, facts: DeviceFacts) -> str:
     """Return the interpreter that runs bundles on the device.
 
@@ -173,7 +189,12 @@ def kind_mismatch(facts: DeviceFacts, profile: Profile) -> str:
 
 def _python_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
     if isinstance(facts.python, Missing):
-        return [f"no Python: {facts.python.reason}: install python3 on the device"]
+        problem = (
+            f"no Python: {facts.python.reason}: install python3 on the device; without it there are"
+            " only pushes with --no-self-test, and rollbacks"
+        )
+        programs = ", ".join(facts.lacks)
+        return [problem, f"no {programs} for these: install busybox"] if programs else [problem]
     if SpecifierSet(profile.device.python or "").contains(facts.python.version):
         return []
     remedy = f"name another with 'python' for {device.name!r} in devices.yaml"

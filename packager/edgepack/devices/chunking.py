@@ -77,13 +77,14 @@ def _ends(path: Path, size: int) -> Iterator[int]:
 
 def _cuts(path: Path, size: int) -> Iterator[int]:
     """Yield the positions where the content asks for a cut."""
-    file = np.memmap(path, dtype=np.uint8, mode="r")
-    for begin in range(0, size, _BLOCK):
-        block = np.asarray(file[begin : begin + _BLOCK + _WINDOW - 1])
-        found = []
-        for shift in range(_WINDOW):
-            count = (len(block) - shift) // _WINDOW
-            words = block[shift : shift + count * _WINDOW].view("<u8") * _FACTOR
-            hits = np.flatnonzero(words >> np.uint64(64 - _BITS) == _PATTERN)
-            found.append(hits * _WINDOW + shift + _WINDOW)
-        yield from (begin + int(position) for position in np.sort(np.concatenate(found)))
+    with path.open("rb") as file:  # not mapped: what was mapped counts as this process's memory
+        for begin in range(0, size, _BLOCK):
+            file.seek(begin)
+            block = np.frombuffer(file.read(_BLOCK + _WINDOW - 1), np.uint8)
+            found = []
+            for shift in range(_WINDOW):
+                count = (len(block) - shift) // _WINDOW
+                words = block[shift : shift + count * _WINDOW].view("<u8") * _FACTOR
+                hits = np.flatnonzero(words >> np.uint64(64 - _BITS) == _PATTERN)
+                found.append(hits * _WINDOW + shift + _WINDOW)
+            yield from (begin + int(position) for position in np.sort(np.concatenate(found)))

@@ -26,7 +26,7 @@ from edgepack.devices.pipes import (
     too_slow,
     with_python,
 )
-from edgepack.devices.transport import CommandResult, file_chunks
+from edgepack.devices.transport import CommandResult, Supervisor, file_chunks
 from edgepack.resources import harness_dir
 
 # The size is compared so that a connection lost in mid-copy leaves what was there before.
@@ -78,9 +78,15 @@ class CommandTransport:
         *,
         timeout_s: float,
         on_stderr: Callable[[str], None] | None = None,
+        supervisor: Supervisor = "python",
     ) -> CommandResult:
-        """Run a command to its end under the supervisor; see :class:`~.transport.Transport`."""
-        pipes = self._start(self._supervised("--run", argv), timeout_s=timeout_s)
+        """Run a command to its end under a supervisor; see :class:`~.transport.Transport`."""
+        if supervisor == "python":
+            started = self._supervised("--run", argv)
+        else:
+            source = (harness_dir() / "edgepack_supervisor.sh").read_text(encoding="utf-8")
+            started = ["sh", "-c", source, "sh", *argv]
+        pipes = self._start(started, timeout_s=timeout_s)
         return self._finish(pipes, argv, timeout_s=timeout_s, on_stderr=on_stderr)
 
     def send(

@@ -1,7 +1,9 @@
 """Which host keys are trusted. None is ever trusted silently.
 
-A fingerprint in the inventory decides alone. Without one, edgepack's own known_hosts file decides
-if it has the host, else the user's and the system's files do.
+What is revoked is not trusted, whatever else there is. A fingerprint in the inventory then decides
+alone. Without one, edgepack's own known_hosts file decides if it has the host's key, else the
+user's and the system's files do. A certificate of an authority that these have for the host is as
+good as the key itself.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ import binascii
 import hashlib
 import hmac
 import re
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from edgepack.devices.revocation import is_revoked
+from edgepack.devices.ssh_certificates import HostCertificate, find_flaw, parse_certificate
 from edgepack.devices.ssh_config import SshSettings
 from edgepack.errors import DeviceError
 from edgepack.stored import write_atomically
@@ -28,6 +33,8 @@ class HostKey:
     kind: str
     """``ssh-ed25519`` and so on."""
     blob: bytes
+    certificate: bytes | None = field(default=None, compare=False)
+    """That the server showed with it: the whole of it, as it goes over the wire."""
 
     @property
     def fingerprint(self) -> str:
@@ -111,20 +118,32 @@ def known_hosts_for(settings: SshSettings) -> list[KnownHost]:
 
     What any file revokes stays revoked.
     """
-    name = settings.known_as
-    own = [entry for entry in read_known_hosts(own_known_hosts()) if entry.is_for(name)]
+    own = [entry for entry in read_known_hosts(own_known_hosts()) if _is_about(entry, settings)]
+    own_decides = any(not entry.marker for entry in own)
     others = [
         entry
         for path in settings.known_hosts
         for entry in read_known_hosts(path)
-        if entry.is_for(name) and (entry.marker == "@revoked" or not own)
+        if _is_about(entry, settings) and (entry.marker == "@revoked" or not own_decides)
     ]
     return own + others
+
+
+def _is_about(entry: KnownHost, settings: SshSettings) -> bool:
+    """Say whether a line is about a host; one with a marker may leave the port out, as OpenSSH."""
+    if entry.is_for(settings.known_as):
+        return True
+    return bool(entry.marker) and entry.is_for(settings.certified_as)
 
 
 def known_kinds(known: Sequence[KnownHost]) -> list[str]:
     """Return the kinds of key known for a host, to ask the server for these first."""
     return list(dict.fromkeys(entry.key.kind for entry in known if not entry.marker))
+
+
+def has_authority(known: Sequence[KnownHost]) -> bool:
+    """Say whether a host may prove itself with a certificate."""
+    return any(entry.marker == "@cert-authority" for entry in known)
 
 
 @dataclass(frozen=True)
@@ -138,7 +157,16 @@ class KeyProblem:
 def find_problem(
     received: HostKey, settings: SshSettings, *, pinned: str | None, device: str
 ) -> KeyProblem | None:
-    """Return why a key is not trusted, or None if it is."""
+    """Return why a key is not trusted, or None if it is.
+
+    Raises:
+        DeviceError: A file that says what is known or revoked cannot be read.
+    """
+    known = known_hosts_for(settings)
+    certificate, flaw = _certificate_of(received, known, settings)
+    by = _revoked_by(received, certificate, known, settings, device)
+    if by:
+        return KeyProblem("revoked", _revoked(received, by, settings, device))
     if pinned is not None:
         if received.fingerprint == pinned:
             return None
@@ -146,24 +174,58 @@ def find_problem(
             "not the pinned one",
             _changed(received, [f"{pinned}  ('host_key' in devices.yaml)"], settings, device),
         )
-    known = known_hosts_for(settings)
-    same = [entry for entry in known if entry.key == received]
-    for entry in same:
-        if entry.marker == "@revoked":
-            return KeyProblem("revoked", _revoked(entry, settings, device))
     plain = [entry for entry in known if not entry.marker]
-    if any(entry in plain for entry in same):
+    if any(entry.key == received for entry in plain) or (certificate and not flaw):
         return None
     if plain:
         shown = [f"{e.key.fingerprint}  ({e.key.kind}, {e.path}:{e.line})" for e in plain]
         return KeyProblem("changed", _changed(received, shown, settings, device))
-    return KeyProblem("unknown", _unknown(received, known, settings, device))
+    return KeyProblem("unknown", _unknown(received, flaw, settings, device))
 
 
-def _revoked(entry: KnownHost, settings: SshSettings, device: str) -> DeviceError:
+def _certificate_of(
+    received: HostKey, known: Sequence[KnownHost], settings: SshSettings
+) -> tuple[HostCertificate | None, str]:
+    """Return the certificate that came with a key, and why it does not prove the key."""
+    if received.certificate is None:
+        return None, "it has shown no certificate" if has_authority(known) else ""
+    try:
+        certificate = parse_certificate(received.certificate)
+    except ValueError as error:
+        return None, f"its certificate cannot be read: {error}"
+    authority = HostKey(certificate.authority_kind, certificate.authority_blob)
+    if not any(e.marker == "@cert-authority" and e.key == authority for e in known):
+        flaw = f"it is signed by {authority.fingerprint}, which no @cert-authority line names"
+    elif certificate.key_blob != received.blob:
+        flaw = "it is of another key"
+    else:
+        flaw = find_flaw(certificate, settings.certified_as, time.time())
+    return certificate, flaw and f"its certificate {certificate.key_id!r} is no good: {flaw}"
+
+
+def _revoked_by(
+    received: HostKey,
+    certificate: HostCertificate | None,
+    known: Sequence[KnownHost],
+    settings: SshSettings,
+    device: str,
+) -> str:
+    """Return where a key, or the authority of its certificate, is revoked; empty if nowhere."""
+    keys = [received.blob, *([certificate.authority_blob] if certificate else [])]
+    for entry in known:
+        if entry.marker == "@revoked" and entry.key.blob in keys:
+            return f"{entry.path}:{entry.line}"
+    path = settings.revoked_host_keys
+    if path is None:
+        return ""
+    blobs = [*keys, *([received.certificate] if received.certificate else [])]
+    return str(path) if is_revoked(blobs, path, device) else ""
+
+
+def _revoked(received: HostKey, by: str, settings: SshSettings, device: str) -> DeviceError:
     return DeviceError(
-        f"the host key of {settings.known_as} is revoked ({entry.path}:{entry.line})\n"
-        f"  {entry.key.kind} {entry.key.fingerprint}",
+        f"the host key of {settings.known_as}, or who certified it, is revoked ({by})\n"
+        f"  {received.kind} {received.fingerprint}",
         hint=f"give the device a new host key, then: edgepack device trust {device}",
         where=device,
     )
@@ -185,13 +247,9 @@ def _changed(
     )
 
 
-def _unknown(
-    received: HostKey, known: Sequence[KnownHost], settings: SshSettings, device: str
-) -> DeviceError:
-    authority = any(entry.marker == "@cert-authority" for entry in known)
-    note = " (@cert-authority lines are not supported)" if authority else ""
+def _unknown(received: HostKey, flaw: str, settings: SshSettings, device: str) -> DeviceError:
     return DeviceError(
-        f"the host key of {settings.known_as} is not known{note}\n"
+        f"the host key of {settings.known_as} is not known{flaw and f'; {flaw}'}\n"
         f"  {received.kind} {received.fingerprint}",
         hint="compare it with what 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' prints on"
         f" the device, then: edgepack device trust {device}",
@@ -205,7 +263,8 @@ def write_trusted(name: str, key: HostKey) -> Path:
     The file is replaced atomically.
     """
     path = own_known_hosts()
-    drop = {entry.line for entry in read_known_hosts(path) if entry.is_for(name)}
+    entries = read_known_hosts(path)
+    drop = {entry.line for entry in entries if not entry.marker and entry.is_for(name)}
     old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     lines = [line for number, line in enumerate(old, start=1) if number not in drop]
     lines.append(f"{name} {key.kind} {base64.b64encode(key.blob).decode()}")

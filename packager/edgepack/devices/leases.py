@@ -249,7 +249,8 @@ def _ended(stream: Stream, device: Device) -> EdgepackError:
     stream.wait().check(
         "taking a lease",
         device=device.name,
-        hint=f"look at the message above; leases lie in {device.entry.root}/lease on the device",
+        hint=f"leases lie in {device.entry.root}/lease on the device, to which its user must"
+        " be able to write: give that right, or set another 'root' in devices.yaml",
     )
     return DeviceError(
         "the program on the device that keeps the lease has ended",

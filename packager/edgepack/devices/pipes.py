@@ -10,10 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from edgepack.devices.transport import CommandResult
-from edgepack.errors import DeviceError, PythonMissingError, RemoteCommandError
+from edgepack.errors import (
+    DeviceError,
+    PythonMissingError,
+    RemoteCommandError,
+    TooSlowError,
+)
 
 MAX_OUTPUT_BYTES = 64 << 20
 READ_BYTES = 1 << 16
+_LINE_BYTES = 1 << 16
+"""Of a line of stderr that does not end, the last so many are kept."""
 _STOP_S = 5.0
 """How long a program may take to end after its stdin has: the supervisor needs 2 s."""
 
@@ -96,11 +103,13 @@ class CommandStream:
         """Return how the program ended; stdout that was read before is not in the result.
 
         Raises:
-            RemoteCommandError: It has not ended after ``timeout_s``.
+            RemoteCommandError: It has not ended after ``timeout_s``, or printed more than fits.
             DeviceError: The connection broke.
         """
         self.close_stdin()
-        stdout = self.read(MAX_OUTPUT_BYTES)
+        stdout = self.read(MAX_OUTPUT_BYTES + 1)
+        if len(stdout) > MAX_OUTPUT_BYTES:
+            raise _too_much("stdout", self._device)
         try:
             code = self._pipes.wait(self._timeout_s)
         except TimeoutError as error:
@@ -132,7 +141,6 @@ class Outputs:
         self.data = {"stdout": bytearray(), "stderr": bytearray()}
         self.open = 2
         self._on_stderr = on_stderr or (lambda _: None)
-        self._full = False
         self._line = b""
         self._events: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
         for name, read in (("stdout", pipes.read), ("stderr", pipes.read_stderr)):
@@ -151,11 +159,7 @@ class Outputs:
             raise TimeoutError from error
         self.data[name] += chunk
         if len(self.data[name]) > MAX_OUTPUT_BYTES:
-            self._full = True
-            raise RemoteCommandError(
-                f"the command printed more than {MAX_OUTPUT_BYTES >> 20} MiB on {name}",
-                hint="let it write a file on the device instead",
-            )
+            raise _too_much(name)
         if name == "stderr":
             self._report(chunk)
         if not chunk:
@@ -170,13 +174,16 @@ class Outputs:
         *lines, self._line = (self._line + chunk).split(b"\n")
         if not chunk and self._line:
             lines.append(self._line)
+        self._line = self._line[-_LINE_BYTES:]
         for line in lines:
             self._on_stderr(line.decode("utf-8", "replace"))
 
     def _pump(self, name: str, read: Callable[[int], bytes]) -> None:
+        size = 0
         while chunk := _read_patiently(read):
-            if not self._full:
+            if size <= MAX_OUTPUT_BYTES:  # more is an error, whenever it is taken
                 self._events.put((name, chunk))
+            size += len(chunk)
         self._events.put((name, b""))
 
 
@@ -233,10 +240,18 @@ def left(deadline: float) -> float:
     return left
 
 
-def too_slow(argv: Sequence[str], timeout_s: float, device: str) -> RemoteCommandError:
+def _too_much(output: str, device: str = "") -> RemoteCommandError:
+    return RemoteCommandError(
+        f"the command printed more than {MAX_OUTPUT_BYTES >> 20} MiB on {output}",
+        hint="let it write a file on the device instead",
+        where=device,
+    )
+
+
+def too_slow(argv: Sequence[str], timeout_s: float, device: str) -> TooSlowError:
     """Return the error for a program that had to be stopped."""
     shown = argv[0] if len(argv) == 1 or "\n" in argv[1] else " ".join(argv[:2])
-    return RemoteCommandError(
+    return TooSlowError(
         f"{shown!r} took longer than {timeout_s:g} s and was stopped",
         hint=f"see whether the device is busy or hangs: edgepack device check {device}",
         where=device,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -45,8 +45,8 @@ else
   say libc "$(getconf GNU_LIBC_VERSION 2>/dev/null)"
 fi
 folder=$root
-while [ ! -d "$folder" ] && [ "$folder" != / ]; do folder=$(dirname -- "$folder"); done
-say free_kib "$(df -Pk -- "$folder" | awk 'NR == 2 {print $4}')"
+while [ ! -d "$folder/" ]; do folder=${folder%/*}; done
+say free_kib "$(df -Pk -- "$folder/" | awk 'NR == 2 {print $4}')"
 if [ -z "$python" ]; then
   python=$3
   [ -x "$root/venv/bin/python" ] && python=$root/venv/bin/python
@@ -54,6 +54,10 @@ fi
 if found=$(command -v -- "$python"); then
   say python "$found"
   say packages "$("$found" -c "$4" 2>/dev/null | tail -n 1)"
+else
+  for name in awk find grep sed setsid sha256sum sort tar; do
+    command -v "$name" >/dev/null || say lacks "$name"
+  done
 fi
 """
 
@@ -128,13 +132,16 @@ class DeviceFacts:
     serial: str = ""
     """The board's, from its device tree; empty where there is none (Devicetree Specification 0.4,
     section 3.2, ``serial-number``)."""
+    lacks: tuple[str, ...] = ()
+    """Programs that it would need besides, because it has no Python."""
 
     def lines(self) -> list[str]:
         """Return the facts as lines for people."""
         found = [f"{self.os} on {self.arch}" + (f": {self.model}" if self.model else "")]
         found += [f"{self.libc or 'not glibc'}, {self.free_bytes >> 20} MiB free at {self.root}"]
         if isinstance(self.python, Missing):
-            return [*found, f"no Python: {self.python.reason}"]
+            found += [f"no Python: {self.python.reason}"]
+            return [*found, f"no {', '.join(self.lacks)} either"] if self.lacks else found
         found += [f"Python {self.python.version} ({self.python_path})"]
         for name, version in self.python.packages.items():
             known = f"{name} {version}"
@@ -156,7 +163,8 @@ def probe(device: Device, transport: Transport) -> DeviceFacts:
     fallback = device.plain_python
     script = ["sh", "-c", _SCRIPT, "sh", device.entry.root, python, fallback, _PACKAGES]
     result = transport.send(script, [], timeout_s=PROBE_S)
-    said = dict(line.split("\t", 1) for line in result.text.splitlines() if "\t" in line)
+    lines = [line.split("\t", 1) for line in result.text.splitlines() if "\t" in line]
+    said = dict(lines)
     if not {"os", "arch", "root"} <= said.keys():
         raise DeviceError(
             f"the probe ended with exit code {result.exit_code} and said {result.text[:200]!r}",
@@ -164,7 +172,8 @@ def probe(device: Device, transport: Transport) -> DeviceFacts:
             " 'ssh HOST uname -m'",
             where=device.name,
         )
-    return _facts(said, device)
+    lacks = tuple(value for name, value in lines if name == "lacks")
+    return replace(_facts(said, device), lacks=lacks)
 
 
 def probe_python(python: str, device: Device, transport: Transport) -> PythonFacts:

@@ -6,16 +6,16 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, Field, RootModel
 
 from edgepack.bundle import MANIFEST, Bundle, load_bundle, verify
+from edgepack.bundle.kept import Kept, stamps
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
 from edgepack.devices.chunking import Chunk, cut_file
@@ -58,6 +58,10 @@ class PushedRelease:
     already_there: bool
     switched_from: str | None
     """The release that was current before; None if there was none."""
+    variant: str | None = None
+    """What the device's loader chose when it tried the release; None if it was not tried."""
+    warm_up_s: float | None = None
+    """How long that took, with the engines that were built."""
 
 
 def push(
@@ -66,6 +70,7 @@ def push(
     transport: Transport,
     *,
     switch: bool = True,
+    preflight: Callable[[], object] = lambda: None,
     progress: Progress | None = None,
 ) -> PushedRelease:
     """Put a bundle on a device, and with ``switch`` make it the project's ``current`` one.
@@ -74,6 +79,15 @@ def push(
     Whatever breaks, ``current`` and the other releases stay as they were, and the next push sends
     the rest. As many releases are kept as the inventory says. To a device without Python, files go
     whole, and a push that broke begins anew.
+
+    Args:
+        bundle: The bundle's folder.
+        device: Where.
+        transport: To it.
+        switch: Whether to make it current.
+        preflight: Called before anything is sent to a device that has Python and lacks the
+            release; what it raises ends the push.
+        progress: Where to report; default: nowhere.
 
     Raises:
         BundleError: The bundle is not whole; nothing was sent.
@@ -84,7 +98,9 @@ def push(
     verified = open_for(device, bundle)
     progress = progress or Silent()
     try:
-        return _push_chunks(verified, device, transport, switch=switch, progress=progress)
+        return _push_chunks(
+            verified, device, transport, switch=switch, preflight=preflight, progress=progress
+        )
     except PythonMissingError:
         if device.entry.python is not None:
             raise
@@ -102,7 +118,13 @@ def push(
 
 
 def _push_chunks(
-    verified: Bundle, device: Device, transport: Transport, *, switch: bool, progress: Progress
+    verified: Bundle,
+    device: Device,
+    transport: Transport,
+    *,
+    switch: bool,
+    preflight: Callable[[], object],
+    progress: Progress,
 ) -> PushedRelease:
     digest = verified.digest
     signature = verified.path / MANIFEST_SIGNATURE
@@ -113,8 +135,14 @@ def _push_chunks(
     bytes_sent = 0
     with _agent(transport, device, "push", verified.manifest.name, options) as stream:
         # Meanwhile the agent looks at what is there; it changes nothing before it hears more.
-        verify(verified.path)
+        _verify(verified.path)
+        _header.begin(verified.path)  # needed soon, unless the release is there already
         answer = stream.read(len(b"have\n"))
+        if answer and answer not in (b"have\n", b"sign\n", b"send\n"):
+            stream.close_stdin()  # what is printed may have no end
+            raise _chatty(answer + stream.read(60), device.name)
+        if answer == b"send\n":
+            preflight()
         try:
             if answer == b"have\n":
                 stream.write(b"0\n")
@@ -126,8 +154,6 @@ def _push_chunks(
         except RemoteCommandError:
             pass  # the agent gave up: its exit code says why
         result = stream.wait()
-    if answer and answer not in (b"have\n", b"sign\n", b"send\n"):
-        raise _chatty(answer + result.stdout, device.name)
     told = _told(result, "putting the bundle in its place", device.name)
     return PushedRelease(
         device=device.name,
@@ -256,7 +282,7 @@ def _agent(
 
 def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> int:
     """Send the header, and the chunks that the device then asks for; return the bytes."""
-    header, chunks = _header(bundle)
+    header, chunks = _header(bundle.path)
     stream.write(b"%d\n" % len(header) + header)
     missing = [chunks[number] for number in _missing(stream, len(chunks), device)]
     by_file = [
@@ -276,13 +302,13 @@ def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> in
     return bytes_sent
 
 
-def _header(bundle: Bundle) -> tuple[bytes, list[Chunk]]:
+def _announce(folder: Path) -> tuple[bytes, list[Chunk]]:
     """Return the document that announces a bundle, and its chunks by number, each only once."""
-    names = tuple(entry.path for entry in bundle.manifest.files)
-    files, chunks = _cut(bundle.path, bundle.digest, names)
-    signature = bundle.path / MANIFEST_SIGNATURE
+    bundle = load_bundle(folder)
+    files, chunks = _cut(folder, [entry.path for entry in bundle.manifest.files])
+    signature = folder / MANIFEST_SIGNATURE
     document = {
-        "manifest": (bundle.path / MANIFEST).read_text(encoding="utf-8"),
+        "manifest": (folder / MANIFEST).read_text(encoding="utf-8"),
         "signature": signature.read_text(encoding="ascii") if signature.exists() else None,
         "chunks": [(chunk.sha256, chunk.size) for chunk in chunks],
         "files": files,
@@ -290,15 +316,8 @@ def _header(bundle: Bundle) -> tuple[bytes, list[Chunk]]:
     return json.dumps(document).encode(), chunks
 
 
-@lru_cache(maxsize=4)
-def _cut(
-    folder: Path, digest: str, names: tuple[str, ...]
-) -> tuple[dict[str, list[int]], list[Chunk]]:
-    """Return the numbers of each file's chunks, and the chunks; a fleet's bundle is cut once.
-
-    The digest, which a push has just checked, stands for the content of the files.
-    """
-    del digest
+def _cut(folder: Path, names: Iterable[str]) -> tuple[dict[str, list[int]], list[Chunk]]:
+    """Return the numbers of each file's chunks, and the chunks."""
     numbers: dict[tuple[str, int], int] = {}
     chunks: list[Chunk] = []
     files: dict[str, list[int]] = {}
@@ -310,6 +329,11 @@ def _cut(
                 chunks.append(chunk)
             files[name].append(number)
     return files, chunks
+
+
+# The device holds what comes against the manifest: these only say it before anything is sent.
+_verify = Kept(verify, stamps)
+_header = Kept(_announce, stamps)
 
 
 class _Ranges(RootModel[list[tuple[int, int]]]):

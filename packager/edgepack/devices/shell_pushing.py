@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from edgepack.resources import harness_dir
 STALL_S = 3600.0
 """How long a whole push may take: without Python there, nothing says how far it is."""
 
-_FILES = ".files"
-_MODES = ".modes"
+_FILES = "files"
+_MODES = "modes"
+_NEW = "new/"
 _NO_SPACE = 28
 
 
@@ -56,7 +58,7 @@ class ShellAgent:
             hashes[name] = hashlib.sha256((bundle.path / name).read_bytes()).hexdigest()
         lines = "".join(f"{sha256}  {path}\n" for path, sha256 in hashes.items()).encode()
         asked = [bundle.manifest.name, bundle.digest]
-        told = self._run("ask", asked, iter([lines]), "asking what is missing").text.splitlines()
+        told = _lines(self._run("ask", asked, iter([lines]), "asking what is missing"))
         if told[:1] == ["have"]:
             missing, there = [], True
         elif told[-1:] == ["."] and hashes.keys() >= set(told[:-1]):
@@ -64,11 +66,10 @@ class ShellAgent:
         else:
             raise self._chatty(told)
         tar = _Tar(bundle, lines, missing)
-        size = sum((bundle.path / name).stat().st_size for name in hashes)
         options = ["switch" if switch else "stay", str(self.device.entry.keep_releases)]
         result = self._run(
             "push",
-            [*asked, *options, "0" if there else str(size // 1024 + 1024)],
+            [*asked, *options, "0" if there else str(_needed_kib(bundle, missing))],
             iter(()) if there else iter(tar),
             "putting the bundle in its place",
         )
@@ -84,10 +85,9 @@ class ShellAgent:
     def _run(
         self, operation: str, options: list[str], stdin: Iterator[bytes], doing: str
     ) -> CommandResult:
-        source = (harness_dir() / "edgepack_agent.sh").read_text(encoding="utf-8")
-        argv = ["sh", "-c", source, "sh", operation, self.device.entry.root, *options]
+        argv = ["sh", "-c", agent_source(), "sh", operation, self.device.entry.root, *options]
         result = self.transport.send(argv, stdin, timeout_s=STALL_S)
-        if result.exit_code == _NO_SPACE:
+        if result.exit_code == _NO_SPACE or b"No space left" in result.stderr:
             said = result.stderr.decode("utf-8", "replace").strip()
             raise DeviceError(
                 f"there is no space left on the device: {said}",
@@ -102,9 +102,9 @@ class ShellAgent:
         )
 
     def _told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
-        told = dict(line.partition(" ")[::2] for line in result.text.splitlines())
+        told = dict(line.partition(" ")[::2] for line in _lines(result))
         if "path" not in told:
-            raise self._chatty(result.text.splitlines())
+            raise self._chatty(_lines(result))
         return PurePosixPath(told["path"]), told.get("from") or None
 
     def _chatty(self, told: list[str]) -> DeviceError:
@@ -113,6 +113,23 @@ class ShellAgent:
             hint="its login must print nothing without a terminal: look into ~/.profile there",
             where=self.device.name,
         )
+
+
+def _needed_kib(bundle: Bundle, missing: list[str]) -> int:
+    """Return how much space files take in blocks of 4 KiB, with 1 MiB for lists and folders."""
+    sizes = [(bundle.path / name).stat().st_size for name in missing]
+    return 1024 + sum(4 * -(-size // 4096) for size in sizes)
+
+
+def _lines(result: CommandResult) -> list[str]:
+    """Return the lines of stdout; a path may hold what Unicode calls a line's end."""
+    return result.text.removesuffix("\n").split("\n")
+
+
+def agent_source() -> str:
+    """Return the agent without its comments: dropbear takes command lines of 9,000 bytes."""
+    source = (harness_dir() / "edgepack_agent.sh").read_text(encoding="utf-8")
+    return re.sub(r"^ *#.*\n", "", source, flags=re.MULTILINE)
 
 
 class _Tar:
@@ -136,7 +153,7 @@ class _Tar:
         for name in self._missing:
             path = self._bundle.path / name
             size = path.stat().st_size
-            yield _head(name, size)
+            yield _head(_NEW + name, size)
             yield from file_chunks(path)
             yield _padding(size)
         yield bytes(2 * tarfile.BLOCKSIZE)

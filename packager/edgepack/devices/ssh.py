@@ -102,7 +102,8 @@ class _ChannelPipes:
         return code
 
     def close(self) -> None:
-        self._channel.close()
+        with contextlib.suppress(OSError, EOFError):  # the connection may have just ended
+            self._channel.close()
 
     def _check_connection(self) -> None:
         if not self._channel.get_transport().is_active():

@@ -1,7 +1,6 @@
 """Proving to a host who we are: keys from files and the agent, or a password from the environment.
 
-Secrets stay inside paramiko's objects and one local variable: no dataclass, message or log has
-them.
+Secrets stay inside paramiko's objects: no dataclass, message, log or traceback has them.
 """
 
 from __future__ import annotations
@@ -119,18 +118,20 @@ def _offer(
 def _offer_password(
     connection: paramiko.Transport, user: str, variable: str, tried: _Tried, device: str
 ) -> None:
-    password = os.environ.get(variable)
-    if password is None:
+    if variable not in os.environ:
         raise DeviceError(
             f"the environment variable {variable!r} (password_env) is not set",
             hint=f"read -rs {variable} && export {variable}",
             where=device,
         )
     try:
-        tried.accepts = connection.auth_password(user, password)
+        tried.accepts = connection.auth_password(user, os.environ[variable])
     except paramiko.BadAuthenticationType as error:
         tried.accepts = error.allowed_types
-    except paramiko.AuthenticationException:
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        lost = not connection.is_active() and not tried.refused  # as with a key
+        if lost or not isinstance(error, paramiko.AuthenticationException):
+            raise error.with_traceback(None) from None  # paramiko's frames hold the password
         tried.refused.append(f"the password in {variable}")
 
 

@@ -53,6 +53,7 @@ class SshSettings:
     """Hosts to go through, separated by commas, the nearest first."""
     proxy_command: tuple[str, ...] = ()
     known_hosts: tuple[Path, ...] = ()
+    revoked_host_keys: Path | None = None
     host_key_alias: str = ""
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     ssh_config: str | None = None
@@ -63,6 +64,11 @@ class SshSettings:
         if self.host_key_alias:
             return self.host_key_alias
         return self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
+
+    @property
+    def certified_as(self) -> str:
+        """The name that a host's certificate must have."""
+        return self.host_key_alias or self.hostname
 
     @property
     def address(self) -> str:
@@ -185,6 +191,7 @@ def _settings(
     return replace(
         settings,
         identity_files=identity_files,
+        revoked_host_keys=next(iter(_paths(values.get("revokedhostkeys", []), settings)), None),
         proxy_command=_proxy_command(_first(values, "proxycommand", ""), settings, where),
     )
 

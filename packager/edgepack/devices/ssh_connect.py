@@ -15,10 +15,11 @@ import paramiko
 from cryptography.exceptions import InvalidTag
 from paramiko.ssh_exception import IncompatiblePeer
 
-from edgepack.devices.host_keys import HostKey, known_hosts_for, known_kinds
+from edgepack.devices.host_keys import HostKey, has_authority, known_hosts_for, known_kinds
 from edgepack.devices.inventory import SshEntry
 from edgepack.devices.logins import paced
 from edgepack.devices.ssh_auth import authenticate
+from edgepack.devices.ssh_certificates import SUFFIX
 from edgepack.devices.ssh_config import SshSettings, resolve, settings_for
 from edgepack.devices.ssh_sharing import Route, SharedConnections
 from edgepack.errors import DeviceError, UnreachableError
@@ -155,8 +156,11 @@ def _exchange_keys(
     hop: SshSettings, via: paramiko.Transport | None, pinned: str | None, stack: ExitStack
 ) -> tuple[paramiko.Transport, HostKey]:
     """Connect and learn the host's key, of a kind that is known already if the host has one."""
-    known = known_kinds(known_hosts_for(hop))
+    lines = known_hosts_for(hop)
+    known = known_kinds(lines)
     order = sorted(_KINDS, key=lambda kind: _key_kind(kind) not in known)
+    if has_authority(lines):
+        order = [f"{kind}{SUFFIX}" for kind in order] + order
     connection, first = _negotiate(_dial(hop, via, stack), order, hop, stack)
     if pinned in (None, first.fingerprint):
         return connection, first
@@ -213,19 +217,31 @@ def _dial_through_program(argv: Sequence[str], stack: ExitStack) -> socket.socke
 def _negotiate(
     connected: socket.socket, kinds: Sequence[str], hop: SshSettings, stack: ExitStack
 ) -> tuple[paramiko.Transport, HostKey]:
-    connection = paramiko.Transport(connected, disabled_algorithms=_SHA1)
+    connection = _Connection(connected, disabled_algorithms=_SHA1)
+    connection.kinds = tuple(kinds)
     stack.callback(_close, connection)
     connection.banner_timeout = connection.handshake_timeout = HANDSHAKE_S
     connection.auth_timeout = HANDSHAKE_S
     options = connection.get_security_options()
     options.ciphers = [name for name in _CIPHERS if name in options.ciphers]
-    options.key_types = [name for name in kinds if name in options.key_types]
     connection.start_client(timeout=HANDSHAKE_S + hop.connect_timeout_s)
     if not connection.initial_kex_done:
         raise TimeoutError
     connection.set_keepalive(KEEPALIVE_S)
     key = connection.get_remote_server_key()
-    return connection, HostKey(key.get_name(), key.asbytes())
+    certificate = key.public_blob.key_blob if key.public_blob else None
+    return connection, HostKey(key.get_name(), key.asbytes(), certificate)
+
+
+class _Connection(paramiko.Transport):
+    """A connection that asks for certain kinds of host key, in this order."""
+
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """The kinds; paramiko itself would always ask for plain keys before certificates."""
+        return self.kinds
 
 
 def _close(connection: paramiko.Transport) -> None:

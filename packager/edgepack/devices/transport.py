@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 from edgepack.errors import RemoteCommandError
 from edgepack.processes import ProgramResult
+
+Supervisor = Literal["python", "shell"]
 
 
 class CommandResult(ProgramResult):
@@ -76,13 +78,15 @@ class Transport(Protocol):
         *,
         timeout_s: float,
         on_stderr: Callable[[str], None] | None = None,
+        supervisor: Supervisor = "python",
     ) -> CommandResult:
         """Run a command to its end; its stdin is empty.
 
-        ``on_stderr`` receives each line of stderr as it comes.
+        ``on_stderr`` receives each line of stderr as it comes. ``supervisor`` is what the device
+        has to have for it: Python, or a shell and setsid.
 
         Raises:
-            RemoteCommandError: It took longer than ``timeout_s``; it has been killed.
+            TooSlowError: It took longer than ``timeout_s``; it has been killed.
             DeviceError: The connection broke.
         """
 

@@ -13,6 +13,7 @@ from edgepack.fleet.running import News, run_on_devices
 from edgepack.fleet.scheduling import Retry, Schedule, Settings, Settled, Start
 from edgepack.fleet.selection import complete_selection, is_one_device, select_devices
 from edgepack.fleet.store import (
+    WARM_UP_S,
     DeviceRecord,
     PushOptions,
     Rollout,
@@ -22,6 +23,7 @@ from edgepack.fleet.store import (
 )
 
 __all__ = [
+    "WARM_UP_S",
     "DeviceRecord",
     "News",
     "Push",

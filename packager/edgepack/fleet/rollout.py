@@ -11,12 +11,15 @@ from typing import Protocol
 from edgepack.bundle import Bundle, load_bundle
 from edgepack.clock import utc_now
 from edgepack.devices import Device, PushedRelease, load_devices
-from edgepack.errors import BundleError, DeviceError, EdgepackError
-from edgepack.fleet.bundles import bundle_for
+from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
+from edgepack.fleet.bundles import bundle_for, require_signatures
 from edgepack.fleet.running import News, run_on_devices
 from edgepack.fleet.scheduling import Retry, Schedule, Settings, Settled
 from edgepack.fleet.store import DeviceRecord, DeviceState, PushOptions, Rollout, RolloutStore
 from edgepack.progress import Progress, Silent
+
+_SETTINGS = Settings()
+_OPTIONS = PushOptions()
 
 SAVE_EVERY_S = 1.0
 """What is lost when this process is killed costs a push of what is there already."""
@@ -64,16 +67,32 @@ def start_rollout(
     devices: Sequence[Device],
     store: RolloutStore,
     *,
-    settings: Settings,
-    options: PushOptions,
+    settings: Settings = _SETTINGS,
+    options: PushOptions = _OPTIONS,
 ) -> Rollout:
     """Store a rollout; nothing is sent before :func:`resume_rollout`.
 
+    Args:
+        bundles: By target; :func:`bundles_by_target` reads them.
+        devices: Who gets one, as :func:`select_devices` finds them.
+        store: Where it is kept.
+        settings: How it is worked through.
+        options: How it is pushed to each device.
+
     Raises:
-        UsageError: A setting is out of its range.
-        ToolError: It cannot be stored.
+        UsageError: A setting is out of its range, or there is no file of allowed signers.
+        BundleError: A signature is required that a bundle has not.
+        ToolError: It cannot be stored, or ssh-keygen is missing.
     """
     settings.require_sound()
+    if options.self_test and options.warm_up_s > settings.deadline_s:
+        raise UsageError(
+            f"--warm-up is {options.warm_up_s:g}, and no device has longer than --deadline, which"
+            f" is {settings.deadline_s:g}",
+            hint=f"--deadline {2 * options.warm_up_s:g} has room for the push too",
+            where="--warm-up",
+        )
+    _require_signatures(bundles, options)
     targets = {device.name: device.target for device in devices}
     return store.create(bundles, targets, settings, options)
 
@@ -92,16 +111,18 @@ def resume_rollout(
     A device that is not reached stays pending; the state of each is stored as it changes.
 
     Raises:
-        UsageError: There is no such rollout.
-        BundleError: A bundle is not any more what it was when the rollout began; nothing was sent.
+        UsageError: There is no such rollout, or no file of allowed signers.
+        BundleError: A bundle is not any more what it was when the rollout began, or has lost a
+            signature that is required; nothing was sent.
         BusyError: Another process works on the rollout.
         ProfileError: The inventory is wrong.
-        ToolError: The rollout cannot be stored.
+        ToolError: The rollout cannot be stored, or ssh-keygen is missing.
     """
     with store.lock(number):
         rollout = store.load(number)
         if rollout.pending and not rollout.stopped:
             bundles = {target: _unchanged(rollout, target) for target in rollout.bundles}
+            _require_signatures(bundles, rollout.options)
             run = _Run(rollout, bundles, store, push, watcher or Unwatched())
             run.work_through(load_devices(inventory))
         return store.load(number)
@@ -124,6 +145,7 @@ def push_to_one(
         EdgepackError: What went wrong.
     """
     bundle = bundle_for(device, bundles)
+    _require_signatures(bundles, options)
     rollout = store.create(bundles, {device.name: device.target}, Settings(), options)
     with store.lock(rollout.id):
         record = _record(device.target, "failed", 1, _interrupted(device.name))
@@ -252,6 +274,8 @@ def _record(
         hint=hint,
         release=pushed.release if pushed else "",
         bytes_sent=pushed.bytes_sent if pushed else 0,
+        variant=(pushed and pushed.variant) or "",
+        warm_up_s=(pushed and pushed.warm_up_s) or 0.0,
     )
 
 
@@ -269,6 +293,11 @@ def _unchanged(rollout: Rollout, target: str) -> Bundle:
             hint="push it: that is a new rollout, which supersedes this one",
         )
     return bundle
+
+
+def _require_signatures(bundles: Mapping[str, Bundle], options: PushOptions) -> None:
+    if options.require_signature:
+        require_signatures(bundles, options.allowed_signers)
 
 
 def _unlisted(device: str) -> DeviceError:

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Annotated, Literal
+
+from pydantic import AfterValidator, Field
 
 from edgepack.bundle import Bundle
 from edgepack.clock import utc_now
@@ -26,6 +28,9 @@ from edgepack.stored import read_model, write_atomically, writing
 
 SCHEMA_VERSION: Literal[1] = 1
 
+WARM_UP_S = 900.0
+"""How long the self-test may take: a first TensorRT engine can take ten minutes to build."""
+
 DeviceState = Literal["pending", "done", "failed", "superseded"]
 
 
@@ -34,8 +39,14 @@ class PushOptions(StrictModel):
 
     self_test: bool = True
     """Whether the device's loader tries the release before that becomes current."""
+    warm_up_s: Annotated[float, Field(gt=0)] = WARM_UP_S
+    """How long that may take."""
     wait_s: float = 0.0
     """How long to wait while others hold a device."""
+    require_signature: bool = False
+    """Whether one of the allowed signers must have signed each bundle."""
+    allowed_signers: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    """Who these are; by default ``~/.ssh/allowed_signers`` says it."""
 
 
 class RolloutBundle(StrictModel):
@@ -60,6 +71,10 @@ class DeviceRecord(StrictModel):
     release: str = ""
     """The release that was made current there."""
     bytes_sent: int = 0
+    variant: str = ""
+    """What the device's loader chose when it tried the release."""
+    warm_up_s: float = 0.0
+    """How long that took."""
 
 
 class Rollout(StrictModel):

@@ -49,6 +49,7 @@ SPARE_BYTES = 1 << 20
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"
 PARTIAL = ".partial-"
+SHA256_DIGITS = 64
 
 
 Source = Tuple[str, Dict[str, Any]]
@@ -343,6 +344,21 @@ class Project:
             for table in tables:
                 if table.partition(".json")[0] not in left:
                     os.remove(os.path.join(self.tables, table))
+            self.remove_caches(left)
+
+    def remove_caches(self, releases: List[str]) -> None:
+        """Remove engines and compiled models, by their models' hashes, that no release has."""
+        cache = os.path.join(self.base, "cache")
+        if not os.path.isdir(cache):
+            return
+        manifests = b""
+        for name in releases:
+            path = os.path.join(self.releases, name, MANIFEST)
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                manifests += file.read()
+        for model in os.listdir(cache):
+            if len(model) == SHA256_DIGITS and model.encode() not in manifests:
+                shutil.rmtree(os.path.join(cache, model), ignore_errors=True)
 
     @contextlib.contextmanager
     def claimed(self, partial: str) -> Iterator[bool]:

@@ -8,9 +8,9 @@
 #                                files that no release has, and "." at the end.
 # push ROOT PROJECT DIGEST THEN KEEP KIB
 #                                KIB is 0 if the answer was "have". Else stdin: a tar stream of
-#                                ".files" (those lines), ".modes" (the paths of what can be run) and
-#                                the files that were missing. Nothing gets its name under releases/
-#                                before every hash was checked.
+#                                "files" (those lines), "modes" (the paths of what can be run) and,
+#                                below "new", the files that were missing. Nothing gets its name
+#                                under releases/ before every hash was checked.
 # switch ROOT PROJECT RELEASE ACTION KEEP
 #                                RELEASE is "-" for the one before; ACTION is for the history.
 #
@@ -23,6 +23,11 @@ operation=$1 root=$2 project=$3 given=$4
 case $root in "~/"*) root=$HOME/${root#"~/"} ;; esac
 base=$root/$project
 release=$(printf %.16s "$given")
+
+# What this process leaves has its number at the end of the name.
+held=
+trap 'rm -rf "$held" "$base"/.[a-z]*-$$ "$base"/releases/.partial-*-$$' EXIT
+trap 'exit 143' HUP INT TERM PIPE
 
 fail() {
   code=$1
@@ -45,6 +50,28 @@ is_whole() {
   (cd "$1" && sha256sum -c - >/dev/null 2>&1) <"../chunks/$2.files"
 }
 
+# Whether a process is one of this program: numbers are given again, after a reboot the same ones.
+lives() {
+  kill -0 "$1" 2>/dev/null && { [ ! -e /proc/self/cmdline ] || grep -q .partial- "/proc/$1/cmdline" 2>/dev/null; }
+}
+
+# Let nobody else name, switch or remove until this ends.
+lock() {
+  tries=0
+  until ln -s $$ "$base/.held" 2>/dev/null; do
+    holder=$(readlink "$base/.held")
+    if lives "$holder"; then
+      sleep 1
+    elif [ -n "$holder" ]; then
+      rm -f "$base/.held"
+    else
+      tries=$((tries + 1))
+      [ $tries -lt 9 ] || fail 1 "cannot make a link in $base"
+    fi
+  done
+  held=$base/.held
+}
+
 # Append to the history: each line has the hash of the one before.
 record() {
   previous=
@@ -61,100 +88,105 @@ record() {
 switch_to() {
   was=$(current)
   if [ "$was" != "$2" ]; then
-    rm -f .current-$$
     ln -s "releases/$2" .current-$$ || fail 1 "cannot make a link in $base"
     # Plain mv would put the link into the folder that the old one names.
-    mv -T .current-$$ current 2>/dev/null || mv -h .current-$$ current 2>/dev/null || {
-      rm -f .current-$$
+    mv -T .current-$$ current 2>/dev/null || mv -h .current-$$ current 2>/dev/null ||
       fail 1 "mv can replace no link here: install coreutils, or a busybox whose mv knows -T"
-    }
-    sync
     record "$1" "$2" "$was"
   fi
 }
 
-# Remove all but the last $2 releases, the one in $1 and the current one being the first of them.
+# Remove what processes that have ended left, and all but the last $2 releases: the one in $1, the
+# current one, then those that the history names last. Clocks do not count.
 remove_old() {
+  sync
   now=$(current)
   kept=0 seen=
-  for name in "$1" "$now" $(ls -t releases); do
+  for name in "$1" "$now" $(tail -n 99 history.jsonl | sed 's/.*"release": "\([0-9a-f]*\)".*/\1/;1!G;h;$!d') $(ls releases); do
     case " $seen " in *" $name "*) continue ;; esac
+    [ ${#name} = 16 ] && [ -d "releases/$name" ] || continue
     seen="$seen $name"
     kept=$((kept + 1))
-    [ "$kept" -le "$2" ] || [ "$name" = "$now" ] ||
-      rm -rf "releases/$name" "chunks/$name.files" "chunks/$name.json"
+    [ "$kept" -le "$2" ] || [ "$name" = "$now" ] || mv "releases/$name" "releases/.partial-$name-gone"
+  done
+  for name in .[a-z]*-* releases/.partial-*; do
+    lives "${name##*-}" || rm -rf "$name"
+  done
+  for name in chunks/*; do
+    at=releases/${name##*/}
+    [ -d "${at%%.*}" ] || rm -f "$name"
   done
 }
 
 case $operation in
 ask)
+  for name in awk cut find grep sed sha256sum sort tar; do
+    command -v $name >/dev/null || fail 1 "there is neither $name nor Python: install one of them"
+  done
   mkdir -p "$base/releases" "$base/chunks" || exit 1
   cd "$base/releases" || exit 1
-  cat >../.asked-$$
+  cat >../.asked-$$ || exit 1
   signed=$(sed -n 's/  manifest\.json\.sig$//p' ../.asked-$$)
   if is_whole "$release" "$release" &&
     { [ -z "$signed" ] || [ "$(hash_of "$release/manifest.json.sig")" = "$signed" ]; }; then
-    rm -f ../.asked-$$
     printf 'have\n%s\n' "$base/releases/$release"
     exit 0
   fi
   find . -type f ! -path './.partial-*' -exec sha256sum {} + | cut -d ' ' -f 1 | sort -u >../.have-$$
-  while read -r sha path; do
-    grep -q "^$sha\$" ../.have-$$ || printf '%s\n' "$path"
+  while IFS= read -r line; do
+    grep -q "^${line%%  *}\$" ../.have-$$ || printf '%s\n' "${line#*  }"
   done <../.asked-$$
-  rm -f ../.have-$$ ../.asked-$$
   printf '.\n'
   ;;
 push)
   then=$5 keep=$6 kib=$7
   cd "$base/releases" || exit 1
   if [ "$kib" -gt 0 ]; then
-    free=$(df -Pk . | tail -n 1 | awk '{print $4}')
-    [ "$free" -ge "$kib" ] || fail 28 "$kib KiB are needed, $free are free"
+    # Where df cannot tell, as in a chroot, tar finds out.
+    free=$(df -Pk . 2>/dev/null | awk 'NR == 2 {print $4}')
+    [ "${free:-$kib}" -ge "$kib" ] || fail 28 "$kib KiB are needed, $free are free"
     partial=.partial-$release-$$
+    new=$partial/new
     rm -rf "$partial"
     mkdir "$partial" || exit 1
-    trap 'rm -rf "$base/releases/$partial"' EXIT
-    trap 'exit 143' HUP INT TERM
-    tar -xf - -C "$partial" || {
-      [ "$(df -Pk . | tail -n 1 | awk '{print $4}')" -gt 64 ] || fail 28 "the disk is full"
-      fail 2 "the stream ends too early"
-    }
-    [ -f "$partial/.files" ] && [ -f "$partial/.modes" ] || fail 2 "the stream has no list of files"
+    tar -xf - -C "$partial" || fail 2 "the stream ends too early"
+    [ -f "$partial/files" ] && [ -f "$partial/modes" ] || fail 2 "the stream has no list of files"
     find . -type f ! -path './.partial-*' -exec sha256sum {} + >../.have-$$
-    while read -r sha path; do
+    while IFS= read -r line; do
+      sha=${line%%  *} path=${line#*  }
       case /$path/ in */../* | */./* | *//*) fail 2 "the path $path leaves the bundle" ;; esac
-      if [ ! -e "$partial/$path" ]; then
+      if [ ! -e "$new/$path" ]; then
         other=$(grep "^$sha " ../.have-$$ | head -n 1 | cut -c 67-)
         [ -n "$other" ] || fail 2 "$path did not come"
-        mkdir -p "$partial/$path" && rmdir "$partial/$path" || exit 1
-        grep -Fqx "$path" "$partial/.modes" && runs=yes || runs=no
+        mkdir -p "$new/$path" && rmdir "$new/$path" || exit 1
+        grep -Fqxe "$path" "$partial/modes" && runs=yes || runs=no
         [ -x "$other" ] && ran=yes || ran=no
         # A link has the mode of the other release's file, which stays as it is.
-        { [ $runs = $ran ] && ln "$other" "$partial/$path" 2>/dev/null; } ||
-          cp "$other" "$partial/$path" || exit 28
+        { [ $runs = $ran ] && ln "$other" "$new/$path" 2>/dev/null; } ||
+          cp "$other" "$new/$path" || exit 1
       fi
-    done <"$partial/.files" || exit $?
-    rm -f ../.have-$$
-    [ "$(hash_of "$partial/manifest.json")" = "$given" ] || fail 2 "the manifest is not the one that was announced"
-    (cd "$partial" && sha256sum -c .files >/dev/null 2>&1) || fail 2 "the hash of a file is wrong"
-    find "$partial" -type f -links 1 -exec chmod 644 {} +
-    while read -r path; do
-      find "$partial/$path" -links 1 -exec chmod 755 {} + || exit 1
-    done <"$partial/.modes" || exit $?
-    mv "$partial/.files" "../chunks/$release.files"
-    rm -f "$partial/.modes"
+    done <"$partial/files" || exit $?
+    [ "$(hash_of "$new/manifest.json")" = "$given" ] || fail 2 "the manifest is not the one that was announced"
+    (cd "$new" && sha256sum -c ../files >/dev/null 2>&1) || fail 2 "the hash of a file is wrong"
+    find "$new" -type f -links 1 -exec chmod 644 {} +
+    while IFS= read -r path; do
+      find "$new/$path" -links 1 -exec chmod 755 {} + || exit 1
+    done <"$partial/modes" || exit $?
+    lock
+    mv "$partial/files" "../chunks/$release.files"
     sync
-    [ -e "$release" ] && mv "$release" ".partial-gone-$$"
-    mv "$partial" "$release" || exit 1
-    trap - EXIT
-    # What others left an hour ago; younger ones may still be written.
-    find . -maxdepth 1 -name '.partial-*' -mmin +60 -exec rm -rf {} + 2>/dev/null
-    rm -rf ".partial-gone-$$"
-    cd ..
-    record push "$release" ""
+    # Another push may have brought it meanwhile.
+    if is_whole "$release" "$release"; then
+      cd ..
+    else
+      [ -e "$release" ] && mv "$release" ".partial-gone-$$"
+      mv "$new" "$release" || exit 1
+      cd ..
+      record push "$release" ""
+    fi
   else
     cat >/dev/null
+    lock
     cd ..
   fi
   was=$(current)
@@ -166,6 +198,7 @@ switch)
   action=$5 keep=$6
   cd "$base" 2>/dev/null && { [ "$action" = switch ] || [ -n "$(current)" ]; } ||
     fail 2 "no release of $project is current here"
+  lock
   was=$(current)
   goal=$given
   if [ "$goal" = - ]; then

@@ -9,8 +9,9 @@
     python harness/edgepack_harness.py serve   --bundle DIR --variant ID
 
 Each is a process of its own, so that none disturbs the other's numbers. Everything but the
-document goes to stderr. Exit code 3: no variant works here; the reasons are on stderr. What this
-machine does not tell is ``{"kind": "not-measured", "reason": ...}``, never null or zero.
+document goes to stderr; ``select`` says there what it is trying, as edgepack_watcher.py has it.
+Exit code 3: no variant works here; the reasons are on stderr. What this machine does not tell is
+``{"kind": "not-measured", "reason": ...}``, never null or zero.
 
 ``serve`` reads requests on stdin until it ends and answers each on stdout. A message is the length
 of its header (4 bytes, big-endian), the header (JSON: a list of name, dtype, shape under
@@ -48,6 +49,7 @@ import edgepack_providers as providers  # type: ignore[import-not-found]  # noqa
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 
+WATCHER = Path(__file__).with_name("edgepack_watcher.py")
 NO_VARIANT_EXIT = 3
 STEADY_WINDOWS = 3
 STEADY_SPREAD = 0.03
@@ -101,12 +103,36 @@ def _claim_stdout() -> BinaryIO:
 
 def select(arguments: argparse.Namespace) -> Json:
     """Say which variant works here, and what this machine is."""
-    model = loader.load(arguments.bundle, arguments.variant)
+    watch = Watch()
+    try:
+        model = loader.load(arguments.bundle, arguments.variant, on_try=watch.begin)
+    finally:
+        watch.end()
     return {
         "variant": model.variant,
         "passed_over": [{"variant": name, "reason": why} for name, why in model.passed_over],
         "device": device_facts(),
     }
+
+
+class Watch:
+    """Has another process say on stderr which variant is being tried; see edgepack_watcher.py."""
+
+    def __init__(self) -> None:
+        self._child: Optional[subprocess.Popen[bytes]] = None
+
+    def begin(self, variant: str, folders: Sequence[Path]) -> None:
+        """Say it of this variant from now on; its engines are kept in the folders."""
+        self.end()
+        kept = any(path.is_file() for folder in folders for path in folder.rglob("*"))
+        doing = "building" if folders and not kept else "trying"
+        argv = [sys.executable, "-IS", str(WATCHER), variant, doing, *map(str, folders)]
+        self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def end(self) -> None:
+        """Say nothing more."""
+        if self._child is not None:
+            self._child.communicate()
 
 
 def measure(arguments: argparse.Namespace) -> Json:

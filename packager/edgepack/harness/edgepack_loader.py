@@ -250,6 +250,7 @@ def load(
     bundle: Union[str, Path, None] = None,
     variant: Optional[str] = None,
     cache: Union[str, Path, None] = None,
+    on_try: Optional[Callable[[str, List[Path]], None]] = None,
 ) -> Model:
     """Return the first variant of the bundle that works on this machine.
 
@@ -259,6 +260,8 @@ def load(
         cache: Where providers keep engines and compiled models, in a folder for each model, runtime
             and device. By default ``cache`` beside ``releases`` if the bundle was pushed, else
             under the environment variable EDGEPACK_CACHE or in the user's cache folder.
+        on_try: Called before the sessions of a variant are created, which may take minutes, with
+            its id and the folders in which it keeps its engines.
 
     Raises:
         LoadError: None works, with the reason for each; or the folder is no bundle.
@@ -267,7 +270,7 @@ def load(
     passed_over: List[Tuple[str, str]] = []
     for entry in opened.variants(variant):
         try:
-            model = _try_variant(opened, entry)
+            model = _try_variant(opened, entry, on_try)
         except Refused as refusal:
             passed_over.append((entry["id"], str(refusal)))
             continue
@@ -277,10 +280,16 @@ def load(
     raise LoadError(f"no variant of {opened.folder} works on this machine:{reasons}")
 
 
-def _try_variant(bundle: Bundle, entry: Dict[str, Any]) -> Model:
+def _try_variant(
+    bundle: Bundle, entry: Dict[str, Any], on_try: Optional[Callable[[str, List[Path]], None]]
+) -> Model:
     check_requirements(entry, bundle.manifest.get("provider_sources"))
+    singles = single_models(entry)
+    if on_try:
+        folders = [providers.cache_folder(single, bundle.cache) for single in singles]
+        on_try(entry["id"], [folder for folder in folders if folder])
     started = time.perf_counter_ns()
-    sessions = [open_session(bundle, single) for single in single_models(entry)]
+    sessions = [open_session(bundle, single) for single in singles]
     created = time.perf_counter_ns()
     model = Model(bundle, entry, sessions)
     model.session_create_ns = created - started

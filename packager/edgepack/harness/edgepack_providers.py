@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import hashlib
 import importlib
 import importlib.util
 import json
 import os
 import platform
 import re
+import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Type
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Type
 
 # Official builds of onnxruntime 1.29 and newer send telemetry unless this is set before they load.
 # Source: Privacy.md in the onnxruntime 1.31.1 wheel.
@@ -130,27 +133,71 @@ def open_session(model: Path, entry: Entry, cache: Path, profile_prefix: str = "
         cache: The folder for caches, as :func:`cache_root` has it.
         profile_prefix: Where onnxruntime's profile goes; none is made if empty.
 
+    What a process that was killed left in the cache is no obstacle: if the session cannot be
+    created with what lies there, it is created without.
+
     Raises:
         Refused: A setting is unknown, the session cannot be created, or onnxruntime left the first
             provider out.
     """
     check_settings(entry)
-    entry = with_cache(entry, cache)
-    providers = session_providers(entry)
-    first = providers[0]["name"]
+    filled = with_cache(entry, cache)
     try:
-        session = _create(model, _session_options(entry, profile_prefix), providers)
+        session = _opened(model, filled, profile_prefix)
+    except _NotOpenedError as refusal:
+        folder = cache_folder(entry, cache)
+        if folder is None or not any(folder.iterdir()):
+            raise
+        try:
+            with _set_aside(folder):
+                session = _opened(model, filled, profile_prefix)
+        except (_NotOpenedError, OSError):  # the latter of a cache that is not ours to change
+            raise refusal from None
+    first = session_providers(entry)[0]["name"]
+    if session.get_providers()[0] != first:
+        raise Refused(f"onnxruntime left {first} out of the session; {_STDERR}")
+    return session
+
+
+class _NotOpenedError(Refused):
+    """Onnxruntime did not create the session."""
+
+
+def _opened(model: Path, entry: Entry, profile_prefix: str) -> Any:
+    providers = session_providers(entry)
+    try:
+        return _create(model, _session_options(entry, profile_prefix), providers)
     except ORT_ERRORS as error:
         try:
             # onnxruntime 1.31.1 fails with precise kernels where nodes share an int8 constant. The
             # golden outputs tell whether the others will do.
             options = _session_options(entry, profile_prefix, precise=False)
-            session = _create(model, options, providers)
+            return _create(model, options, providers)
         except ORT_ERRORS:
-            raise Refused(f"the session cannot be created: {_why(error, first)}") from error
-    if session.get_providers()[0] != first:
-        raise Refused(f"onnxruntime left {first} out of the session; {_STDERR}")
-    return session
+            raise _not_opened(error, providers[0]["name"]) from error
+
+
+def _not_opened(error: Exception, first: str) -> Refused:
+    # So ends a session with session.disable_cpu_ep_fallback, whatever kept nodes from the provider.
+    if "fallback to CPU EP has been explicitly disabled" in str(error):
+        why = f"{first} does not take every node, or not this machine; {_STDERR}"
+        return Refused(f"the session cannot be created: {why}")
+    return _NotOpenedError(f"the session cannot be created: {_line(error)}")
+
+
+@contextmanager
+def _set_aside(folder: Path) -> Iterator[None]:
+    """Have a folder empty in the context; what it held comes back if that fails, else it goes."""
+    aside = folder.with_name(f"{folder.name}.aside-{os.getpid()}")
+    folder.rename(aside)
+    folder.mkdir()
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder)
+        aside.rename(folder)
+        raise
+    shutil.rmtree(aside)
 
 
 def _session_options(entry: Entry, profile_prefix: str, *, precise: bool = True) -> Any:
@@ -166,13 +213,6 @@ def _session_options(entry: Entry, profile_prefix: str, *, precise: bool = True)
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix
     return options
-
-
-def _why(error: Exception, first: str) -> str:
-    # So ends a session with session.disable_cpu_ep_fallback, whatever kept nodes from the provider.
-    if "fallback to CPU EP has been explicitly disabled" in str(error):
-        return f"{first} does not take every node, or not this machine; {_STDERR}"
-    return _line(error)
 
 
 def _create(model: Path, options: Any, providers: List[Dict[str, Any]]) -> Any:
@@ -307,9 +347,9 @@ def with_cache(entry: Entry, cache: Path) -> Entry:
     Raises:
         Refused: The folder cannot be made.
     """
-    if CACHE not in json.dumps([entry["providers"], entry["session"]["config"]]):
+    folder = cache_folder(entry, cache)
+    if folder is None:
         return entry
-    folder = cache / entry["model_sha256"] / _runtime_key(entry["providers"][0]["name"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -322,16 +362,32 @@ def with_cache(entry: Entry, cache: Path) -> Entry:
     return {**entry, "session": session, "providers": providers}
 
 
+def cache_folder(entry: Entry, cache: Path) -> Optional[Path]:
+    """Return where a variant's engines and compiled models lie; None if it keeps none.
+
+    What they depend on names the folder: the model, the runtime and the hardware, and the variant's
+    settings, for providers take an engine that other settings have built (TensorRT's EP looks for a
+    file by the graph's name and the precision alone).
+    """
+    settings = json.dumps([entry["providers"], entry["session"]["config"]], sort_keys=True)
+    if CACHE not in settings:
+        return None
+    wanted = hashlib.sha256(settings.encode()).hexdigest()[:8]
+    runtime = _runtime_key(entry["providers"][0]["name"])
+    return cache / str(entry["model_sha256"]) / f"{runtime}_{wanted}"
+
+
 def _filled(settings: Mapping[str, str], folder: Path) -> Dict[str, str]:
     return {key: value.replace(CACHE, str(folder)) for key, value in settings.items()}
 
 
 def _runtime_key(provider: str) -> str:
-    """Name what a compiled model depends on: runtime, provider, driver, device."""
+    """Name what a compiled model depends on: runtime, provider, system or driver, device."""
     facts = (
         f"onnxruntime-{ort.__version__}",
         provider,
         provider_version(provider),
+        platform.mac_ver()[0] and f"macOS-{platform.mac_ver()[0]}",
         driver_version(),
         device_model(),
     )

@@ -6,6 +6,7 @@ import socket
 
 import paramiko
 import pytest
+from edgepack.devices.ssh import _ChannelPipes
 from edgepack.devices.ssh_config import SshSettings
 from edgepack.devices.ssh_connect import explained
 from edgepack.errors import DeviceError, UnreachableError
@@ -64,3 +65,12 @@ def test_what_another_try_may_mend_is_told_apart(error: Exception, kind: type[De
     with pytest.raises(DeviceError) as caught, explained("board", HOP):
         raise error
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("error", [EOFError, OSError])
+def test_close_when_the_connection_ends_meanwhile_is_quiet(error: type[Exception]) -> None:
+    class Ending:
+        def close(self) -> None:
+            raise error
+
+    _ChannelPipes(Ending(), "board").close()  # type: ignore[arg-type]

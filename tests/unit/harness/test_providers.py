@@ -55,6 +55,81 @@ def test_device_model_when_there_is_no_board_is_gpu_and_processor(
     assert providers.device_model(tmp_path / "absent") == ""
 
 
+def variant(**options: str) -> dict[str, object]:
+    return {
+        "model_sha256": "0" * 64,
+        "providers": [{"name": "CPUExecutionProvider", "options": options}],
+        "placement": "all",
+        "session": {"intra_op_num_threads": 1, "config": {"session.name": "{cache}"}},
+    }
+
+
+def test_cache_folder_when_settings_differ_is_another(tmp_path: Path):
+    plain = providers.cache_folder(variant(), tmp_path)
+    assert plain == providers.cache_folder(variant(), tmp_path)
+    assert plain.parent == tmp_path / ("0" * 64)
+    others = {providers.cache_folder(variant(level=level), tmp_path) for level in "345"}
+    assert len(others | {plain}) == 4
+
+
+def test_cache_folder_when_macos_is_updated_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    names = []
+    for version in ("15.1", "15.2"):
+        monkeypatch.setattr(providers.platform, "mac_ver", lambda version=version: (version,))
+        names.append(providers.cache_folder(variant(), tmp_path).name)
+    assert ["_macOS-15.1_" in names[0], "_macOS-15.2_" in names[1]] == [True, True]
+
+
+def test_session_when_the_cache_holds_what_is_refused_is_created_with_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = refused_cache(tmp_path, monkeypatch, also_empty=False)
+    providers.open_session(tmp_path / "m.onnx", cached_variant(), tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["engine"]
+    assert (folder / "engine").read_text() == "whole"
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_cache_when_it_was_not_what_is_refused_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = refused_cache(tmp_path, monkeypatch, also_empty=True)
+    with pytest.raises(providers.Refused, match="cannot be created: torn engine"):
+        providers.open_session(tmp_path / "m.onnx", cached_variant(), tmp_path)
+    assert (folder / "engine").read_text() == "torn"
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def cached_variant() -> dict[str, object]:
+    entry = variant()
+    entry["session"]["config"] = {"session.collect_node_memory_stats_to_file": "{cache}/engine"}
+    return entry
+
+
+def refused_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, also_empty: bool) -> Path:
+    """Make a cache with a torn engine, which the provider refuses as TensorRT's does."""
+    folder = providers.cache_folder(cached_variant(), tmp_path)
+    write(folder / "engine", "torn")
+
+    class Session:
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    def create(*_: object) -> Session:
+        engine = folder / "engine"
+        if engine.exists():
+            raise RuntimeError("torn engine")
+        if also_empty:
+            raise RuntimeError("no memory")
+        engine.write_text("whole")
+        return Session()
+
+    monkeypatch.setattr(providers, "_create", create)
+    return folder
+
+
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
