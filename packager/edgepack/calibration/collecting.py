@@ -21,8 +21,8 @@ from edgepack.machine import cores
 from edgepack.model.reading import external_files, read_structure
 
 _SHARED_VALUES = 1 << 27
-"""With fewer values in all samples together, no other process helps: it takes 0.4 s to start one,
-and about as long to count so many (x86-64, 2026-11-21)."""
+"""With fewer values in all samples together, no other process helps: to start one takes about as
+long as to count so many (x86-64, 2026-11-21)."""
 
 _SMALL_BYTES = 1 << 29
 """Each process has a session, and so a copy of the weights: larger models are run in one."""
