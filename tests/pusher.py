@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import select
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgepack.devices import Device, SshEntry
+from peak_memory import peak_bytes
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,7 @@ def main() -> None:
             ssh.HANDSHAKE_S = ssh_connect.HANDSHAKE_S = min(20.0, 3 * order["stall_s"])
             device = Device(order["name"], SshEntry(**order["entry"]))
             pushed = _push(Path(order["bundle"]), device)
-            peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10  # KiB on Linux
-            answer = asdict(replace(pushed, peak_bytes=peak_bytes))
+            answer = asdict(replace(pushed, peak_bytes=peak_bytes()))
             print(json.dumps(answer), file=answers, flush=True)
 
 

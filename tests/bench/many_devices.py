@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import os
-import resource
 import shutil
 import sys
 import time
@@ -31,6 +30,7 @@ from edgepack.devices import load_devices
 from fault_proxy import FaultProxy, Wire
 from measuring import Row, interleaved, own_folders, process_seconds, ratio_text, run, scratch
 from openssh_server import OpenSshServer, find_sshd
+from peak_memory import peak_bytes
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 DEVICES = 16
@@ -184,8 +184,7 @@ def main(bundle: Path, inventory: Path) -> None:
     seconds = time.perf_counter() - began
     if done.counts != {"done": len(devices)}:
         sys.exit(f"the rollout ended with {dict(done.counts)}: {done.devices}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps([seconds, peak]))
+    print(json.dumps([seconds, peak_bytes()]))
 
 
 if __name__ == "__main__":

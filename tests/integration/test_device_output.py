@@ -135,9 +135,11 @@ def test_push_when_the_device_prints_and_does_not_read_takes_no_memory(
 
 
 PRINTED = """
-import json, resource, sys
+import json, sys
 from edgepack.devices import Device, LocalEntry, connect
 from edgepack.errors import RemoteCommandError
+sys.path.append(sys.argv.pop(1))
+from peak_memory import peak_bytes
 
 device = Device("here", LocalEntry(transport="local", target="any", python=sys.executable))
 how, argv = sys.argv[1], sys.argv[2:]
@@ -151,8 +153,7 @@ with connect(device) as transport:
         said = "nothing"
     except RemoteCommandError as error:
         said = error.problem
-peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-print(json.dumps([said, peak_bytes]))
+print(json.dumps([said, peak_bytes()]))
 """
 
 
@@ -163,7 +164,8 @@ print(json.dumps([said, peak_bytes]))
 def test_command_when_it_prints_without_end_is_stopped_and_takes_no_memory(
     how: str, to: str, output: str
 ) -> None:
-    argv = [sys.executable, "-c", PRINTED, how, "sh", "-c", f"cat /dev/zero >&{to}"]
+    tests = str(Path(__file__).parents[1])
+    argv = [sys.executable, "-c", PRINTED, tests, how, "sh", "-c", f"cat /dev/zero >&{to}"]
     done = subprocess.run(argv, capture_output=True, check=True, timeout=100)
     said, peak_bytes = json.loads(done.stdout)
     assert said == f"the command printed more than 64 MiB on {output}"
