@@ -18,7 +18,12 @@ from edgepack.devices import Device, SshEntry
 
 def ssh_device(server: LoopbackServer, **changes: Any) -> Device:
     """Return a device that is the server, its key pinned, untouched by any SSH configuration."""
-    values: dict[str, Any] = {
+    return Device("board", SshEntry(**(ssh_entry(server) | changes)))
+
+
+def ssh_entry(server: LoopbackServer) -> dict[str, Any]:
+    """Return what an inventory says of that device."""
+    return {
         "transport": "ssh",
         "host": server.host,
         "port": server.port,
@@ -28,7 +33,6 @@ def ssh_device(server: LoopbackServer, **changes: Any) -> Device:
         "ssh_config": os.devnull,
         "target": "linux-x86-64",
     }
-    return Device("board", SshEntry(**(values | changes)))
 
 
 def lives(pid: int) -> bool:

@@ -24,6 +24,8 @@ from edgepack.bench import bench, evaluate
 from edgepack.build import build, dry_run
 from edgepack.bundle import load_bundle
 from edgepack.bundle.signing import require_signature, sign
+from edgepack.comparison import Question as CompareQuestion
+from edgepack.comparison import compare
 from edgepack.demo import demo
 from edgepack.deploying import deploy as push
 from edgepack.deploying import roll_back as rollback
@@ -57,6 +59,7 @@ from edgepack.scaffold import init
 from edgepack.verification import verify_here as verify
 
 __all__ = [
+    "CompareQuestion",
     "EdgepackError",
     "PushOptions",
     "Rollout",
@@ -68,6 +71,7 @@ __all__ = [
     "build",
     "bundles_by_target",
     "check_device",
+    "compare",
     "connect",
     "demo",
     "dry_run",

@@ -8,7 +8,7 @@ golden outputs, and only then ``current`` is switched. What the inventory names 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -16,8 +16,8 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from edgepack import devices
@@ -86,20 +86,19 @@ def deploy(  # noqa: PLR0913  (the command's options)
         _shared(transport, device, "push", wait_s, progress, needs_python=self_test),
     ):
         operation.describe(host_key=transport.host_key)
-        preflight = cache(partial(_usable_python, device, transport, operation))
+        test = _SelfTest(device, transport, operation, warm_up_s, progress)
         staged = devices.push(
             bundle,
             device,
             transport,
             switch=False,
-            preflight=preflight if self_test else lambda: None,
+            preflight=(lambda: test.python) if self_test else (lambda: None),
             progress=progress,
         )
         if staged.switched_from == staged.release:
             return staged
         if self_test:
-            make = partial(_harness, staged, device, transport, preflight, warm_up_s)
-            staged = _tried(staged, device, make, operation, progress)
+            staged = test.run(staged)
         devices.switch(staged, _project(staged), device, transport)
         operation.record("switch", switched_from=staged.switched_from)
         _finish_or_take_back(staged, device, transport, operation)
@@ -167,76 +166,71 @@ def _shared(
         yield
 
 
-def _usable_python(device: Device, transport: Transport, operation: Operation) -> str:
-    """Return the Python on a device that runs its target's bundles.
+@dataclass(frozen=True)
+class _SelfTest:
+    """Has a device's own loader try a release."""
 
-    Raises:
-        DeviceError: The device is another kind of machine, or lacks the runtime.
-    """
-    facts = probe(device, transport)
-    operation.describe(serial=facts.serial or None)
-    require_kind(device, facts)
-    return runtime_python(device, facts)
+    device: Device
+    transport: Transport
+    operation: Operation
+    warm_up_s: float
+    progress: Progress
 
+    @cached_property
+    def python(self) -> str:
+        """The Python on the device that runs its target's bundles.
 
-def _harness(
-    staged: PushedRelease,
-    device: Device,
-    transport: Transport,
-    preflight: Callable[[], str],
-    warm_up_s: float,
-) -> Harness:
-    prefix = tuple(device.entry.run_prefix)
-    return Harness(transport, staged.path, preflight(), prefix, load_timeout_s=warm_up_s)
+        Raises:
+            DeviceError: The device is another kind of machine, or lacks the runtime.
+        """
+        facts = probe(self.device, self.transport)
+        self.operation.describe(serial=facts.serial or None)
+        require_kind(self.device, facts)
+        return runtime_python(self.device, facts)
 
+    def run(self, staged: PushedRelease) -> PushedRelease:
+        """Return the release with the variant that the loader takes.
 
-def _tried(
-    staged: PushedRelease,
-    device: Device,
-    make: Callable[[], Harness],
-    operation: Operation,
-    progress: Progress,
-) -> PushedRelease:
-    """Return a release with the variant that the device's loader takes.
-
-    Raises:
-        DeviceError: The device is another kind of machine, or lacks the runtime.
-        RemoteCommandError: No variant works there, or not in time.
-    """
-    try:
-        harness = make()
+        Raises:
+            DeviceError: The device is another kind of machine, or lacks the runtime.
+            RemoteCommandError: No variant works there, or not in time.
+        """
         began = time.monotonic()
-        variant = _chosen(harness, device, progress)
-    except EdgepackError as error:
-        operation.record("self-test", result="failed", error=error.problem.partition("\n")[0])
-        raise
-    took_s = round(time.monotonic() - began, 1)
-    operation.record("self-test", detail=f"{variant} in {took_s} s")
-    return replace(staged, variant=variant, warm_up_s=took_s)
+        try:
+            variant = self._choose(staged)
+        except EdgepackError as error:
+            self.operation.record("self-test", result="failed", error=error.first_line)
+            raise
+        took_s = round(time.monotonic() - began, 1)
+        self.operation.record("self-test", detail=f"{variant} in {took_s} s")
+        return replace(staged, variant=variant, warm_up_s=took_s)
 
+    def _choose(self, staged: PushedRelease) -> str:
+        """Let the loader choose a variant, and report every few seconds how far it is."""
+        prefix = tuple(self.device.entry.run_prefix)
+        harness = Harness(
+            self.transport, staged.path, self.python, prefix, load_timeout_s=self.warm_up_s
+        )
+        at = "starting"
 
-def _chosen(harness: Harness, device: Device, progress: Progress) -> str:
-    """Let the loader choose a variant, and report every few seconds how far it is."""
-    at = "starting"
+        def on_trial(trial: Trial) -> None:
+            nonlocal at
+            at = str(trial)
+            self.progress.status(at)
 
-    def on_trial(trial: Trial) -> None:
-        nonlocal at
-        at = str(trial)
-        progress.status(at)
-
-    try:
-        with progress.task(f"{device.name}: trying the release", total=1) as advance:
-            variant = harness.select(None, on_trial).variant
-            advance(variant)
-    except TooSlowError as error:
-        raise TooSlowError(
-            f"trying the release took longer than {harness.load_timeout_s:g} s and was stopped, at:"
-            f" {at}; the current release is what it was",
-            hint="if engines are still being built, push with a longer --warm-up SECONDS; if it"
-            f" hangs, see what the device does: edgepack device check {device.name}",
-            where=device.name,
-        ) from error
-    return variant
+        try:
+            with self.progress.task(f"{self.device.name}: trying the release", total=1) as advance:
+                variant = harness.select(None, on_trial).variant
+                advance(variant)
+        except TooSlowError as error:
+            raise TooSlowError(
+                f"trying the release took longer than {self.warm_up_s:g} s and was stopped, at:"
+                f" {at}; the current release is what it was",
+                hint="if engines are still being built, push with a longer --warm-up SECONDS; if it"
+                f" hangs, see what the device does: edgepack device check {self.device.name}",
+                where=self.device.name,
+            ) from error
+        return variant
 
 
 def _finish_or_take_back(

@@ -48,6 +48,11 @@ class EdgepackError(Exception):
         self.hint = hint
         self.where = where
 
+    @property
+    def first_line(self) -> str:
+        """The problem, without what a program said last, which stands on lines below it."""
+        return self.problem.partition("\n")[0]
+
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         return f"{place}{self.problem}\n  hint: {self.hint}"

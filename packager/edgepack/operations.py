@@ -120,8 +120,7 @@ def _signer(bundle: Path, allowed_signers: Path | None) -> str | None:
 
 
 def _first_line(error: BaseException) -> str:
-    said = error.problem if isinstance(error, EdgepackError) else type(error).__name__
-    return said.partition("\n")[0]
+    return error.first_line if isinstance(error, EdgepackError) else type(error).__name__
 
 
 def provision(

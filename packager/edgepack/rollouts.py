@@ -48,11 +48,6 @@ def resume_rollout(
         inventory: devices.yaml, if it is not the usual one.
 
     Raises:
-        UsageError: There is no such rollout, or no file of allowed signers.
-        BundleError: A bundle is not any more what it was when the rollout began, or has lost a
-            signature that is required; nothing was sent.
-        BusyError: Another process works on the rollout.
-        ProfileError: The inventory is wrong.
-        ToolError: The rollout cannot be stored, or ssh-keygen is missing.
+        EdgepackError: As :func:`edgepack.fleet.resume_rollout` does; nothing was sent.
     """
     return fleet.resume_rollout(number, store, push_as_asked, watcher=watcher, inventory=inventory)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import all_targets
 import build_overhead
 import calibration
+import comparisons
 import detections
 import fleet
 import harness_latency
@@ -37,6 +38,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "push": pushing.measure,
     "fleet": fleet.measure,
     "devices": many_devices.measure,
+    "compare": comparisons.measure,
     "all": all_targets.measure,
     "writing": writing.measure,
     "calibration": calibration.measure,

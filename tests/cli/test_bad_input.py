@@ -21,7 +21,7 @@ from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer, make_key
 from edgepack.devices import connect
 from edgepack.devices import push as push_to
-from loopback import ssh_device
+from loopback import ssh_device, ssh_entry
 from tiny_bundle import write_tiny_bundle
 
 NAMES = ("a", "b", "c")
@@ -38,19 +38,7 @@ class Fleet:
 
     def write_inventory(self, **changes: object) -> None:
         entries = {
-            name: {
-                "transport": "ssh",
-                "host": server.host,
-                "port": server.port,
-                "user": server.user,
-                "key": str(server.client_key_path),
-                "host_key": server.host_key_fingerprint,
-                "ssh_config": os.devnull,
-                "target": "linux-x86-64",
-                "python": sys.executable,
-                "tags": ["lab"],
-                **changes,
-            }
+            name: ssh_entry(server) | {"python": sys.executable, "tags": ["lab"]} | changes
             for name, server in self.servers.items()
         }
         present = {

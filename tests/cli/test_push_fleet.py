@@ -22,6 +22,7 @@ from edgepack.demo_server import LoopbackServer
 from edgepack.devices import Device
 from edgepack.errors import UnreachableError
 from edgepack.fleet import RolloutStore
+from loopback import ssh_entry
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 NAMES = ("board-a", "board-b")
@@ -54,18 +55,7 @@ def fleet(
 ) -> dict[str, dict[str, Any]]:
     """Two boards that answer and one that is off, all of them tagged ``lab``."""
     entries = {
-        name: {
-            "transport": "ssh",
-            "host": server.host,
-            "port": server.port,
-            "user": server.user,
-            "key": str(server.client_key_path),
-            "host_key": server.host_key_fingerprint,
-            "ssh_config": os.devnull,
-            "target": "linux-x86-64",
-            "python": sys.executable,
-            "tags": ["lab"],
-        }
+        name: ssh_entry(server) | {"python": sys.executable, "tags": ["lab"]}
         for name, server in servers.items()
     }
     entries["off"] = entries["board-a"] | {"port": closed_port}

@@ -15,7 +15,7 @@ from edgepack.bench.presets import Preset
 from edgepack.cli.main import run
 from edgepack.comparison import Comparison, Question, Rule, compare, measure_noise
 from edgepack.devices import Device, LocalEntry
-from edgepack.errors import BundleError, UsageError
+from edgepack.errors import BundleError, EdgepackError, UsageError
 from edgepack.profile import host_target
 from edgepack.progress import Silent
 from tiny_bundle import change_manifest, save_model, write_tiny_bundle
@@ -141,6 +141,21 @@ def test_devices_when_there_are_two_are_compared_at_once(
     assert {each.pairs for each in found.devices} == {6}
 
 
+def test_device_when_it_cannot_be_used_is_missed_and_the_other_is_compared(
+    bundle: Path, tmp_path: Path, device: Device
+) -> None:
+    gone = device.entry.model_copy(update={"python": str(tmp_path / "no-python")})
+    found = compare(asked(bundle, bundle), [device, Device("gone", gone)])
+    assert [each.device for each in found.devices] == ["board"]
+    (missed,) = found.missed
+    assert missed.device == "gone"
+    assert missed.problem
+    assert missed.hint
+    assert found.outcome != "PASS"
+    with pytest.raises(EdgepackError):
+        compare(asked(bundle, bundle), [Device("gone", gone)])
+
+
 def test_question_when_it_cannot_be_asked_changes_nothing(
     device: Device, bundle: Path, tmp_path: Path
 ) -> None:
@@ -171,3 +186,5 @@ def test_command_when_an_option_makes_no_sense_is_refused(
     assert run([*argv, "--max-pairs", "7"]) == 2
     assert run([*argv, "--margin", "p50=much"]) == 2
     assert "write --margin p50=3" in capsys.readouterr().err
+    assert run(["bench", str(bundle), "--device", "local", "--self-test", "--html", "x.html"]) == 2
+    assert "--self-test makes no report" in capsys.readouterr().err

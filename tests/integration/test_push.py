@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from boards import with_file
 from edgepack.bundle import MANIFEST, reading
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.demo_server import LoopbackServer
@@ -202,26 +202,6 @@ def visible(device: Device) -> list[str]:
     return [name for name in names(project(device) / "releases") if not name.startswith(".")]
 
 
-def with_file(bundle: Path, content: bytes) -> Path:
-    """Give a bundle a file of its own, or replace it."""
-    (bundle / "files").mkdir(exist_ok=True)
-    (bundle / "files" / "weights.bin").write_bytes(content)
-    entry = {
-        "path": "files/weights.bin",
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "size_bytes": len(content),
-        "mode": "644",
-        "role": "file",
-    }
-
-    def replace(manifest: dict[str, Any]) -> None:
-        others = [one for one in manifest["files"] if one["path"] != entry["path"]]
-        manifest["files"] = [*others, entry]
-
-    change_manifest(bundle, replace)
-    return bundle
-
-
 NOISE = np.random.default_rng(0).bytes(3_000_000)
 
 
@@ -243,7 +223,7 @@ def test_push_of_a_changed_file_sends_its_changed_chunks(
     second = push_to(device, with_file(bundle, changed))
     assert second.bytes_sent < most
     assert tree(Path(second.path)) == tree(bundle)
-    assert (Path(first.path) / "files" / "weights.bin").read_bytes() == NOISE
+    assert (Path(first.path) / "files" / "a file.bin").read_bytes() == NOISE
 
 
 def test_file_that_another_release_has_is_linked(device: Device, bundle: Path) -> None:
@@ -258,7 +238,7 @@ def test_altered_file_of_another_release_is_neither_linked_nor_copied(
     device: Device, bundle: Path
 ) -> None:
     first = push_to(device, with_file(bundle, NOISE))
-    (Path(first.path) / "files" / "weights.bin").write_bytes(NOISE[:100] + b"x" + NOISE[101:])
+    (Path(first.path) / "files" / "a file.bin").write_bytes(NOISE[:100] + b"x" + NOISE[101:])
     change_manifest(bundle, lambda manifest: manifest.update(version="2.0.0"))
     second = push_to(device, bundle)
     assert tree(Path(second.path)) == tree(bundle)
@@ -272,7 +252,7 @@ def test_link_that_a_broken_push_left_is_not_written_through(device: Device, bun
     digest = hashlib.sha256((with_file(bundle, NOISE[::-1]) / MANIFEST).read_bytes()).hexdigest()
     partial = project(device) / "releases" / f".partial-{digest[:16]}-broken" / "files"
     partial.mkdir(parents=True)
-    os.link(other, partial / "weights.bin")
+    os.link(other, partial / "a file.bin")
     second = push_to(device, bundle)
     assert other.read_bytes() == b"of another release"
     assert tree(Path(second.path)) == tree(bundle)
@@ -309,7 +289,7 @@ def test_rollback_goes_to_the_release_before_and_no_further(device: Device, bund
 def test_rollback_to_a_damaged_release_is_refused(device: Device, bundle: Path) -> None:
     first = push_to(device, with_file(bundle, b"1"))
     second = push_to(device, with_file(bundle, b"2"))
-    (Path(first.path) / "files" / "weights.bin").write_bytes(b"?")
+    (Path(first.path) / "files" / "a file.bin").write_bytes(b"?")
     with (
         connect(device) as transport,
         pytest.raises(RemoteCommandError, match="not whole"),

@@ -8,14 +8,22 @@ from pathlib import Path
 
 from edgepack.bench.harness import Harness
 from edgepack.bundle import Bundle
-from edgepack.devices import Device, connect
+from edgepack.devices import Device, PushedRelease, Transport, connect
 from edgepack.devices.checking import runtime_python
 from edgepack.devices.leases import leased
 from edgepack.devices.probing import probe
 from edgepack.devices.pushing import push, read_for
-from edgepack.errors import UsageError, nearest
+from edgepack.errors import EdgepackError, UsageError, nearest, one_line
 from edgepack.operations import audited
 from edgepack.progress import Progress
+
+ENDS = (EdgepackError, KeyboardInterrupt, SystemExit)
+"""What ends a measurement early: the device, or whoever stops this process."""
+
+
+def why_ended(end: BaseException) -> str:
+    """Return what ended a measurement early, as one line."""
+    return one_line(end.problem) if isinstance(end, EdgepackError) else "it was interrupted here"
 
 
 def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
@@ -61,7 +69,19 @@ def open_harness(
         leased(transport, device, purpose, wait_s=wait_s, progress=progress),
     ):
         python = runtime_python(device, probe(device, transport))
-        with audited("push", device, bundle.path) as operation:
-            operation.describe(host_key=transport.host_key)
-            pushed = push(bundle.path, device, transport, switch=False, progress=progress)
+        pushed = stage(bundle, device, transport, progress)
         yield Harness(transport, pushed.path, python, tuple(device.entry.run_prefix))
+
+
+def stage(
+    bundle: Bundle, device: Device, transport: Transport, progress: Progress
+) -> PushedRelease:
+    """Push a bundle beside a device's current release, and record that.
+
+    Raises:
+        DeviceError: The connection broke, or the disk is full.
+        RemoteCommandError: The push failed.
+    """
+    with audited("push", device, bundle.path) as operation:
+        operation.describe(host_key=transport.host_key)
+        return push(bundle.path, device, transport, switch=False, progress=progress)

@@ -72,7 +72,7 @@ def stamps(*paths: Path) -> frozenset[_Stamp]:
     for path in paths:
         names = [str(path)]
         for folder, folders, files in os.walk(path):
-            names += [os.path.join(folder, name) for name in (*folders, *files)]  # noqa: PTH118
+            names += [f"{folder}/{name}" for name in (*folders, *files)]
         found.update(map(_stamp, names))
     return frozenset(found)
 

@@ -37,7 +37,7 @@ def compare(
     candidate: BundleArgument,
     device: DevicesOption,
     variant: VariantOption = None,
-    preset: Annotated[str, typer.Option(help="gate, quick or smoke.")] = "gate",
+    preset: Annotated[str, typer.Option(help="gate, standard, quick or smoke.")] = "gate",
     margin: MarginOption = None,
     max_pairs: PairsOption = 20,
     error: Annotated[
@@ -56,7 +56,7 @@ def compare(
     from edgepack.bench.presets import find_preset
     from edgepack.cli.printing import print_json
     from edgepack.fleet import select_devices
-    from edgepack.progress import terminal_progress
+    from edgepack.progress import Lines, terminal_progress
     from edgepack.stored import write_atomically
 
     question = comparison.Question(
@@ -68,7 +68,9 @@ def compare(
         rule=_rule(error, max_pairs),
         wait_s=wait_s,
     )
-    found = comparison.compare(question, select_devices(device), progress=terminal_progress())
+    devices = select_devices(device)
+    progress = terminal_progress() if len(devices) == 1 else Lines()
+    found = comparison.compare(question, devices, progress=progress)
     for path, make in ((junit, comparison.junit_xml), (markdown, comparison.markdown)):
         if path:
             write_atomically(path, make(found))
@@ -125,13 +127,19 @@ def _print_comparison(found: Comparison) -> None:
         write_line(f"{device.device}: {device.outcome} after {device.pairs} pairs")
         for reason in (*device.reasons, *device.notes):
             write_line(f"  - {reason}")
+    for missed in found.missed:
+        write_line(f"{missed.device}: not compared: {missed.problem}")
+        write_line(f"  hint: {missed.hint}")
 
 
 def _end(found: Comparison) -> None:
     """End with the exit code of the outcome."""
     from edgepack.errors import InconclusiveError, LimitError
 
-    devices = ", ".join(one.device for one in found.devices if one.outcome == found.outcome)
+    names = [one.device for one in found.devices if one.outcome == found.outcome]
+    if found.outcome == "INCONCLUSIVE":
+        names += [one.device for one in found.missed]
+    devices = ", ".join(names)
     if found.outcome == "FAIL":
         raise LimitError(
             f"the candidate FAILs on {devices}",

@@ -165,5 +165,5 @@ class _DeviceProgress:
 
 def _said(error: BaseException | None) -> str:
     if isinstance(error, EdgepackError):
-        return error.problem.partition("\n")[0]
+        return error.first_line
     return repr(error) if error else ""

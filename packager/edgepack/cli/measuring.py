@@ -27,7 +27,7 @@ runs_app = typer.Typer(
 def bench(
     bundle: BundleArgument,
     device: DeviceOption,
-    preset: Annotated[str, typer.Option(help="quick, standard or smoke.")] = "standard",
+    preset: Annotated[str, typer.Option(help="quick, standard, gate or smoke.")] = "standard",
     variant: VariantOption = None,
     wait_s: WaitOption = 0.0,
     html: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
@@ -44,12 +44,28 @@ def bench(
     from edgepack.bench import require_valid
     from edgepack.cli.printing import print_json, write_line
     from edgepack.devices import load_device
+    from edgepack.errors import UsageError
     from edgepack.progress import terminal_progress
     from edgepack.results import save_report, write_html
 
     if self_test:
+        if html:
+            raise UsageError("--self-test makes no report for --html", hint="leave one of them out")
         _self_test(bundle, device, preset=preset, variant=variant, wait_s=wait_s, as_json=as_json)
         return
+
+    def keep(report: RunReport) -> None:
+        stored = save_report(report)
+        if html:
+            write_html([report], html)
+        if as_json:
+            print_json(report)
+            return
+        _print_report(report)
+        write_line(f"stored as {stored}")
+        if html:
+            write_line(f"report: {html}")
+
     report = bench_bundle(
         bundle,
         load_device(device),
@@ -57,17 +73,9 @@ def bench(
         variant=variant,
         wait_s=wait_s,
         progress=terminal_progress(),
+        on_unfinished=keep,
     )
-    stored = save_report(report)
-    if html:
-        write_html([report], html)
-    if as_json:
-        print_json(report)
-    else:
-        _print_report(report)
-        write_line(f"stored as {stored}")
-        if html:
-            write_line(f"report: {html}")
+    keep(report)
     require_valid(report, bundle)
 
 

@@ -53,7 +53,8 @@ BundlesArgument = Annotated[
 DevicesOption = Annotated[
     list[str],
     typer.Option(
-        help="A device of devices.yaml, 'local', tag:NAME, target:ID or 'all'; repeat for more.",
+        help="A device of devices.yaml, 'local', tag:NAME, target:ID, backend:NAME (what its target"
+        " runs on) or 'all'; repeat for more.",
         autocompletion=complete_selection,
         show_default=False,
     ),

@@ -17,7 +17,7 @@ from edgepack import statistics
 from edgepack.bench.harness import Harness
 from edgepack.bench.presets import Preset, find_preset
 from edgepack.bench.report import ProcessRun, Selection
-from edgepack.bench.session import read_bundle
+from edgepack.bench.session import read_bundle, stage
 from edgepack.bench.verdict import EMULATED, reasons_against
 from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle, load_bundle
 from edgepack.bundle.manifest import ManifestVariant
@@ -28,15 +28,15 @@ from edgepack.comparison.report import (
     ComparedMetric,
     Comparison,
     DeviceComparison,
+    Missed,
     Side,
 )
 from edgepack.devices import Device, Transport, connect
 from edgepack.devices.checking import runtime_python
 from edgepack.devices.leases import leased
 from edgepack.devices.probing import probe
-from edgepack.devices.pushing import PushedRelease, push
-from edgepack.errors import DeviceError, UsageError
-from edgepack.operations import audited
+from edgepack.devices.pushing import PushedRelease
+from edgepack.errors import DeviceError, EdgepackError, UsageError
 from edgepack.progress import Progress, Silent
 
 CURRENT = "current"
@@ -59,6 +59,8 @@ class Question:
     margins: Mapping[str, float] = field(default_factory=lambda: MARGINS)
     """By metric: ``p50``, ``p90`` or another percentile."""
     rule: Rule = field(default_factory=Rule)
+    every_pair: bool = False
+    """Make ``rule.max_pairs`` pairs, whatever they say."""
     wait_s: float = 0.0
 
     def percentiles(self) -> dict[str, float]:
@@ -81,6 +83,15 @@ class Question:
             found[name] = float(number)
         return found
 
+    def ratios(
+        self, device: str, base: Sequence[ProcessRun], candidate: Sequence[ProcessRun]
+    ) -> dict[Metric, list[float]]:
+        """Return candidate over base for every metric and pair."""
+        return {
+            Metric(device, name, self.margins[name]): pair_ratios(base, candidate, percent)
+            for name, percent in self.percentiles().items()
+        }
+
 
 def compare(
     question: Question, devices: Sequence[Device], *, progress: Progress | None = None
@@ -88,23 +99,31 @@ def compare(
     """Compare a candidate with a base on every device, all devices at a time.
 
     Each device is leased meanwhile, and its current release is not touched. Pairs are made until
-    each metric passes or one fails, or until ``rule.max_pairs``.
+    each metric passes or one fails, or until ``rule.max_pairs``. What goes wrong on some of the
+    devices is in the result.
 
     Raises:
         UsageError: There is no such variant or metric.
         BundleError: A bundle is incomplete or altered.
-        DeviceError: A device cannot be reached or used, is not the bundles' target, is held by
-            others, or has no current release to compare with.
-        RemoteCommandError: The harness crashed or hung, or no variant works.
+        DeviceError: No device can be compared on: it cannot be reached or used, is not the bundles'
+            target, is held by others, or has no current release to compare with.
+        RemoteCommandError: Likewise: the harness crashed or hung, or no variant works.
     """
     question.percentiles()
+    found: list[_Found] = []
+    missed: list[tuple[Device, EdgepackError]] = []
     with ThreadPoolExecutor(len(devices)) as pool:
-        found = list(
-            pool.map(
-                lambda device: _on_device(question, device, len(devices), progress or Silent()),
-                devices,
-            )
-        )
+        runs = [
+            pool.submit(_on_device, question, device, len(devices), progress or Silent())
+            for device in devices
+        ]
+    for device, run in zip(devices, runs, strict=True):
+        try:
+            found.append(run.result())
+        except EdgepackError as error:
+            missed.append((device, error))
+    if not found:
+        raise missed[0][1]
     return Comparison(
         schema_version=SCHEMA_VERSION,
         created=utc_now(),
@@ -112,7 +131,22 @@ def compare(
         error=question.rule.error,
         max_pairs=question.rule.max_pairs,
         devices=_judged(question, found),
+        missed=[
+            Missed(device=device.name, problem=error.problem, hint=error.hint)
+            for device, error in missed
+        ],
     )
+
+
+def pair_ratios(
+    base: Sequence[ProcessRun], candidate: Sequence[ProcessRun], percent: float
+) -> list[float]:
+    """Return a percentile of each of the candidate's runs over that of the base's of its pair."""
+    return [
+        statistics.percentile(after.latencies_ns, percent)
+        / max(1.0, statistics.percentile(before.latencies_ns, percent))
+        for before, after in zip(base, candidate, strict=True)
+    ]
 
 
 @dataclass
@@ -154,7 +188,6 @@ class _Found:
     selection: Selection
     base: Side
     candidate: Side
-    ratios: dict[Metric, list[float]]
 
 
 def _on_device(question: Question, device: Device, devices: int, progress: Progress) -> _Found:
@@ -169,19 +202,21 @@ def _on_device(question: Question, device: Device, devices: int, progress: Progr
             leased(transport, device, purpose, wait_s=question.wait_s, progress=progress)
         )
         python = runtime_python(device, probe(device, transport))
-        pushed = _staged(candidate, device, transport, progress)
+        kept = max(_KEPT, device.entry.keep_releases)
+        roomy = Device(device.name, device.entry.model_copy(update={"keep_releases": kept}))
+        pushed = stage(candidate, roomy, transport, progress)
         if base is None:
             base, base_path = _current(pushed, device, transport)
         else:
-            base_path = _staged(base, device, transport, progress).path
+            base_path = stage(base, roomy, transport, progress).path
         prefix = tuple(device.entry.run_prefix)
         sides = []
         for bundle, path in ((base, base_path), (candidate, pushed.path)):
             harness = Harness(transport, path, python, prefix)
             sides.append(_Measured(harness, bundle, harness.select(question.variant)))
-        ratios = _measure_pairs(question, device, sides[0], sides[1], devices, progress)
+        _measure_pairs(question, device, sides[0], sides[1], devices, progress)
         first, second = (each.side(question.preset) for each in sides)
-    return _Found(device, sides[1].selection, first, second, ratios)
+    return _Found(device, sides[1].selection, first, second)
 
 
 def _measure_pairs(
@@ -191,40 +226,29 @@ def _measure_pairs(
     candidate: _Measured,
     devices: int,
     progress: Progress,
-) -> dict[Metric, list[float]]:
+) -> None:
     """Make pairs of process runs until the question is settled on this device."""
-    percentiles = question.percentiles()
-    ratios: dict[Metric, list[float]] = {
-        Metric(device.name, name, margin): [] for name, margin in question.margins.items()
-    }
     rule = question.rule
     with progress.task(f"compare on {device.name}", total=rule.max_pairs) as advance:
         for number in range(1, rule.max_pairs + 1):
             for side in (base, candidate) if number % 2 else (candidate, base):
                 side.run(question.preset)
-            for metric, values in ratios.items():
-                after, before = (
-                    statistics.percentile(side.runs[-1].latencies_ns, percentiles[metric.name])
-                    for side in (candidate, base)
-                )
-                values.append(after / max(before, 1.0))
-            advance(f"pair {number}: p50 {_of(ratios, 'p50')}")
-            if number in rule.looks and settled(ratios, rule, families=devices):
-                break
-    return ratios
-
-
-def _of(ratios: Mapping[Metric, Sequence[float]], name: str) -> str:
-    found = [values[-1] for metric, values in ratios.items() if metric.name == name]
-    return f"{found[0] - 1:+.1%}" if found else "not compared"
+            last = pair_ratios(base.runs[-1:], candidate.runs[-1:], 50)[0]
+            advance(f"pair {number}: p50 {last - 1:+.1%}")
+            if number in rule.looks and not question.every_pair:
+                ratios = question.ratios(device.name, base.runs, candidate.runs)
+                if settled(ratios, rule, families=devices):
+                    break
 
 
 def _judged(question: Question, found: Sequence[_Found]) -> list[DeviceComparison]:
     """Return each device's comparison; Holm's procedure runs over all devices and metrics."""
-    every = {metric: values for each in found for metric, values in each.ratios.items()}
+    every: dict[Metric, list[float]] = {}
+    for each in found:
+        every |= question.ratios(each.device.name, each.base.runs, each.candidate.runs)
     answers = decide(every, question.rule)
     return [
-        _judged_device(question, each, [a for a in answers if a.metric in each.ratios])
+        _judged_device(question, each, [a for a in answers if a.metric.device == each.device.name])
         for each in found
     ]
 
@@ -289,18 +313,6 @@ def _compared(answer: Answer) -> ComparedMetric:
         fail_p=answer.fail_p,
         pass_p=answer.pass_p,
     )
-
-
-def _staged(
-    bundle: Bundle, device: Device, transport: Transport, progress: Progress
-) -> PushedRelease:
-    """Push a bundle beside the current release, keeping what is compared."""
-    kept = max(_KEPT, device.entry.keep_releases)
-    entry = device.entry.model_copy(update={"keep_releases": kept})
-    roomy = Device(device.name, entry)
-    with audited("push", device, bundle.path) as operation:
-        operation.describe(host_key=transport.host_key)
-        return push(bundle.path, roomy, transport, switch=False, progress=progress)
 
 
 def _current(

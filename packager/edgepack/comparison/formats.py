@@ -38,6 +38,8 @@ def markdown(comparison: Comparison) -> str:
     for device in comparison.devices:
         lines += ["", f"{_escaped(device.device)}: {_what(device)}"]
         lines += [f"- {_escaped(reason)}" for reason in (*device.reasons, *device.notes)]
+    for missed in comparison.missed:
+        lines += ["", f"{_escaped(missed.device)} was not compared: {_escaped(missed.problem)}"]
     lines += ["", f"Chance of a false FAIL at most {comparison.error:.0%}, over everything above."]
     return "\n".join(lines) + "\n"
 
@@ -45,7 +47,8 @@ def markdown(comparison: Comparison) -> str:
 def junit_xml(comparison: Comparison) -> str:
     """Return a JUnit document: a suite for each device, a case for each metric.
 
-    FAIL is a failure, INCONCLUSIVE is skipped, with the reasons.
+    FAIL is a failure, INCONCLUSIVE is skipped, with the reasons; a device that was not compared is
+    an error.
     """
     suites = ElementTree.Element("testsuites", name="edgepack compare")
     for device in comparison.devices:
@@ -64,6 +67,13 @@ def junit_xml(comparison: Comparison) -> str:
                 element.text = "\n".join(printable(reason) for reason in device.reasons)
         for what, count in counts.items():
             suite.set(what, str(count))
+    for missed in comparison.missed:
+        name = printable(missed.device)
+        suite = ElementTree.SubElement(suites, "testsuite", name=name, tests="1", errors="1")
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"edgepack.{name}", name="usable"
+        )
+        ElementTree.SubElement(case, "error", message=printable(missed.problem))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 

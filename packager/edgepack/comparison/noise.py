@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from edgepack.comparison.comparing import Question, compare
-from edgepack.comparison.deciding import Rule, smallest_slowdown
-from edgepack.comparison.report import DeviceComparison
+from edgepack.comparison.comparing import Question, compare, pair_ratios
+from edgepack.comparison.deciding import smallest_slowdown
 from edgepack.devices import Device
 from edgepack.progress import Progress
-from edgepack.statistics import median, percentile, standard_deviation
-
-_NEVER = 1e-9
-"""An error that no pairs reach: a bundle against itself is measured to the last pair."""
+from edgepack.statistics import mean, median, standard_deviation
 
 
 @dataclass(frozen=True)
@@ -47,10 +43,9 @@ def measure_noise(question: Question, device: Device, *, progress: Progress) -> 
     Raises:
         EdgepackError: As :func:`~.comparing.compare` does.
     """
-    rule = Rule(_NEVER, question.rule.max_pairs)
-    itself = replace(question, base=question.candidate, rule=rule)
+    itself = replace(question, base=question.candidate, every_pair=True)
     found = compare(itself, [device], progress=progress).devices[0]
-    ratios = _ratios(found)
+    ratios = pair_ratios(found.base.runs, found.candidate.runs, 50)
     in_order = [ratio if number % 2 else 1 / ratio for number, ratio in enumerate(ratios, 1)]
     runs = [median(run.latencies_ns) for run in (*found.base.runs, *found.candidate.runs)]
     return NoiseFloor(
@@ -60,14 +55,6 @@ def measure_noise(question: Question, device: Device, *, progress: Progress) -> 
         run_deviation=standard_deviation([math.log(each) for each in runs]),
         pair_deviation=standard_deviation([math.log(each) for each in ratios]),
         smallest_slowdown=smallest_slowdown(ratios, question.rule),
-        order_ratio=math.exp(sum(map(math.log, in_order)) / len(in_order)),
+        order_ratio=math.exp(mean([math.log(each) for each in in_order])),
         reasons=[*found.base.reasons, *found.candidate.reasons],
     )
-
-
-def _ratios(found: DeviceComparison) -> list[float]:
-    pairs = zip(found.base.runs, found.candidate.runs, strict=True)
-    return [
-        percentile(after.latencies_ns, 50) / max(1.0, percentile(before.latencies_ns, 50))
-        for before, after in pairs
-    ]

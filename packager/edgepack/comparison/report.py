@@ -73,6 +73,14 @@ class DeviceComparison(StrictModel):
         return len(self.candidate.runs)
 
 
+class Missed(StrictModel):
+    """A device on which nothing could be compared."""
+
+    device: Name
+    problem: str
+    hint: str
+
+
 class Comparison(StrictModel):
     """A base and a candidate on one or more devices."""
 
@@ -84,8 +92,10 @@ class Comparison(StrictModel):
     """The chance of a false FAIL over everything here, and that of a false PASS."""
     max_pairs: Count
     devices: Annotated[list[DeviceComparison], Field(min_length=1)]
+    missed: list[Missed]
 
     @property
     def outcome(self) -> Outcome:
-        """FAIL if one device fails, PASS if all pass."""
-        return overall([device.outcome for device in self.devices])
+        """FAIL if one device fails, PASS if all pass and none was missed."""
+        missed: list[Outcome] = ["INCONCLUSIVE"] * len(self.missed)
+        return overall([*(device.outcome for device in self.devices), *missed])

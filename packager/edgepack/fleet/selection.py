@@ -1,19 +1,34 @@
-"""Which devices a command is about: ``pi5``, ``tag:lab``, ``target:jetson`` or ``all``."""
+"""Which devices a command is about: ``pi5``, ``tag:lab``, ``backend:tensorrt``, ``all``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from edgepack.devices import Device, find_inventory, load_devices
 from edgepack.devices.inventory import load_inventory
 from edgepack.errors import UsageError, nearest
+from edgepack.profile import load_profile, target_files
 
 ALL = "all"
+
+
+@cache
+def _backends(target: str) -> Sequence[str]:
+    """Return what a target's variants run on; nothing if there is no such target.
+
+    That there is none is said where the device is used.
+    """
+    if target not in target_files():
+        return []
+    return sorted({variant.backend for variant in load_profile(target).variants})
+
 
 PROPERTIES: dict[str, Callable[[Device], Sequence[str]]] = {
     "tag": lambda device: device.entry.tags,
     "target": lambda device: [device.target],
+    "backend": lambda device: _backends(device.target),
 }
 """What devices can be chosen by, as ``WORD:VALUE``, and the values that a device has."""
 
@@ -21,8 +36,8 @@ PROPERTIES: dict[str, Callable[[Device], Sequence[str]]] = {
 def select_devices(words: Sequence[str], inventory: Path | None = None) -> list[Device]:
     """Return the devices that any of the words chooses, each once, ordered by name.
 
-    A word is a device's name, ``tag:NAME``, ``target:ID`` or ``all``. This machine is chosen by
-    its name ``local`` alone, unless the inventory lists it.
+    A word is a device's name, ``tag:NAME``, ``target:ID``, ``backend:NAME`` or ``all``. This
+    machine is chosen by its name ``local`` alone, unless the inventory lists it.
 
     Raises:
         UsageError: A word chooses nothing, or there are no words; all such words are named.
@@ -76,7 +91,7 @@ def _nothing(
         return UsageError(
             "no device is chosen",
             hint="name one, or choose several: --device NAME, --device tag:NAME,"
-            " --device target:ID, --device all",
+            " --device target:ID, --device backend:NAME, --device all",
             where="--device",
         )
     said, near = [], []

@@ -7,14 +7,14 @@ Runs on the device with nothing but Python 3.8. The first bytes of stdin are thi
 digest is there with every byte, ``sign`` if only its signature is not the one with the SHA-256
 ``SIGNED``, else ``send``. ``-`` stands for no signature, and takes none away. Nothing is changed
 before it has read on: after ``have`` a line with 0, after ``sign`` a line with a length, and so
-long a signature. After ``send`` it reads a header, a line with
-its length and a JSON document: the manifest's text, the signature's, and for each file the chunks
-it is made of. It answers with the missing chunks, 16 digits of length and JSON ranges, and reads
-these, one after the other. Chunks are taken from other releases and from what broken pushes have
-left, where their hashes hold; files that another release has are linked. Nothing gets its name
-under ``releases/`` before every hash was checked and every file synced; ``current`` is a relative
-symlink that is replaced in one rename. Where ``THEN`` is ``stay`` it is left alone. ``KEEP``
-releases are kept, the current one and the new one among them.
+long a signature. After ``send`` it reads a header, a line with its length and a JSON document: the
+manifest's text, the signature's, and for each file the chunks it is made of. It answers with the
+missing chunks, 16 digits of length and JSON ranges, and reads these, one after the other. Chunks
+are taken from other releases and from what broken pushes have left, where their hashes hold; files
+that another release has are linked. Nothing gets its name under ``releases/`` before every hash was
+checked and every file synced; ``current`` is a relative symlink that is replaced in one rename.
+Where ``THEN`` is ``stay`` it is left alone. ``KEEP`` releases are kept, the current one and the new
+one among them. Engines and compiled models that no release needs any more are removed with them.
 
 ``switch ROOT PROJECT RELEASE ACTION KEEP``: points ``current`` at a release that is there, ``-``
 for the one before; ``ACTION``, ``switch`` or ``rollback``, is what the history says of it.

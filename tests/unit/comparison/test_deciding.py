@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import random
-from collections import Counter
 
 import pytest
+from comparison_simulation import COMPARISONS, P50, pairs, shares
 from edgepack.comparison.deciding import (
     Metric,
     Rule,
@@ -18,61 +17,30 @@ from edgepack.comparison.deciding import (
 )
 from edgepack.statistics import log_t_interval
 
-COMPARISONS = 500
-DRIFT = 0.06
-"""How much slower a device gets over a whole session."""
-P50 = Metric("board", "p50", 0.03)
 TEN = Rule(max_pairs=10)
 
 
-def pairs(seed: int, slowdown: float, deviation: float, rule: Rule) -> list[float]:
-    """Return the ratios that a comparison makes, pair by pair, of a device that gets warm."""
-    generator = random.Random(seed)
-    runs = 2 * rule.max_pairs
-    ratios: list[float] = []
-    for number in range(rule.max_pairs):
-        sides = {}
-        for k, side in enumerate("AB" if number % 2 == 0 else "BA", 2 * number):
-            warm = 1 + DRIFT * k / (runs - 1)
-            slow = 1 + slowdown if side == "B" else 1
-            sides[side] = math.exp(generator.gauss(0, deviation)) * warm * slow
-        ratios.append(sides["B"] / sides["A"])
-        if len(ratios) in rule.looks and settled({P50: ratios}, rule):
-            break
-    return ratios
-
-
-@functools.cache
-def shares(slowdown: float, deviation: float, rule: Rule = TEN) -> dict[str, float]:
-    """Return the share of each outcome over many comparisons."""
-    found = Counter(
-        decide({P50: pairs(seed, slowdown, deviation, rule)}, rule)[0].outcome
-        for seed in range(COMPARISONS)
-    )
-    return {name: found[name] / COMPARISONS for name in ("PASS", "FAIL", "INCONCLUSIVE")}
-
-
 def test_release_when_compared_with_itself_fails_in_one_percent_at_most() -> None:
-    found = shares(0.0, 0.015)
+    found = shares(0.0, 0.015, TEN)
     assert found["FAIL"] <= 0.01
     assert found["PASS"] >= 0.7
 
 
 def test_slowdown_of_8_percent_when_compared_fails_within_ten_pairs() -> None:
-    assert shares(0.08, 0.015)["FAIL"] >= 0.95
+    assert shares(0.08, 0.015, TEN)["FAIL"] >= 0.95
     by_default = [pairs(seed, 0.08, 0.015, Rule()) for seed in range(COMPARISONS)]
     assert sum(len(ratios) <= 10 for ratios in by_default) >= 0.95 * COMPARISONS
 
 
 def test_slowdown_of_5_percent_when_compared_hardly_ever_passes() -> None:
-    assert shares(0.05, 0.015)["PASS"] <= 0.02
+    assert shares(0.05, 0.015, TEN)["PASS"] <= 0.02
 
 
 @pytest.mark.parametrize(("slowdown", "wrong"), [(0.0, "FAIL"), (0.05, "PASS"), (0.08, "PASS")])
 def test_noise_when_it_is_twofold_makes_answers_rarer_and_not_more_often_wrong(
     slowdown: float, wrong: str
 ) -> None:
-    quiet, noisy = shares(slowdown, 0.015), shares(slowdown, 0.03)
+    quiet, noisy = shares(slowdown, 0.015, TEN), shares(slowdown, 0.03, TEN)
     assert noisy["INCONCLUSIVE"] > quiet["INCONCLUSIVE"]
     assert noisy[wrong] <= 0.01
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from edgepack.bench.report import PlacedNode, Placement
 from edgepack.comparison import Comparison, DeviceComparison, junit_xml, markdown
 from edgepack.comparison.deciding import Outcome
-from edgepack.comparison.report import ComparedMetric, Side
+from edgepack.comparison.report import ComparedMetric, Missed, Side
 from example_report import CPU, example_facts, example_run
 
 
@@ -52,7 +53,7 @@ def on(device: str, outcome: Outcome, ratio: float, **changes: object) -> Device
     ).model_copy(update=changes)
 
 
-def comparison(*devices: DeviceComparison) -> Comparison:
+def comparison(*devices: DeviceComparison, missed: Sequence[Missed] = ()) -> Comparison:
     return Comparison(
         schema_version=1,
         created="2026-11-22T00:00:00Z",
@@ -60,6 +61,7 @@ def comparison(*devices: DeviceComparison) -> Comparison:
         error=0.01,
         max_pairs=20,
         devices=list(devices),
+        missed=list(missed),
     )
 
 
@@ -103,3 +105,15 @@ def test_markdown_when_written_says_what_ran_and_how_sure_it_is() -> None:
     assert text.startswith("**edgepack compare: PASS**")
     assert "tiny-1.0.0-raspberry-pi cpu-int8-static, 6 pairs of process runs" in text
     assert "| pi5 | p50 | 10 ms | 10 ms | -1.0% | -2.0% to +0.0% | +3% | PASS |" in text
+
+
+def test_formats_when_a_device_was_missed_say_so_and_nothing_passes() -> None:
+    lost = Missed(device="orin", problem="the connection to orin broke", hint="try again")
+    found = comparison(on("pi5", "PASS", 0.99), missed=[lost])
+    assert found.outcome == "INCONCLUSIVE"
+    suites = {suite.get("name"): suite for suite in ElementTree.fromstring(junit_xml(found))}
+    error = suites["orin"].find("testcase/error")
+    assert error is not None
+    assert error.get("message") == "the connection to orin broke"
+    assert suites["orin"].get("errors") == "1"
+    assert "orin was not compared: the connection to orin broke" in markdown(found)
