@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# A shell's job in the background ignores Ctrl-C, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # The many processes that tests start read what this one has compiled.
 sys.dont_write_bytecode = False
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -72,7 +75,8 @@ def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
         ("XDG_DATA_HOME", ".local/share"),
     ):
         patch.setenv(name, str(home / folder))
-    patch.delenv("SSH_AUTH_SOCK", raising=False)
+    for name in ("SSH_AUTH_SOCK", "EDGEPACK_RESULTS"):
+        patch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")

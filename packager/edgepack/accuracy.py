@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.statistics import mean, standard_deviation, t_quantile
+
 Array = np.ndarray[Any, Any]
 
 EQUAL_SQNR_DB = 200.0
@@ -16,6 +18,8 @@ EQUAL_SQNR_DB = 200.0
 which has no infinity, for outputs that are noise alone or no numbers."""
 SIMILAR_RANGE = 16.0
 """Channels whose ranges differ by no more than this factor are judged together."""
+_Z95 = 1.959964
+"""The 97.5th percentile of the standard normal distribution."""
 
 
 def sqnr_db(signal: float, noise: float) -> float:
@@ -192,3 +196,22 @@ def paired_drop(fp32: Sequence[float], variant: Sequence[float]) -> Drop:
         return Drop(mean, None)
     half = 1.96 * float(difference.std(ddof=1)) / math.sqrt(count)
     return Drop(mean, (mean - half, mean + half))
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of independent samples' values; None of a single one.
+
+    Of hits and misses it is Wilson's score interval, which holds near 0 and 1 too and where all are
+    equal; of other values Student's t interval. Source: Wilson, Journal of the American Statistical
+    Association 22, 1927.
+    """
+    count, centre = len(values), mean(values)
+    if set(values) <= {0.0, 1.0}:
+        z2 = _Z95**2 / count
+        middle = (centre + z2 / 2) / (1 + z2)
+        reach = math.sqrt(z2 * centre * (1 - centre) + z2**2 / 4) / (1 + z2)
+        return max(0.0, min(centre, middle - reach)), min(1.0, max(centre, middle + reach))
+    if count == 1:
+        return None
+    reach = t_quantile(0.975, count - 1) * standard_deviation(values) / math.sqrt(count)
+    return centre - reach, centre + reach

@@ -20,7 +20,9 @@ What changes a device is recorded in the audit log, as it is by the commands.
 
 from edgepack.audit import intervals as audit_intervals
 from edgepack.audit import read as read_audit_log
-from edgepack.bench import bench, evaluate
+from edgepack.bench.device_accuracy import evaluate
+from edgepack.bench.run import bench
+from edgepack.bench.scenarios import make_scenario
 from edgepack.build import build, dry_run
 from edgepack.bundle import load_bundle
 from edgepack.bundle.signing import require_signature, sign
@@ -29,7 +31,6 @@ from edgepack.comparison import compare
 from edgepack.demo import demo
 from edgepack.deploying import deploy as push
 from edgepack.deploying import roll_back as rollback
-from edgepack.devices import check as check_device
 from edgepack.devices import (
     connect,
     leased,
@@ -52,19 +53,29 @@ from edgepack.fleet import (
 from edgepack.fleet import Settings as RolloutSettings
 from edgepack.inspection import inspect
 from edgepack.operations import add_ssh_device as add_device
+from edgepack.operations import check as check_device
 from edgepack.operations import provision, trust
-from edgepack.results import list_reports, load_report, save_report, write_html
+from edgepack.results import ResultsStore, RunFilter, read_report, write_html
+from edgepack.results.changes import find_changes
+from edgepack.results.exporting import export_runs
+from edgepack.results.importing import import_log
+from edgepack.results.reporting import report
 from edgepack.rollouts import resume_rollout
 from edgepack.scaffold import init
+from edgepack.tuning import Question as TuneQuestion
+from edgepack.tuning import tune
 from edgepack.verification import verify_here as verify
 
 __all__ = [
     "CompareQuestion",
     "EdgepackError",
     "PushOptions",
+    "ResultsStore",
     "Rollout",
     "RolloutSettings",
     "RolloutStore",
+    "RunFilter",
+    "TuneQuestion",
     "add_device",
     "audit_intervals",
     "bench",
@@ -76,27 +87,31 @@ __all__ = [
     "demo",
     "dry_run",
     "evaluate",
+    "export_runs",
+    "find_changes",
+    "import_log",
     "init",
     "inspect",
     "leased",
-    "list_reports",
     "load_bundle",
     "load_device",
     "load_devices",
-    "load_report",
+    "make_scenario",
     "provision",
     "push",
     "read_audit_log",
+    "read_report",
     "release",
+    "report",
     "require_signature",
     "reserve",
     "resume_rollout",
     "rollback",
-    "save_report",
     "select_devices",
     "sign",
     "start_rollout",
     "trust",
+    "tune",
     "verify",
     "verify_device",
     "who",

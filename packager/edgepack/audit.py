@@ -37,7 +37,7 @@ MAX_TEXT = 1000
 """Characters of one value: what a device or an error says must not fill the log."""
 _BLOCK_BYTES = 1 << 16
 
-Action = Literal["push", "switch", "rollback", "self-test", "provision", "add", "trust"]
+Action = Literal["push", "switch", "rollback", "self-test", "provision", "add", "trust", "tune"]
 
 
 def _bounded(value: object) -> object:

@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.bench import bench
 from edgepack.bench.report import RunReport
+from edgepack.bench.run import bench
 from edgepack.build import BuildResult, build
 from edgepack.demo_server import LoopbackServer
 from edgepack.deploying import deploy
@@ -15,7 +15,7 @@ from edgepack.devices import Device, SshEntry
 from edgepack.profile import host_target
 from edgepack.progress import Progress, Silent
 from edgepack.resources import example_dir
-from edgepack.results import save_report, write_html
+from edgepack.results import ResultsStore, keep_report, write_html
 
 PRESET = "quick"
 
@@ -56,7 +56,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
         pushed = deploy(bundle.path, device, progress=progress)
         progress.note(f"pushed to {pushed.path}, {pushed.bytes_sent} bytes")
         report = bench(bundle.path, device, preset=preset, progress=progress)
-    save_report(report)
+    keep_report(ResultsStore(), report)
     html = write_html([report], out / "report.html")
     return Demo(built, report, html)
 

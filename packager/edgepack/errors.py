@@ -15,6 +15,7 @@
     │   ├── BusyError           8   others use the device
     │   └── PythonMissingError  8   a device has no Python, or not where it should be
     ├── RemoteCommandError  9   a command on a device failed
+    │   ├── OldBundleError  9   the bundle's harness is older than what is asked of it
     │   └── TooSlowError    9   it took longer than it may
     ├── LimitError         10   a variant misses a limit that the project sets
     └── InconclusiveError  11   the measurement does not settle the question
@@ -132,6 +133,10 @@ class RemoteCommandError(EdgepackError):
     """A command on a device failed, or took longer than it may."""
 
     exit_code = 9
+
+
+class OldBundleError(RemoteCommandError):
+    """A bundle's harness, which another edgepack made, does not know what is asked of it."""
 
 
 class TooSlowError(RemoteCommandError):

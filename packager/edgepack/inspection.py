@@ -11,7 +11,7 @@ import numpy as np
 
 from edgepack.backends import BACKENDS
 from edgepack.backends.base import Placement
-from edgepack.backends.checking import load_target, project_targets
+from edgepack.backends.checking import chosen_targets, load_target, project_targets
 from edgepack.build.carrying import Carrying
 from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.calibration.following import clamps
@@ -26,7 +26,7 @@ from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.processes import Workers
-from edgepack.profile import Profile, Variant, target_ids
+from edgepack.profile import Profile, Variant
 from edgepack.project import find_project
 from edgepack.quantization.writer import observed_tensors
 from edgepack.steps.base import MODEL, Step
@@ -92,7 +92,7 @@ def inspect(
     """
     loaded = find_project(model, project)
     facts = model_facts(loaded.model_path)
-    profiles = [load_target(name) for name in target_ids(targets)] or [*project_targets(loaded)]
+    profiles = [*chosen_targets(loaded, targets)] or [*project_targets(loaded)]
     with Workers(1) as workers:
         findings = [*workers.call(checker_findings, loaded.model_path)]
         blocked = workers.call(session_findings, loaded.model_path) or carrying_findings(facts)
@@ -100,7 +100,7 @@ def inspect(
         if not blocked:
             dims = loaded.project.fixed_dims, loaded.project.buckets
             asked = profiles or [load_target("host")]
-            named = () if targets else named_targets(loaded)
+            named = named_targets(loaded)
             asked, _ = offer_int8_dynamic(loaded.model_path, facts, asked, named, workers)
             variants = workers.call(inspect_targets, loaded.model_path, *dims, asked)
     return Inspection(facts, (*findings, *blocked), tuple(variants))

@@ -15,7 +15,7 @@ from edgepack.audit import Action, Event
 from edgepack.bundle import load_bundle
 from edgepack.bundle.kept import Kept, stamps
 from edgepack.bundle.signing import Signature, default_allowed_signers, read_signature
-from edgepack.devices import AddedDevice, Device, Provisioned
+from edgepack.devices import AddedDevice, Checked, Device, Provisioned
 from edgepack.devices.host_keys import HostKey
 from edgepack.errors import EdgepackError, ToolError
 
@@ -135,6 +135,15 @@ def provision(
         made = devices.provision(device, wheels=wheels, offline=offline, progress=progress)
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
     return made
+
+
+def check(device: Device) -> Checked:
+    """Say what a device is and lacks; see :func:`edgepack.devices.check`."""
+    checked = devices.check(device)
+    if checked.given_back:
+        with audited("tune", device) as operation:
+            operation.describe(detail=f"given back: {', '.join(checked.given_back)}")
+    return checked
 
 
 def trust(device: Device, fingerprint: str | None, confirm: Callable[[str], bool]) -> str:

@@ -94,11 +94,19 @@ class Provider(StrictModel):
     options: dict[str, str] = {}
 
 
+GraphLevel = Literal["disabled", "basic", "extended", "all"]
+
+
 class SessionSettings(StrictModel):
     """onnxruntime session options. ``config`` holds session config entries."""
 
-    intra_op_num_threads: int = 0
+    intra_op_num_threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 lets onnxruntime use one per core."""
+    graph_optimization_level: Annotated[
+        GraphLevel, Field(exclude_if=lambda level: level == "all")
+    ] = "all"
+    """How far onnxruntime optimizes the graph. Written only where it is not the default, so that
+    the bytes of other manifests and profiles stay what they were."""
     config: dict[str, str] = {}
 
 

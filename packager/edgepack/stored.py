@@ -13,13 +13,13 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from edgepack.errors import BundleError, ToolError
+from edgepack.errors import BundleError, ToolError, UsageError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file, which keeps its mode, so that a crash leaves the old one or the new one.
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Replace a file, which keeps its mode, so that a crash leaves the old one or the new one.
 
     Raises:
         OSError: It cannot be written; the old one is as it was.
@@ -27,8 +27,8 @@ def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".partial")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
@@ -36,6 +36,23 @@ def write_atomically(path: Path, text: str) -> None:
         Path(partial).replace(path)
     finally:
         Path(partial).unlink(missing_ok=True)
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Try to write now what an option names: no measurement may be lost for want of a folder.
+
+    Raises:
+        UsageError: It cannot be written. What is there stays as it is.
+    """
+    if path.is_file():
+        return
+    try:
+        write_atomically(path, "")
+        path.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="choose another file", where=option
+        ) from error
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from edgepack.bench import bench
 from edgepack.bench.report import RunReport, Valid
+from edgepack.bench.run import bench
 from edgepack.build import build
 from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
 from edgepack.clock import utc_now

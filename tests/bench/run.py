@@ -17,15 +17,21 @@ from collections.abc import Callable, Iterator, Sequence
 import all_targets
 import build_overhead
 import calibration
+import compare_real
 import comparisons
 import detections
+import evaluation
 import fleet
 import harness_latency
 import many_devices
 import pushing
 import quantization
 import rebuild
+import report_page
+import results_store
+import sampling
 import start_up
+import tuning
 import writing
 from measuring import Row, Table
 from projects import VARIABLE, public_data
@@ -34,11 +40,17 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "help": start_up.measure,
     "rebuild": rebuild.measure,
     "harness": harness_latency.measure,
+    "sampler": sampling.measure,
     "overhead": build_overhead.measure,
     "push": pushing.measure,
     "fleet": fleet.measure,
     "devices": many_devices.measure,
     "compare": comparisons.measure,
+    "tune": tuning.measure,
+    "compare-real": compare_real.measure,
+    "evaluate": evaluation.measure,
+    "results": results_store.measure,
+    "page": report_page.measure,
     "all": all_targets.measure,
     "writing": writing.measure,
     "calibration": calibration.measure,

@@ -14,7 +14,7 @@ from edgepack.bench.report import RunReport
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer
 from edgepack.profile import load_profile
-from edgepack.results import list_reports
+from edgepack.results import ResultsStore
 from tiny_bundle import write_tiny_bundle
 
 EDGEPACK = [sys.executable, "-m", "edgepack"]
@@ -45,11 +45,12 @@ def test_bench_when_inconclusive_prints_and_stores_the_report_and_exits_with_11(
     assert run([*smoke, "--json"]) == 11
     streams = capsys.readouterr()
     report = RunReport.model_validate_json(streams.out)
-    assert list_reports().reports == [report]
+    assert ResultsStore().load(report.id) == report
     assert "here: the measurement is INCONCLUSIVE: preset 'smoke' is too short" in streams.err
     assert "--device here --preset standard" in streams.err
     assert run(smoke) == 11
-    assert "stored as" in capsys.readouterr().out
+    stored = capsys.readouterr().out.rpartition("stored as ")[2].strip()
+    assert [row.id for row in ResultsStore().rows()] == [report.id, stored]
 
 
 @pytest.mark.parametrize("command", ["inspect", "build"])

@@ -6,11 +6,12 @@ Run it after changing what a manifest or a report holds, on x86-64 Linux:
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
-from edgepack.bench import bench
 from edgepack.bench.report import RunReport
+from edgepack.bench.run import bench
 from edgepack.build import build
 from edgepack.bundle import MANIFEST
 from edgepack.devices import load_device
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "examples"
 LATENCIES = 40
 KERNEL = "Linux 6.12.0"
+HOME = "/home/bench"
 BOOT_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -29,7 +31,9 @@ def shown(report: RunReport) -> RunReport:
         for run in report.runs
     ]
     facts = report.facts.model_copy(update={"os": KERNEL, "boot_id": BOOT_ID})
-    return report.model_copy(update={"runs": runs, "facts": facts})
+    home, python = str(Path.home()), sys.executable
+    argv = [word.replace(python, "/usr/bin/python3").replace(home, HOME) for word in report.argv]
+    return report.model_copy(update={"runs": runs, "facts": facts, "argv": argv})
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from edgepack.bundle import Manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.profile import Profile
 from edgepack.project import Project
+from edgepack.tuning import TuneReport
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 MODELS = {
@@ -21,6 +22,7 @@ MODELS = {
     "inventory": Inventory,
     "manifest": Manifest,
     "report": RunReport,
+    "tuning": TuneReport,
 }
 
 

@@ -13,7 +13,7 @@ from edgepack.demo_server import LoopbackServer
 from edgepack.devices import Device, LocalEntry, SshEntry
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
 from edgepack.progress import Lines
-from edgepack.results import load_report, save_report
+from edgepack.results import ResultsStore
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 TARGET = "linux-x86-64"
@@ -53,9 +53,9 @@ def over_ssh(tmp_path: Path) -> Iterator[Device]:
 def check_smoke(report: RunReport, device: str) -> None:
     assert report.device == device
     assert report.bundle == f"tiny-1.0.0-{TARGET}"
-    assert report.variant_used == "cpu-int8-static"
     assert [len(run.latencies_ns) >= 20 for run in report.runs] == [True, True]
     assert report.placement.share("CPUExecutionProvider") == 1.0
+    assert len(report.canary.medians_ns) == 2
     assert isinstance(report.verdict, Inconclusive)
 
 
@@ -64,23 +64,25 @@ def test_bench_makes_a_report_when_the_device_is_this_machine(
 ) -> None:
     report = bench(bundle, here, preset="smoke", progress=Lines())
     check_smoke(report, "here")
+    assert report.variant_requested == "first that works"
+    assert report.variant_used == "cpu-int8-static"
     said = capsys.readouterr().err.splitlines()
-    assert "bench 3/5 process run 2 of 2" in said
+    assert "bench 3/6 process run 2 of 2" in said
     assert "push 1/" in said[0]
     assert not list((tmp_path / "root").rglob("current"))
-    save_report(report)
-    assert load_report(report.id) == report
+    ResultsStore().save(report)
+    assert ResultsStore().load(report.id) == report
 
 
-def test_bench_makes_a_report_when_the_device_is_reached_over_ssh(
+def test_bench_over_ssh_makes_a_report_of_the_variant_that_is_asked_for(
     bundle: Path, over_ssh: Device
 ) -> None:
-    check_smoke(bench(bundle, over_ssh, preset="smoke"), "board")
-
-
-def test_bench_uses_the_variant_that_is_asked_for(bundle: Path, here: Device) -> None:
-    report = bench(bundle, here, preset="smoke", variant="cpu-fp32")
+    report = bench(bundle, over_ssh, preset="smoke", variant="cpu-fp32")
+    check_smoke(report, "board")
     assert (report.variant_requested, report.variant_used) == ("cpu-fp32", "cpu-fp32")
+
+
+def test_bench_refuses_a_variant_that_the_bundle_does_not_have(bundle: Path, here: Device) -> None:
     with pytest.raises(UsageError, match="cpu-fp32"):
         bench(bundle, here, preset="smoke", variant="cpu-fp23")
 

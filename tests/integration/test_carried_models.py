@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from edgepack.bench import bench, evaluate
+from edgepack.bench.device_accuracy import evaluate
+from edgepack.bench.run import bench
 from edgepack.build import build, dry_run
 from edgepack.build.carrying import Carrying
 from edgepack.bundle.manifest import Accuracy, NotMeasured

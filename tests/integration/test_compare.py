@@ -10,12 +10,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from edgepack import comparison
 from edgepack.bench import presets
 from edgepack.bench.presets import Preset
 from edgepack.cli.main import run
 from edgepack.comparison import Comparison, Question, Rule, compare, measure_noise
 from edgepack.devices import Device, LocalEntry
-from edgepack.errors import BundleError, EdgepackError, UsageError
+from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
 from edgepack.profile import host_target
 from edgepack.progress import Silent
 from tiny_bundle import change_manifest, save_model, write_tiny_bundle
@@ -163,6 +164,11 @@ def test_question_when_it_cannot_be_asked_changes_nothing(
         compare(asked(bundle, bundle, margins={"mean": 0.03}), [device])
     with pytest.raises(UsageError, match="no variant 'gpu'"):
         compare(asked(bundle, bundle, variant="gpu"), [device])
+    foreign = write_bundle(tmp_path / "foreign")
+    change_manifest(foreign, lambda manifest: manifest.update(target="raspberry-pi"))
+    for pair in ((bundle, foreign), (foreign, bundle)):
+        with pytest.raises(DeviceError, match="is for raspberry-pi"):
+            compare(asked(*pair), [device])
     (bundle / "models" / "cpu-fp32.onnx").write_bytes(b"altered")
     with pytest.raises(BundleError):
         compare(asked(bundle, bundle), [device])
@@ -187,4 +193,39 @@ def test_command_when_an_option_makes_no_sense_is_refused(
     assert run([*argv, "--margin", "p50=much"]) == 2
     assert "write --margin p50=3" in capsys.readouterr().err
     assert run(["bench", str(bundle), "--device", "local", "--self-test", "--html", "x.html"]) == 2
-    assert "--self-test makes no report" in capsys.readouterr().err
+    assert "--self-test times a single stream, and makes no report" in capsys.readouterr().err
+
+
+def test_self_test_command_when_the_device_cannot_be_used_prints_no_document(
+    bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entry = {"transport": "local", "target": host_target(), "python": str(tmp_path / "none")}
+    inventory = {"schema_version": 1, "devices": {"board": entry}}
+    Path("devices.yaml").write_text(json.dumps(inventory))
+    assert run(["bench", str(bundle), "--device", "board", "--self-test", "--json"]) != 0
+    said = capsys.readouterr()
+    assert not said.out
+    assert "hint: " in said.err
+
+
+@pytest.mark.slow(reason="makes 12 process runs")
+def test_self_test_command_when_runs_may_not_be_used_prints_the_noise_and_why(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unsteady = dataclasses.replace(SHORT, warm_up_cap_s=0)
+    monkeypatch.setitem(presets.PRESETS, "short", unsteady)
+    measure_few = lambda question, *rest, **named: measure_noise(  # noqa: E731
+        dataclasses.replace(question, rule=FEW), *rest, **named
+    )
+    monkeypatch.setattr(comparison, "measure_noise", measure_few)
+    argv = ["bench", str(bundle), "--device", "local", "--preset", "short", "--self-test"]
+    assert run([*argv, "--json"]) == 11
+    said = capsys.readouterr()
+    noise = json.loads(said.out)
+    assert noise["pairs"] == 6
+    assert "run 1 was not steady after 0 s of warm-up" in noise["reasons"]
+    assert "the runs may not be used" in said.err

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,9 +14,14 @@ import numpy as np
 import pytest
 from edgepack.bench.harness import HARNESS, Harness
 from edgepack.bench.presets import Preset, find_preset
-from edgepack.bench.streaming import stream_outputs
+from edgepack.bench.report import Scenario
+from edgepack.bench.scenarios import make_scenario
+from edgepack.bench.streaming import stream_answers
+from edgepack.bundle.manifest import NotMeasured
 from edgepack.devices import Device, LocalEntry, connect
-from edgepack.errors import RemoteCommandError, SamplesError
+from edgepack.devices.local import LocalTransport
+from edgepack.devices.transport import CommandResult
+from edgepack.errors import OldBundleError, RemoteCommandError, SamplesError
 from tiny_bundle import change_manifest, import_loader, write_tiny_bundle
 
 BRIEF = Preset(
@@ -78,6 +82,10 @@ def test_measure_gives_raw_latencies_and_checks_goldens(harness: Harness) -> Non
     assert run.golden_min_sqnr_db == 200.0
     assert run.warm_up_iterations >= 10
     assert run.session_create_ns > 0
+    assert isinstance(run.timed_from_ns, int)
+    assert isinstance(run.timed_to_ns, int)
+    assert run.inferences == len(run.latencies_ns)
+    assert run.timed_to_ns - run.timed_from_ns >= max(20_000_000, sum(run.latencies_ns))
 
 
 def test_measure_reports_golden_failure_when_a_later_golden_differs(
@@ -96,20 +104,126 @@ def test_measure_says_so_when_warm_up_ends_unsteady(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("medians", "steady"),
+    "scenario",
     [
-        ([10.0, 10.0], False),
-        ([20.0, 10.0, 10.2, 10.3], True),
-        ([10.0, 10.0, 10.0, 10.4], False),
+        make_scenario("multi-stream", samples_per_query=3),
+        make_scenario("offline").model_copy(update={"threads": 2}),
+        make_scenario("server", queries_per_s=400, latency_bound_ms=50).model_copy(
+            update={"threads": 2}
+        ),
     ],
+    ids=lambda scenario: scenario.name,
 )
-def test_steady_means_that_the_last_three_windows_agree(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, medians: list[float], *, steady: bool
+def test_measure_when_queries_arrive_otherwise_times_queries(
+    harness: Harness, scenario: Scenario
 ) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
-    names = runpy.run_path(str(bundle / HARNESS))
-    assert names["is_steady"](medians) is steady
+    run = harness.measure("cpu-fp32", replace(BRIEF, scenario=scenario), seed=3)
+    queries = len(run.latencies_ns)
+    assert isinstance(run.inferences, int)
+    assert isinstance(run.throughput, float)
+    match scenario.name:
+        case "multi-stream":
+            assert run.inferences == 3 * queries
+            assert queries >= BRIEF.iterations
+        case "offline":
+            assert queries == 1
+            assert run.inferences >= BRIEF.iterations
+            assert run.throughput == pytest.approx(run.inferences * 1e9 / run.latencies_ns[0])
+        case _:
+            assert run.inferences == queries >= BRIEF.iterations
+            # 25 arrivals at 400 a second take 62 ms on average, however fast the model is.
+            assert run.throughput < 2 * 400
+
+
+@pytest.mark.parametrize("scenario", ["single-stream", "offline"])
+def test_measure_when_there_would_be_too_many_queries_says_what_to_do(
+    harness: Harness, scenario: str
+) -> None:
+    longest = replace(BRIEF, duration_s=1e6, scenario=make_scenario(scenario))
+    with pytest.raises(RemoteCommandError, match="can be kept") as caught:
+        harness.measure("cpu-fp32", longest)
+    assert "--samples-per-query" in caught.value.hint
+
+
+class Asked(LocalTransport):
+    """Notes how long commands may take, and runs none."""
+
+    timeouts_s: list[float]
+
+    def run(self, _argv: Sequence[str], *, timeout_s: float, **_: object) -> CommandResult:
+        self.timeouts_s.append(timeout_s)
+        return CommandResult((), 1, b"", b"")
+
+
+@pytest.mark.parametrize("name", ["single-stream", "multi-stream", "offline"])
+@pytest.mark.parametrize("preset", ["quick", "standard", "sustained"])
+def test_measure_of_a_model_that_takes_seconds_is_not_taken_for_one_that_hangs(
+    preset: str, name: str
+) -> None:
+    each_s = 3.0
+    chosen = find_preset(preset).under(make_scenario(name))
+    transport = Asked(HERE)
+    transport.timeouts_s = []
+    with pytest.raises(RemoteCommandError):
+        Harness(transport, PurePosixPath("/"), sys.executable).measure("cpu-fp32", chosen)
+    warm_up_s = 10 * each_s + chosen.warm_up_cap_s + 30 * each_s
+    timed_s = max(chosen.duration_s, chosen.iterations * chosen.scenario.samples_per_query * each_s)
+    assert transport.timeouts_s[0] > warm_up_s + timed_s
+
+
+def test_create_times_a_session_cold_and_warm(harness: Harness, bundle: Path) -> None:
+    before = snapshot(bundle)
+    cold = harness.create("cpu-fp32", cold=True)
+    assert isinstance(cold, NotMeasured) or cold > 0
+    warm = harness.create("cpu-fp32", cold=False)
+    assert isinstance(warm, int)
+    assert warm > 0
+    assert snapshot(bundle) == before
+
+
+def test_create_when_the_device_cannot_drop_files_says_why(harness: Harness, bundle: Path) -> None:
+    pages = bundle / "harness/edgepack_pages.py"
+    pages.write_text(pages.read_text() + "\n\ndef drop(paths):\n    return f'kept {len(paths)}'\n")
+    assert harness.create("cpu-fp32", cold=True) == NotMeasured(reason="kept 1")
+
+
+def test_sweep_when_the_model_takes_the_batch_times_it(harness: Harness) -> None:
+    swept = harness.sweep("cpu-fp32", BRIEF, {"x": [4, 3, 8, 8]})
+    assert swept.problem == ""
+    assert len(swept.latencies_ns) >= BRIEF.iterations
+
+
+def test_sweep_when_a_dimension_is_fixed_says_which(harness: Harness) -> None:
+    swept = harness.sweep("cpu-fp32", BRIEF, {"x": [1, 3, 16, 8]})
+    assert swept.latencies_ns == []
+    assert swept.problem == "input 'x' has shape [1, 3, 16, 8], expected ['n', 3, 8, 8]"
+
+
+def test_trace_gives_the_nodes_and_the_events_they_come_from(harness: Harness) -> None:
+    placement, events = harness.trace("cpu-fp32")
+    names = {event["name"] for event in events if event.get("cat") == "Node"}
+    assert {f"{node.name}_kernel_time" for node in placement.nodes} <= names
+
+
+@pytest.mark.parametrize("mode", ["create", "sweep", "trace"])
+def test_mode_when_the_bundle_is_older_says_so(harness: Harness, bundle: Path, mode: str) -> None:
+    lines = [
+        "import argparse",
+        "parser = argparse.ArgumentParser(prog='edgepack_harness.py')",
+        "parser.add_argument('mode', choices=['measure', 'profile'])",
+        "parser.add_argument('--bundle')",
+        "parser.add_argument('--variant')",
+        "parser.parse_args()",
+    ]
+    replace_harness(bundle, "\n".join(lines))
+    calls: dict[str, Callable[[], object]] = {
+        "create": lambda: harness.create("cpu-fp32", cold=False),
+        "sweep": lambda: harness.sweep("cpu-fp32", BRIEF, {"x": [1, 3, 8, 8]}),
+        "trace": lambda: harness.trace("cpu-fp32"),
+    }
+    with pytest.raises(OldBundleError, match="older than this edgepack") as caught:
+        calls[mode]()
+    assert "edgepack build" in caught.value.hint
 
 
 def test_measure_runs_behind_the_devices_prefix(bundle: Path) -> None:
@@ -193,19 +307,22 @@ def test_serve_answers_every_sample_with_the_models_outputs(harness: Harness, bu
     generator = np.random.default_rng(3)
     samples = [{"x": generator.standard_normal((1, 3, 8, 8)).astype("f4")} for _ in range(5)]
     model = import_loader().load(bundle, "cpu-fp32")
-    for sample, outputs in zip(samples, stream_outputs(harness, samples, "cpu-fp32"), strict=True):
-        np.testing.assert_array_equal(outputs["y"], model(sample)["y"])
+    numbers = [3, 0, 4]
+    answers = stream_answers(harness, samples.__getitem__, numbers, "cpu-fp32")
+    for number, answer in zip(numbers, answers, strict=True):
+        np.testing.assert_array_equal(answer.outputs["y"], model(samples[number])["y"])
+        assert answer.ns > 0
 
 
 def test_serve_refuses_a_sample_that_does_not_fit(harness: Harness) -> None:
     with pytest.raises(SamplesError, match="sample 0: input 'x' is float64"):
-        list(stream_outputs(harness, [{"x": np.zeros((1, 3, 8, 8))}], None))
+        list(stream_answers(harness, lambda _: {"x": np.zeros((1, 3, 8, 8))}, [0], None))
 
 
 def test_serve_crash_is_an_error_with_its_last_words(harness: Harness, bundle: Path) -> None:
     replace_harness(bundle, "import sys; sys.stdin.buffer.read(1); raise OSError('out of luck')")
     with pytest.raises(RemoteCommandError, match="out of luck"):
-        list(stream_outputs(harness, [{"x": np.zeros((1, 3, 8, 8), np.float32)}], None))
+        list(stream_answers(harness, lambda _: {"x": np.zeros((1, 3, 8, 8), "f4")}, [0], None))
 
 
 def test_serve_garbage_is_an_error(harness: Harness, bundle: Path) -> None:
@@ -213,7 +330,7 @@ def test_serve_garbage_is_an_error(harness: Harness, bundle: Path) -> None:
         bundle, "import sys; print('welcome to this board', flush=True); sys.stdin.read()"
     )
     with pytest.raises(RemoteCommandError, match="something else"):
-        list(stream_outputs(harness, [{"x": np.zeros((1, 3, 8, 8), np.float32)}], None))
+        list(stream_answers(harness, lambda _: {"x": np.zeros((1, 3, 8, 8), "f4")}, [0], None))
 
 
 def test_document_goes_to_stdout_alone_when_libraries_print(harness: Harness, bundle: Path) -> None:
@@ -229,8 +346,8 @@ def test_document_goes_to_stdout_alone_when_libraries_print(harness: Harness, bu
     assert b"noise" in result.stderr
 
 
-def test_every_preset_is_taken_by_the_harness(harness: Harness) -> None:
-    for name in ("quick", "standard", "smoke"):
+def test_presets_are_taken_by_the_harness(harness: Harness) -> None:
+    for name in ("smoke", "sustained"):
         argv = [*harness.argv("measure", "absent"), *find_preset(name).arguments]
         assert harness.transport.run(argv, timeout_s=60).exit_code == 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from edgepack.bench import bench
+from edgepack.bench.run import bench
 from edgepack.build import build
 from edgepack.devices import load_device
 from edgepack.verification import verify_here

@@ -8,6 +8,7 @@ from edgepack.accuracy import (
     OutputCloseness,
     array_sqnr_db,
     class_scores,
+    mean_interval,
     paired_drop,
     range_groups,
 )
@@ -111,3 +112,25 @@ def test_whole_closeness_when_channels_differ_in_range_is_that_of_all_together()
         one.add(reference, output)
     assert one.sqnr_db == pytest.approx(0)
     assert one.whole_sqnr_db == pytest.approx(10 * np.log10(100**2 + 1))
+
+
+@given(st.integers(1, 3000), st.floats(0, 1))
+def test_interval_of_hits_ends_where_the_found_share_is_two_sigma_away(count, part):
+    hits = round(part * count)
+    share = hits / count
+    low, high = mean_interval([1.0] * hits + [0.0] * (count - hits))
+    assert 0 <= low <= share <= high <= 1
+    assert low < high
+    for end in (low, high):
+        if 1e-9 < end < 1 - 1e-9:
+            sigma = math.sqrt(end * (1 - end) / count)
+            assert abs(share - end) / sigma == pytest.approx(1.959964, rel=1e-3)
+
+
+def test_interval_of_other_values_is_students():
+    values = [0.91, 0.97, 0.99, 0.95]
+    low, high = mean_interval(values)
+    centre, deviation = np.mean(values), np.std(values, ddof=1)
+    assert (low + high) / 2 == pytest.approx(centre)
+    assert high - centre == pytest.approx(3.182446 * deviation / 2, rel=1e-5)  # t, 3 degrees
+    assert mean_interval([0.5]) is None

@@ -26,7 +26,7 @@ LAYERS = [
         "audit",
         "operations",
     },
-    {"deploying", "rollouts", "comparison"},
+    {"deploying", "rollouts", "comparison", "tuning"},
     {"demo", "demo_server", "api"},
     {"cli", "__main__"},
 ]

@@ -110,3 +110,19 @@ def test_log_t_interval_widens_with_confidence() -> None:
     narrow = statistics.log_t_interval([1.0, 1.1, 1.2], 0.9)
     wide = statistics.log_t_interval([1.0, 1.1, 1.2], 0.99)
     assert wide.low < narrow.low < narrow.high < wide.high
+
+
+@pytest.mark.parametrize(("percent", "needed"), [(50, 11), (90, 64), (95, 130), (99, 662)])
+def test_samples_needed_when_counted_by_the_binomial_leave_two_above(
+    percent: float, needed: int
+) -> None:
+    def chance_of_fewer_than_two(samples: int) -> float:
+        above = 1 - percent / 100
+        return sum(
+            math.comb(samples, count) * above**count * (1 - above) ** (samples - count)
+            for count in (0, 1)
+        )
+
+    assert statistics.samples_needed(percent) == needed
+    assert chance_of_fewer_than_two(needed) <= 0.01 < chance_of_fewer_than_two(needed - 1)
+    assert statistics.samples_needed(99) == statistics.MIN_SAMPLES_P99

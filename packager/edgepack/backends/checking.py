@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -141,6 +141,22 @@ def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
                 where=loaded.where(*place),
             )
         yield profile
+
+
+def chosen_targets(loaded: LoadedProject, targets: Sequence[str]) -> Iterator[Profile]:
+    """Yield the profiles of targets, with the variants that the project names for one of them.
+
+    Raises:
+        UsageError: There is no such target.
+        ProfileError: As :func:`project_targets`.
+    """
+    names = target_ids(targets)
+    own: dict[str, Profile] = {}
+    if any(not isinstance(entry, str) for entry in loaded.project.targets):
+        own = {profile.id: profile for profile in project_targets(loaded)}
+    for name in names:
+        profile = load_target(name)
+        yield own.get(profile.id, profile)
 
 
 def _changed(loaded: LoadedProject, index: int, entry: ChangedTarget, profile: Profile) -> Profile:

@@ -4,33 +4,58 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from edgepack import __version__
+from edgepack.bench.canary import CanaryRun, joined
+from edgepack.bench.conditions import tuned_settings
+from edgepack.bench.harness import Events
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import (
+    SCHEMA_VERSION,
+    Creation,
     Memory,
     Placement,
     ProcessRun,
     RunReport,
+    Scenario,
     Selection,
+    SweepPoint,
     VariantFacts,
 )
+from edgepack.bench.sustained import sustained_notes
+from edgepack.bench.sweeps import Shapes
 from edgepack.bench.verdict import condition_notes, judge, spread_notes
 from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
 from edgepack.clock import utc_now
+from edgepack.devices.clocks import HeldSetting
 
 WORST_LAYERS = 20
 """Of each variant, kept in a report."""
 
 
-@dataclass(frozen=True)
+NOT_REACHED = NotMeasured(reason="the measurement ended before")
+
+
+@dataclass
 class Measurements:
-    """All that the device said, in the order in which it was asked."""
+    """What the device said so far, in the order in which it is asked."""
 
     selection: Selection
-    runs: Sequence[ProcessRun]
-    memory: Memory
-    placement: Placement
+    runs: list[ProcessRun] = field(default_factory=list)
+    memory: Memory | NotMeasured = NOT_REACHED
+    placement: Placement | NotMeasured = NOT_REACHED
+    scenario: Scenario = field(default_factory=Scenario)
+    argv: list[str] = field(default_factory=list)
+    """Of the first timed process run."""
+    creation: Creation | NotMeasured = NOT_REACHED
+    sweep: list[SweepPoint] = field(default_factory=list)
+    events: Events = field(default_factory=list)
+    """Of onnxruntime's profile, if they were asked for."""
+    canary: list[CanaryRun | NotMeasured] = field(default_factory=list)
+    """Before and after all that."""
+    held: list[HeldSetting] = field(default_factory=list)
+    """Settings of the device that are other ones meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +67,24 @@ class Question:
     manifest_sha256: str
     variant: str | None
     preset: Preset
+    sweep: Sequence[Shapes] = ()
+    """The shapes of all inputs at each point."""
+    events: bool = False
+    """Whether the events of onnxruntime's profile are wanted."""
 
 
-def make_report(question: Question, measured: Measurements) -> RunReport:
-    """Return the report with its verdict."""
+def make_report(question: Question, measured: Measurements, *, unfinished: str = "") -> RunReport:
+    """Return the report with its verdict; ``unfinished`` says why it is not of all runs."""
     manifest, selection = question.manifest, measured.selection
     used = next(entry for entry in manifest.variants if entry.id == selection.variant)
     created = utc_now()
     return RunReport(
-        schema_version=1,
-        id=f"{created.replace(':', '').replace('-', '')}-{secrets.token_hex(3)}",
+        schema_version=SCHEMA_VERSION,
+        id=report_id(created),
         created=created,
         device=question.device,
         facts=selection.device,
+        project=manifest.name,
         bundle=manifest.id,
         manifest_sha256=question.manifest_sha256,
         target=manifest.target,
@@ -64,12 +94,36 @@ def make_report(question: Question, measured: Measurements) -> RunReport:
         variant_used=selection.variant,
         passed_over=selection.passed_over,
         preset=question.preset.name,
+        scenario=measured.scenario,
+        edgepack=__version__,
+        argv=measured.argv,
         runs=list(measured.runs),
+        creation=measured.creation,
         memory=measured.memory,
         placement=measured.placement,
-        verdict=judge(selection, measured.runs, measured.placement, used, question.preset),
-        notes=[*spread_notes(measured.runs), *condition_notes(selection)],
+        sweep=measured.sweep,
+        canary=joined(measured.canary),
+        tuned=tuned_settings(measured.held),
+        unfinished=unfinished,
+        verdict=judge(
+            selection,
+            measured.runs,
+            measured.placement,
+            used,
+            question.preset.under(measured.scenario),
+            unfinished=unfinished,
+        ),
+        notes=[
+            *spread_notes(measured.runs),
+            *sustained_notes(measured.runs),
+            *condition_notes(selection, measured.runs, question.preset),
+        ],
     )
+
+
+def report_id(created: str) -> str:
+    """Return an id for a report, which sorts by when that was made."""
+    return f"{created.replace(':', '').replace('-', '')}-{secrets.token_hex(3)}"
 
 
 def variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:

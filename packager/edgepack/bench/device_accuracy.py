@@ -2,58 +2,68 @@
 
 from __future__ import annotations
 
-import tempfile
+import hashlib
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
-from edgepack.bench.session import open_harness, read_bundle
-from edgepack.bench.streaming import stream_outputs
+from edgepack.bench.assemble import report_id
+from edgepack.bench.harness import Harness
+from edgepack.bench.judging import Judged, Judging, judge_answers
+from edgepack.bench.kept_answers import KeptAnswers
+from edgepack.bench.report import EvaluationReport, Selection
+from edgepack.bench.session import INTERRUPTS, open_harness, read_bundle
+from edgepack.bench.streaming import stream_answers
+from edgepack.bench.verdict import placement_reasons
 from edgepack.build.cache import own_cache
 from edgepack.build.execution import execute
 from edgepack.build.planning import make_plan
+from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.clock import utc_now
 from edgepack.data import SampleSet
-from edgepack.data.hook import load_arrays, save_arrays
 from edgepack.devices.inventory import Device
-from edgepack.errors import BundleError, UsageError
-from edgepack.model.facts import model_facts
-from edgepack.model.running import Arrays, make_session, run_session
+from edgepack.errors import BundleError, EdgepackError, InconclusiveError, UsageError
+from edgepack.machine import processor
+from edgepack.model.facts import ModelFacts, model_facts
 from edgepack.processes import Workers
 from edgepack.profile import load_profile
 from edgepack.progress import Progress, Silent
 from edgepack.project import PROJECT_FILE, LoadedProject, read_project
-from edgepack.steps.base import MODEL
-from edgepack.steps.evaluation import Judge, as_accuracy, hook_metric, uncompared
+
+_REFERENCES = "references"
 
 
-@dataclass(frozen=True)
-class DeviceAccuracy:
-    """The metric through the device beside the one simulated on the build host."""
-
-    bundle: str
-    device: str
-    variant: str
-    """The variant that the device chose."""
-    measured: Accuracy
-    simulated: Accuracy | NotMeasured
-    """From the bundle's manifest."""
-
-
-def evaluate(
+def evaluate(  # noqa: PLR0913  (the command's options)
     bundle: Path,
     device: Device,
     *,
     project: Path | None = None,
     variant: str | None = None,
     wait_s: float = 0.0,
+    resume: bool = True,
     progress: Progress | None = None,
-) -> DeviceAccuracy:
+) -> EvaluationReport:
     """Run the project's evaluation samples on a device and judge its outputs here.
 
-    Samples are streamed to the device and outputs back; fp32 runs on this machine's CPU. A model
-    that came quantized or float16 has no fp32 model, and only a metric of labels or of the user's.
-    The device is leased meanwhile; ``wait_s`` is how long to wait while others hold it.
+    Samples are streamed to the device and outputs back; fp32 runs on this machine's CPU meanwhile.
+    A model that came quantized or float16 has no fp32 model, and only a metric of labels or of the
+    user's. The device is leased. Nothing is stored but the outputs of an evaluation that ends
+    early, in the user's cache: the next call with the same bundle, variant, device and samples goes
+    on from there.
+
+    Args:
+        bundle: The bundle's folder.
+        device: Where to run it.
+        project: The project file; default: the one in the working directory.
+        variant: Evaluate this one, rather than the first that works there.
+        wait_s: How long to wait while others hold the device.
+        resume: Whether to go on where an earlier call ended early.
+        progress: Where to report; default: nowhere.
 
     Raises:
         UsageError: There is no project here, it has no evaluation samples, or there is neither an
@@ -63,22 +73,159 @@ def evaluate(
             hold it, or may have used it meanwhile.
         RemoteCommandError: The harness crashed or hung, or no variant works there.
     """
+    began_ns = time.monotonic_ns()
+    progress = progress or Silent()
     opened = read_bundle(bundle, device, variant)
     loaded = _project_here(project)
-    progress = progress or Silent()
-    with Workers(1) as workers, tempfile.TemporaryDirectory(prefix="edgepack-") as scratch:
-        prepared, samples = _materials(loaded, opened.manifest.target, progress)
-        _require_same_model(loaded, opened.manifest.model.sha256)
-        references: Iterator[Arrays] | None = None
-        if prepared:
-            workers.call(write_reference, prepared / MODEL, samples.folder, Path(scratch))
-            references = _references(Path(scratch), len(samples))
+    facts = model_facts(loaded.model_path)
+    _require_same_model(loaded, facts, opened.manifest.model.sha256)
+    materials = _materials(loaded, facts, opened.manifest.target, progress)
+    with ThreadPoolExecutor(1) as pool, Workers(1) as workers:
         with open_harness(opened, device, "evaluate", wait_s=wait_s, progress=progress) as harness:
-            used = variant or harness.select(None).variant
-            outputs = stream_outputs(harness, samples, used)
-            measured = _judge(loaded, samples, references, outputs, progress)
-    entry = next(entry for entry in opened.manifest.variants if entry.id == used)
-    return DeviceAccuracy(opened.manifest.id, device.name, used, measured, entry.accuracy)
+            selection = harness.select(variant)
+            key = _key(opened, device, selection, materials)
+            with KeptAnswers(key, resume=resume) as kept:
+                resumed = len(kept)
+                given = materials.judging(loaded, facts, kept.path)
+                judged = pool.submit(_judge, workers, given, materials)
+                with _counted(kept, len(materials.samples), progress):
+                    _receive(harness, selection.variant, materials.samples, kept, judged)
+            placement = harness.profile(selection.variant)
+        progress.status("judging")
+        found = judged.result()
+    kept.drop()
+    entry = next(each for each in opened.manifest.variants if each.id == selection.variant)
+    created = utc_now()
+    return EvaluationReport(
+        schema_version=1,
+        id=report_id(created),
+        created=created,
+        device=device.name,
+        facts=selection.device,
+        project=opened.manifest.name,
+        bundle=opened.manifest.id,
+        manifest_sha256=opened.digest,
+        target=opened.manifest.target,
+        variant=selection.variant,
+        passed_over=selection.passed_over,
+        samples_sha256=materials.samples_sha256,
+        measured=_measured(found, loaded),
+        interval=found.interval,
+        simulated=entry.accuracy,
+        placement=placement,
+        reasons=list(placement_reasons(placement, entry)),
+        inference_ns=kept.inference_ns,
+        resumed=resumed,
+        elapsed_ns=time.monotonic_ns() - began_ns,
+    )
+
+
+def require_usable(report: EvaluationReport) -> None:
+    """Return if the metric is that of what was asked for.
+
+    Raises:
+        InconclusiveError: It is not; the message has all reasons.
+    """
+    if report.reasons:
+        raise InconclusiveError(
+            "".join(["the metric may not be used", *(f"\n  - {why}" for why in report.reasons)]),
+            hint=f"see what the device lacks: edgepack device check {report.device}",
+            where=report.device,
+        )
+
+
+@dataclass(frozen=True)
+class _Materials:
+    """What an evaluation needs beside the bundle."""
+
+    samples: SampleSet
+    samples_sha256: str
+    reference: Path | None
+    """The folder of the prepared fp32 model, if there is one."""
+    reference_sha256: str
+    """Of that folder."""
+
+    def judging(self, loaded: LoadedProject, facts: ModelFacts, answers: Path) -> Judging:
+        source = loaded.project.samples.evaluation
+        outputs = [spec.name for spec in facts.outputs]
+        return Judging(
+            answers=answers,
+            samples=self.samples.folder,
+            reference=self.reference,
+            references=None,
+            metric=source.metric if source else None,
+            scores_output=loaded.scores_output(outputs),
+            project=loaded.folder,
+            interpreter=loaded.project.interpreter,
+        )
+
+
+def _key(
+    bundle: Bundle, device: Device, selection: Selection, materials: _Materials
+) -> dict[str, object]:
+    """Return all that decides a device's outputs."""
+    facts = selection.device
+    known = ("arch", "model", "cpu", "numpy", "onnxruntime", "providers")
+    return {
+        "bundle": bundle.digest,
+        "variant": selection.variant,
+        "device": device.name,
+        **facts.model_dump(include=set(known)),
+        "samples": materials.samples_sha256,
+    }
+
+
+def _judge(workers: Workers, given: Judging, materials: _Materials) -> Judged:
+    """Judge in a worker; what fp32 gives for the samples is kept for evaluations to come."""
+    if given.reference is None:
+        return workers.call(judge_answers, given)
+    cache = own_cache()
+    known = (materials.reference_sha256, materials.samples_sha256, processor(), version("numpy"))
+    key = hashlib.sha256("\n".join((*known, version("onnxruntime"))).encode()).hexdigest()
+    found: list[Judged] = []
+
+    def judge(folder: Path) -> None:
+        with_file = replace(given, references=folder / _REFERENCES)
+        found.append(workers.call(judge_answers, with_file))
+
+    if kept := cache.find(key):
+        judge(kept.path)
+    else:
+        cache.keep(key, judge)
+    return found[0]
+
+
+def _receive(
+    harness: Harness, variant: str, samples: SampleSet, kept: KeptAnswers, judged: Future[Judged]
+) -> None:
+    """Keep the answers to all samples that are not answered yet.
+
+    Raises:
+        EdgepackError: As :func:`stream_answers` does, or what ended the judging.
+    """
+    numbers = range(len(kept), len(samples))
+    if not numbers:
+        return
+    with closing(stream_answers(harness, samples.inputs, numbers, variant)) as answers:
+        for answer in answers:
+            kept.add(answer)
+            if judged.done():
+                judged.result()
+
+
+@contextmanager
+def _counted(kept: KeptAnswers, total: int, progress: Progress) -> Iterator[None]:
+    """Show how many samples are answered, and say what stays of them if it ends early."""
+    try:
+        with progress.task("evaluate", total=1) as advance:
+            kept.on_growth = lambda: progress.within("samples", len(kept), total)
+            yield
+            advance(f"{total} samples")
+    except (EdgepackError, *INTERRUPTS):
+        progress.note(
+            f"{len(kept)} of {total} samples are answered and kept: the same command goes on there"
+        )
+        raise
 
 
 def _project_here(project: Path | None) -> LoadedProject:
@@ -93,10 +240,10 @@ def _project_here(project: Path | None) -> LoadedProject:
 
 
 def _materials(
-    loaded: LoadedProject, target: str, progress: Progress
-) -> tuple[Path | None, SampleSet]:
-    """Return the folder of the fp32 reference, if there is one, and the evaluation samples."""
-    plan = make_plan(loaded, model_facts(loaded.model_path), [load_profile(target)])
+    loaded: LoadedProject, facts: ModelFacts, target: str, progress: Progress
+) -> _Materials:
+    """Make the fp32 reference and the evaluation samples, as a build does."""
+    plan = make_plan(loaded, facts, [load_profile(target)])
     judged = [v.evaluation for v in plan.bundles[0].variants if v.evaluation is not None]
     if not judged:
         raise UsageError(
@@ -108,64 +255,30 @@ def _materials(
     asked = {name: inputs[name] for name in ("reference", "samples") if name in inputs}
     needed = plan.only(asked.values())
     done = execute(needed, cache=own_cache(), jobs=1, progress=progress).artifacts
-    reference = done[asked["reference"]].path if "reference" in asked else None
-    return reference, SampleSet.read(done[asked["samples"]].path)
+    samples = done[asked["samples"]]
+    reference = done[asked["reference"]] if "reference" in asked else None
+    return _Materials(
+        samples=SampleSet.read(samples.path),
+        samples_sha256=samples.digest,
+        reference=reference.path if reference else None,
+        reference_sha256=reference.digest if reference else "",
+    )
 
 
-def _require_same_model(loaded: LoadedProject, sha256: str) -> None:
-    if model_facts(loaded.model_path).sha256 != sha256:
+def _require_same_model(loaded: LoadedProject, facts: ModelFacts, sha256: str) -> None:
+    if facts.sha256 != sha256:
         raise BundleError(
             f"the bundle was not made from {str(loaded.model_path)!r} as it is now",
             hint="build the bundle again, or name its project with --project",
         )
 
 
-def write_reference(model: Path, samples: Path, out: Path) -> None:
-    """Write the outputs of fp32 for every sample; called in a worker."""
-    session = make_session(model)
-    for index, feed in enumerate(SampleSet.read(samples)):
-        save_arrays(out / f"{index}.npz", run_session(session, feed))
-
-
-def _references(folder: Path, count: int) -> Iterator[Arrays]:
-    return (load_arrays(folder / f"{index}.npz") for index in range(count))
-
-
-def _judge(
-    loaded: LoadedProject,
-    samples: SampleSet,
-    references: Iterator[Arrays] | None,
-    outputs: Iterator[Arrays],
-    progress: Progress,
-) -> Accuracy:
-    source = loaded.project.samples.evaluation
-    metric = source.metric if source else None
-    hooked = not isinstance(metric, str | None)
-    outputs_of_model = [spec.name for spec in model_facts(loaded.model_path).outputs]
-    scores_output = loaded.scores_output(outputs_of_model)
-    judge = Judge(samples.labels, scores_output, keep_outputs=hooked)
-    alone = ((output, output) for output in outputs)
-    pairs = zip(references, outputs, strict=True) if references else alone
-    with progress.task("evaluate", total=len(samples)) as advance:
-        for index, (reference, output) in enumerate(pairs):
-            judge.add(reference, output)
-            advance(f"sample {index}")
-    result = judge.result(
-        metric,
-        lambda arrays, labels: hook_metric(
-            str(getattr(metric, "python", "")),
-            arrays,
-            labels,
-            loaded.folder,
-            loaded.project.interpreter,
-        ),
-    )
-    found = as_accuracy(result if references else uncompared(result))
-    if isinstance(found, NotMeasured):
+def _measured(found: Judged, loaded: LoadedProject) -> Accuracy:
+    if isinstance(found.accuracy, NotMeasured):
         raise UsageError(
-            f"there is nothing to measure: {found.reason}",
+            f"there is nothing to measure: {found.accuracy.reason}",
             hint="give labels with 'metric: top1', or a metric of your own, under"
             " samples.evaluation in edgepack.yaml",
             where=loaded.where("samples"),
         )
-    return found
+    return found.accuracy

@@ -56,15 +56,15 @@ class Answer:
     error: str
 
 
-def encode(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """Return the message that carries these tensors."""
+def encode(tensors: Mapping[str, np.ndarray], *, ns: int = 0) -> bytes:
+    """Return the message that carries these tensors; ``ns`` is :attr:`Header.ns`."""
     heads = [
         TensorHead(name=name, dtype=array.dtype.name, shape=list(array.shape))
         for name, array in tensors.items()
     ]
-    header = Header(tensors=heads).model_dump_json().encode()
+    header = Header(tensors=heads, ns=ns).model_dump_json().encode()
     bodies = [
-        array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data
         for array in tensors.values()
     ]
     return b"".join([struct.pack(">I", len(header)), header, *bodies])
@@ -84,8 +84,7 @@ def read_answer(read: Callable[[int], bytes]) -> Answer:
         raise FrameError(f"a header of {length} bytes is no header")
     data = _exactly(read, length)
     try:
-        parse_json(data, max_bytes=MAX_HEADER_BYTES)  # for its limits
-        header = Header.model_validate_json(data)
+        header = Header.model_validate(parse_json(data, max_bytes=MAX_HEADER_BYTES))
     except ValidationError as error:
         raise FrameError(f"the header is wrong: {error.errors()[0]['msg']}") from error
     except ValueError as error:
@@ -104,7 +103,7 @@ def _tensor(read: Callable[[int], bytes], head: TensorHead) -> np.ndarray:
     dtype = np.dtype(head.dtype).newbyteorder("<")
     data = _exactly(read, _bytes(head))
     array: np.ndarray = np.frombuffer(data, dtype).reshape(head.shape)
-    return array.astype(head.dtype)
+    return array.astype(head.dtype, copy=False)
 
 
 def _exactly(read: Callable[[int], bytes], size: int) -> bytes:

@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from edgepack.bench.canary import CANARY, CanaryRun
 from edgepack.bench.presets import Preset
-from edgepack.bench.report import Memory, Placement, ProcessRun, Selection, Trial
-from edgepack.devices.answers import parse_json
+from edgepack.bench.report import (
+    Count,
+    Memory,
+    Name,
+    Ns,
+    Placement,
+    ProcessRun,
+    Selection,
+    Trial,
+)
+from edgepack.bundle.manifest import NotMeasured
+from edgepack.devices.answers import MAX_BYTES, parse_json
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.errors import RemoteCommandError
+from edgepack.errors import OldBundleError, RemoteCommandError, one_line
 from edgepack.profile import StrictModel
+from edgepack.statistics import MIN_SAMPLES_P99
 
 HARNESS = "harness/edgepack_harness.py"
+UNKNOWN_ARGUMENT_EXIT = 2
 NO_VARIANT_EXIT = 3
+TOO_MANY_EXIT = 4
+MAX_RUN_BYTES = 48 << 20
+"""Of a process run: two million latencies of eight digits, and the sensors of half an hour."""
+MAX_EVENTS = 20_000
+"""Of a profile, each of up to a thousand bytes."""
 LOAD_TIMEOUT_S = 300.0
+SLOWEST_S = 5.0
+"""An inference may take so long, on average, before its process is taken for one that hangs."""
+WARM_UP_ITERATIONS = 40
+"""So many are made however long they take: 10, and a window of 30, which the cap does not cut."""
 _TRIAL = re.compile(rb"edgepack-progress ([^\n]*)\n")
 """What ``edgepack_watcher.py`` writes to stderr, perhaps behind what others wrote."""
 
 _Document = TypeVar("_Document", bound=StrictModel)
+Events = list[dict[str, Any]]
+"""In Chrome's trace event format."""
+
+
+class _Created(StrictModel):
+    session_create_ns: Ns | NotMeasured
+
+
+class Swept(StrictModel):
+    """The timed inferences of one point of a sweep, or why there are none."""
+
+    latencies_ns: list[Ns]
+    steady: bool = True
+    problem: Name = ""
+
+
+class _Profile(StrictModel):
+    variant: Name
+    runs: Count
+    nodes: list[Any]
+    events: Events
 
 
 @dataclass(frozen=True)
@@ -44,6 +88,9 @@ class Harness:
     """An argv put before the measured process, such as ``taskset -c 2-3``."""
     load_timeout_s: float = LOAD_TIMEOUT_S
     """For a process that loads the model and runs it a few times."""
+    slowest_s: float = SLOWEST_S
+    session: str = ""
+    """Settings as JSON that ``measure`` and ``memory`` use instead of the manifest's."""
 
     def select(
         self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
@@ -66,11 +113,49 @@ class Harness:
         argv = self.argv("select", variant)
         return self._document(Selection, argv, timeout_s=self.load_timeout_s, on_stderr=on_stderr)
 
-    def measure(self, variant: str, preset: Preset) -> ProcessRun:
-        """Make one process run."""
+    def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
+        """Make one process run; ``seed`` decides when the queries of ``server`` arrive."""
+        argv = self.measure_argv(variant, preset, seed)
+        timeout_s = self._run_timeout_s(preset)
+        return self._document(ProcessRun, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
+
+    def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
+        """Return the command of a process run."""
         argv = [*self.run_prefix, *self.argv("measure", variant), *preset.arguments]
-        longest_s = 2 * preset.duration_s + preset.warm_up_s + preset.warm_up_cap_s
-        return self._document(ProcessRun, argv, timeout_s=self.load_timeout_s + longest_s)
+        return [*argv, f"--seed={seed}"] if preset.scenario.name == "server" else argv
+
+    def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
+        """Time how long the variant's sessions take to create, in nanoseconds.
+
+        Args:
+            variant: Whose.
+            cold: After its files, and what is kept of its engines, were dropped from memory. Not
+                measured where the device cannot drop them.
+
+        Raises:
+            OldBundleError: The bundle's harness cannot do that.
+        """
+        argv = [*self.run_prefix, *self.argv("create", variant), *(["--cold"] if cold else [])]
+        return self._document(_Created, argv, timeout_s=self.load_timeout_s).session_create_ns
+
+    def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
+        """Make one process run with inputs of other shapes.
+
+        Raises:
+            OldBundleError: The bundle's harness cannot do that.
+        """
+        argv = [*self.run_prefix, *self.argv("sweep", variant), *preset.arguments]
+        argv.append(f"--shapes={json.dumps(shapes)}")
+        timeout_s = self._run_timeout_s(preset)
+        return self._document(Swept, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
+
+    def _run_timeout_s(self, preset: Preset) -> float:
+        """Return how long a process run may take, of a model that is as slow as it may be."""
+        # No preset makes more; that there are more of offline is because they are fast.
+        queries = min(preset.iterations, MIN_SAMPLES_P99)
+        least = WARM_UP_ITERATIONS + queries * preset.scenario.samples_per_query
+        known_s = self.load_timeout_s + preset.warm_up_s + preset.warm_up_cap_s + preset.longest_s
+        return known_s + least * self.slowest_s
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
@@ -82,10 +167,30 @@ class Harness:
         argv = self.argv("profile", variant)
         return self._document(Placement, argv, timeout_s=self.load_timeout_s)
 
+    def trace(self, variant: str) -> tuple[Placement, Events]:
+        """Learn which provider runs each node, with the first events of onnxruntime's profile.
+
+        Raises:
+            OldBundleError: The bundle's harness cannot do that.
+        """
+        argv = [*self.argv("profile", variant), f"--events={MAX_EVENTS}"]
+        found = self._document(
+            _Profile, argv, timeout_s=self.load_timeout_s, max_bytes=MAX_RUN_BYTES
+        )
+        fields = {"variant": found.variant, "runs": found.runs, "nodes": found.nodes}
+        return Placement.model_validate(fields), found.events
+
+    def canary(self) -> CanaryRun:
+        """Time the canary once. The bundle must have one."""
+        argv = [*self.run_prefix, self.python, "-B", str(self.release / CANARY)]
+        return self._document(CanaryRun, argv, timeout_s=self.load_timeout_s)
+
     def argv(self, mode: str, variant: str | None) -> list[str]:
         """Return the command for a mode. ``-B``: a release is never written to."""
         argv = [self.python, "-B", str(self.release / HARNESS), mode]
         argv += ["--bundle", str(self.release)]
+        if self.session:
+            argv += ["--session", self.session]
         return [*argv, "--variant", variant] if variant else argv
 
     def _document(
@@ -95,12 +200,13 @@ class Harness:
         *,
         timeout_s: float,
         on_stderr: Callable[[str], None] | None = None,
+        max_bytes: int = MAX_BYTES,
     ) -> _Document:
         result = self.transport.run(argv, timeout_s=timeout_s, on_stderr=on_stderr)
         result = replace(result, stderr=_TRIAL.sub(b"", result.stderr))
         self.check(result)
         try:
-            parse_json(result.stdout)  # for its limits
+            parse_json(result.stdout, max_bytes=max_bytes)  # for its limits
             return model.model_validate_json(result.stdout)
         except ValidationError as error:
             first = error.errors()[0]
@@ -127,6 +233,20 @@ class Harness:
                 device=self.transport.name,
                 hint="install what the variants need (edgepack device provision"
                 f" {self.transport.name}), or choose one with --variant",
+            )
+        if result.exit_code == TOO_MANY_EXIT:
+            result.check(
+                "the harness",
+                device=self.transport.name,
+                hint="take a shorter preset, or time several inferences as one:"
+                " --scenario multi-stream --samples-per-query 32",
+            )
+        if result.exit_code == UNKNOWN_ARGUMENT_EXIT and b"harness.py: error:" in result.stderr:
+            said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1]
+            raise OldBundleError(
+                f"the bundle's harness is older than this edgepack: {one_line(said)}",
+                hint="build the bundle again: edgepack build",
+                where=self.transport.name,
             )
         result.check(
             "the harness",

@@ -17,13 +17,14 @@ from edgepack.errors import EdgepackError, UsageError, nearest, one_line
 from edgepack.operations import audited
 from edgepack.progress import Progress
 
-ENDS = (EdgepackError, KeyboardInterrupt, SystemExit)
-"""What ends a measurement early: the device, or whoever stops this process."""
+INTERRUPTS = (KeyboardInterrupt, SystemExit)
+"""What Ctrl-C and SIGTERM raise."""
+INTERRUPTED = "it was interrupted here"
 
 
 def why_ended(end: BaseException) -> str:
-    """Return what ended a measurement early, as one line."""
-    return one_line(end.problem) if isinstance(end, EdgepackError) else "it was interrupted here"
+    """Return what ended a measurement early, as one line: an error, or an interrupt."""
+    return one_line(end.problem) if isinstance(end, EdgepackError) else INTERRUPTED
 
 
 def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:

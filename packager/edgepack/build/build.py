@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.backends.checking import load_target, project_targets
+from edgepack.backends.checking import chosen_targets, project_targets
 from edgepack.build.assembly import BuiltBundle, Job, assemble
 from edgepack.build.cache import own_cache, temporary_cache
 from edgepack.build.execution import execute
@@ -27,7 +27,7 @@ from edgepack.errors import LimitError, ModelError, UsageError
 from edgepack.model.facts import model_facts, require_plain_signature
 from edgepack.plan import Plan
 from edgepack.processes import Workers
-from edgepack.profile import own_profile_file, target_ids
+from edgepack.profile import own_profile_file
 from edgepack.progress import Progress, Silent
 from edgepack.project import find_project
 
@@ -171,7 +171,7 @@ def _planned(
     model: Path | None, project: Path | None, targets: Sequence[str], variants: Sequence[str]
 ) -> Job:
     loaded = find_project(model, project)
-    found = map(load_target, target_ids(targets)) if targets else project_targets(loaded)
+    found = chosen_targets(loaded, targets) if targets else project_targets(loaded)
     profiles = {profile.id: profile for profile in found}
     if not profiles:
         raise UsageError(
@@ -180,8 +180,7 @@ def _planned(
     facts = model_facts(loaded.model_path)
     require_plain_signature(facts)
     with Workers(1) as workers:
-        named = () if targets else named_targets(loaded)
         chosen, offers = offer_int8_dynamic(
-            loaded.model_path, facts, list(profiles.values()), named, workers
+            loaded.model_path, facts, list(profiles.values()), named_targets(loaded), workers
         )
     return Job(loaded, facts, make_plan(loaded, facts, chosen, variants, offers))

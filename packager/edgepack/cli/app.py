@@ -12,13 +12,16 @@ from edgepack import __version__
 from edgepack.cli.auditing import audit_app
 from edgepack.cli.comparing import compare
 from edgepack.cli.devices import device_app
+from edgepack.cli.history import runs_app
 from edgepack.cli.leasing import lease, release, who
-from edgepack.cli.measuring import bench, demo, evaluate, report, runs_app
+from edgepack.cli.measuring import bench, demo, evaluate
 from edgepack.cli.options import JsonOption, ModelArgument, ProjectOption, TargetOption
 from edgepack.cli.pushing import push, rollback
+from edgepack.cli.reporting import report
 from edgepack.cli.rollouts import rollout_app
 from edgepack.cli.signing import AllowedSignersOption, sign
 from edgepack.cli.targets import targets_app
+from edgepack.cli.tuning import tune
 from edgepack.cli.verifying import verify_device
 
 app = typer.Typer(
@@ -155,7 +158,14 @@ app.command(
     epilog="Examples: edgepack push dist/detector-1.0.0-raspberry-pi --device pi5  |  "
     "edgepack push dist --device tag:lab --canary 1 --waves 3"
 )(push)
-app.command(epilog="Example: edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5")(bench)
+app.command(
+    epilog="Examples: edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5  |  "
+    "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --tune --html report.html  |  "
+    "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --scenario server --qps 50 "
+    "--latency-bound-ms 20  |  "
+    "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --batch 1 --batch 4"
+)(bench)
+app.command(epilog="Example: edgepack tune dist/detector-1.0.0-raspberry-pi --device pi5")(tune)
 app.command(epilog="Example: edgepack evaluate dist/detector-1.0.0-raspberry-pi --device pi5")(
     evaluate
 )
@@ -163,7 +173,10 @@ app.command(
     epilog="Examples: edgepack compare dist/old dist/new --device pi5  |  "
     "edgepack compare current dist/new --device tag:lab --junit compare.xml"
 )(compare)
-app.command(epilog="Example: edgepack report --html report.html")(report)
+app.command(
+    epilog="Examples: edgepack report --html report.html  |  "
+    "edgepack report --project detector --device pi5 --last 20"
+)(report)
 device_app.command(epilog="Example: edgepack device lease pi5 --for 60")(lease)
 device_app.command(epilog="Example: edgepack device release pi5")(release)
 device_app.command(epilog="Example: edgepack device who pi5")(who)

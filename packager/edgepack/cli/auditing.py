@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgepack.cli.options import JsonOption
-from edgepack.errors import BundleError, UsageError
+from edgepack.cli.options import JsonOption, moment_of
+from edgepack.errors import BundleError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from edgepack.audit import AuditLog, Interval, Record
 
 audit_app = typer.Typer(
@@ -32,7 +30,7 @@ def export(
     from edgepack.audit import intervals, read
     from edgepack.cli.printing import print_json, write_line
 
-    begin = _moment(since) if since else None
+    begin = moment_of(since) if since else None
     log = read()
     spans = intervals(log.records, begin)
     records = read(since=begin).records
@@ -80,19 +78,6 @@ def verify(
     write_line(f"{len(log.records)} records, the chain is unbroken; {audit_log()}")
     write_line(f"head {end or 'of an empty log'}")
     _warn_of_torn(log)
-
-
-def _moment(text: str) -> datetime:
-    from edgepack.audit import moment
-
-    try:
-        return moment(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{text!r} is no date",
-            hint="write it as 2026-11-21 or 2026-11-21T09:30",
-            where="--since",
-        ) from error
 
 
 def _interval_line(span: Interval) -> str:

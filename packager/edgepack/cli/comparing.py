@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgepack.cli.options import BundleArgument, JsonOption, VariantOption, WaitOption
+from edgepack.cli.options import BundleArgument, JsonOption, TuneOption, VariantOption, WaitOption
 from edgepack.cli.rollouts import DevicesOption
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def compare(
         float,
         typer.Option(min=0.01, max=49, metavar="PERCENT", help="The chance of a false FAIL."),
     ] = 1.0,
+    tune: TuneOption = False,
     wait_s: WaitOption = 0.0,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
     markdown: Annotated[
@@ -57,7 +58,7 @@ def compare(
     from edgepack.cli.printing import print_json
     from edgepack.fleet import select_devices
     from edgepack.progress import Lines, terminal_progress
-    from edgepack.stored import write_atomically
+    from edgepack.stored import require_writable, write_atomically
 
     question = comparison.Question(
         candidate=candidate,
@@ -66,18 +67,26 @@ def compare(
         preset=find_preset(preset),
         margins=_margins(margin) if margin else comparison.MARGINS,
         rule=_rule(error, max_pairs),
+        tune=tune,
         wait_s=wait_s,
     )
     devices = select_devices(device)
-    progress = terminal_progress() if len(devices) == 1 else Lines()
-    found = comparison.compare(question, devices, progress=progress)
-    for path, make in ((junit, comparison.junit_xml), (markdown, comparison.markdown)):
+    for path, option in ((junit, "--junit"), (markdown, "--markdown")):
         if path:
-            write_atomically(path, make(found))
-    if as_json:
-        print_json(found)
-    else:
-        _print_comparison(found)
+            require_writable(path, option)
+    progress = terminal_progress() if len(devices) == 1 else Lines()
+
+    def show(found: Comparison) -> None:
+        for path, make in ((junit, comparison.junit_xml), (markdown, comparison.markdown)):
+            if path:
+                write_atomically(path, make(found))
+        if as_json:
+            print_json(found)
+        else:
+            _print_comparison(found)
+
+    found = comparison.compare(question, devices, progress=progress, on_interrupted=show)
+    show(found)
     _end(found)
 
 

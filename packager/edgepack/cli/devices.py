@@ -87,8 +87,8 @@ def trust(
 def check(name: NameArgument, as_json: JsonOption = False) -> None:
     """Say what a device is, and what it lacks for its target."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import check as check_device
     from edgepack.devices import load_device
+    from edgepack.operations import check as check_device
 
     checked = check_device(load_device(name))
     if as_json:
@@ -98,6 +98,8 @@ def check(name: NameArgument, as_json: JsonOption = False) -> None:
             write_line(line)
         for line in checked.absent_lines():
             write_line(line)
+        for setting in checked.given_back:
+            write_line(f"given back what a measurement had left: {setting}")
     checked.require_ready()
 
 

@@ -1,4 +1,4 @@
-"""``bench``, ``evaluate``, ``runs``, ``report`` and ``demo``."""
+"""``bench``, ``evaluate`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgepack.cli.history import open_store
 from edgepack.cli.options import (
     BundleArgument,
     DeviceOption,
     JsonOption,
     ProjectOption,
+    ResultsOption,
+    TuneOption,
     VariantOption,
     WaitOption,
 )
@@ -19,64 +22,129 @@ from edgepack.cli.options import (
 if TYPE_CHECKING:
     from edgepack.bench.report import RunReport
 
-runs_app = typer.Typer(
-    help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
-)
+ScenarioOption = Annotated[
+    str, typer.Option(help="single-stream, multi-stream, server or offline, as MLPerf has them.")
+]
+QueriesOption = Annotated[
+    float | None,
+    typer.Option("--qps", help="server: queries per second, on average.", show_default=False),
+]
+BoundOption = Annotated[
+    float | None,
+    typer.Option(
+        "--latency-bound-ms", help="server: what 99 % of the queries keep.", show_default=False
+    ),
+]
+SamplesOption = Annotated[
+    int | None,
+    typer.Option(help="multi-stream: inferences in a query [default: 8]", show_default=False),
+]
+BatchOption = Annotated[
+    list[int] | None,
+    typer.Option(help="Also measure this batch size; repeat for more.", show_default=False),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=1x3x320x320",
+        help="Also measure an input of this shape; repeat for more.",
+        show_default=False,
+    ),
+]
 
 
 def bench(
     bundle: BundleArgument,
     device: DeviceOption,
-    preset: Annotated[str, typer.Option(help="quick, standard, gate or smoke.")] = "standard",
+    preset: Annotated[
+        str, typer.Option(help="quick, standard, gate, sustained or smoke.")
+    ] = "standard",
     variant: VariantOption = None,
+    scenario: ScenarioOption = "single-stream",
+    queries_per_s: QueriesOption = None,
+    latency_bound_ms: BoundOption = None,
+    samples_per_query: SamplesOption = None,
+    batch: BatchOption = None,
+    shape: ShapeOption = None,
     wait_s: WaitOption = 0.0,
     html: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a trace for Perfetto here.", show_default=False)
+    ] = None,
+    tune: TuneOption = False,
     self_test: Annotated[
         bool,
         typer.Option(
             "--self-test", help="Measure it against itself, to learn how noisy the device is."
         ),
     ] = False,
+    results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a bundle on a device, with a verdict."""
-    from edgepack.bench import bench as bench_bundle
-    from edgepack.bench import require_valid
+    from edgepack.bench.run import bench as bench_bundle
+    from edgepack.bench.scenarios import make_scenario
+    from edgepack.bench.verdict import require_valid
     from edgepack.cli.printing import print_json, write_line
     from edgepack.devices import load_device
     from edgepack.errors import UsageError
     from edgepack.progress import terminal_progress
-    from edgepack.results import save_report, write_html
+    from edgepack.results import keep_report
+    from edgepack.results.reporting import report as write_page
 
+    load = make_scenario(
+        scenario,
+        queries_per_s=queries_per_s,
+        latency_bound_ms=latency_bound_ms,
+        samples_per_query=samples_per_query,
+    )
     if self_test:
-        if html:
-            raise UsageError("--self-test makes no report for --html", hint="leave one of them out")
+        if html or perfetto or batch or shape or tune or load.name != "single-stream":
+            raise UsageError(
+                "--self-test times a single stream, and makes no report",
+                hint="leave --scenario, --batch, --shape, --html, --perfetto and --tune out",
+            )
         _self_test(bundle, device, preset=preset, variant=variant, wait_s=wait_s, as_json=as_json)
         return
 
+    _check_page(html)
+    store = open_store(results)
+
     def keep(report: RunReport) -> None:
-        stored = save_report(report)
+        keep_report(store, report)
         if html:
-            write_html([report], html)
+            write_page(html, store, runs=[report.id])
         if as_json:
             print_json(report)
             return
         _print_report(report)
-        write_line(f"stored as {stored}")
-        if html:
-            write_line(f"report: {html}")
+        write_line(f"stored as {report.id}" + (f"\nreport: {html}" if html else ""))
 
     report = bench_bundle(
         bundle,
         load_device(device),
         preset=preset,
         variant=variant,
+        scenario=load,
+        batches=batch or (),
+        shapes=shape or (),
+        perfetto=perfetto,
+        tune=tune,
         wait_s=wait_s,
         progress=terminal_progress(),
         on_unfinished=keep,
     )
     keep(report)
+    if perfetto and not as_json:
+        write_line(f"trace: {perfetto}")
     require_valid(report, bundle)
+
+
+def _check_page(html: Path | None) -> None:
+    from edgepack.stored import require_writable
+
+    if html:
+        require_writable(html, "--html")
 
 
 def _self_test(
@@ -116,69 +184,38 @@ def evaluate(
     project: ProjectOption = None,
     variant: VariantOption = None,
     wait_s: WaitOption = 0.0,
+    no_resume: Annotated[
+        bool,
+        typer.Option("--no-resume", help="Begin anew where an earlier call ended early."),
+    ] = False,
+    results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the project's metric on a device."""
-    from edgepack.bench import evaluate as evaluate_bundle
-    from edgepack.cli.printing import print_device_accuracy, print_json
+    from edgepack.bench.device_accuracy import evaluate as evaluate_bundle
+    from edgepack.bench.device_accuracy import require_usable
+    from edgepack.cli.printing import print_evaluation, print_json, write_line
     from edgepack.devices import load_device
     from edgepack.progress import terminal_progress
+    from edgepack.results import keep_report
 
-    accuracy = evaluate_bundle(
+    store = open_store(results)
+    report = evaluate_bundle(
         bundle,
         load_device(device),
         project=project,
         variant=variant,
         wait_s=wait_s,
+        resume=not no_resume,
         progress=terminal_progress(),
     )
-    if as_json:
-        print_json(accuracy)
-    else:
-        print_device_accuracy(accuracy)
-
-
-@runs_app.command("list", epilog="Example: edgepack runs list")
-def list_runs(as_json: JsonOption = False) -> None:
-    """List the stored reports."""
-    from edgepack.cli.printing import print_json, print_table, write_line
-    from edgepack.results import list_reports, reports_dir, reports_table
-
-    listing = list_reports()
-    if as_json:
-        print_json([report.id for report in listing.reports])
-    else:
-        print_table(reports_table(listing.reports))
-        write_line(f"from {reports_dir()}")
-    for problem in listing.broken:
-        typer.echo(f"error: {problem}", err=True)
-
-
-@runs_app.command(epilog="Example: edgepack runs show RUN")
-def show(
-    run: Annotated[str, typer.Argument(help="A run's id.")], as_json: JsonOption = False
-) -> None:
-    """Show one stored report."""
-    from edgepack.cli.printing import print_json
-    from edgepack.results import load_report
-
-    report = load_report(run)
+    keep_report(store, report)
     if as_json:
         print_json(report)
     else:
-        _print_report(report)
-
-
-def report(
-    runs: Annotated[list[str] | None, typer.Argument(help="Run ids [default: all]")] = None,
-    html: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
-) -> None:
-    """Write one HTML file about stored runs."""
-    from edgepack.cli.printing import write_line
-    from edgepack.results import list_reports, load_report, write_html
-
-    reports = [load_report(run) for run in runs] if runs else list_reports().reports
-    write_line(str(write_html(reports, html)))
+        print_evaluation(report)
+        write_line(f"stored as {report.id}")
+    require_usable(report)
 
 
 def demo(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 def complete_targets(incomplete: str) -> list[str]:
@@ -24,6 +27,25 @@ def complete_devices(incomplete: str) -> list[str]:
         return [name for name in device_names() if name.startswith(incomplete)]
     except EdgepackError:
         return []
+
+
+def moment_of(since: str) -> datetime:
+    """Return what ``--since`` was given.
+
+    Raises:
+        UsageError: It is no time.
+    """
+    from edgepack.audit import moment
+    from edgepack.errors import UsageError
+
+    try:
+        return moment(since)
+    except ValueError as error:
+        raise UsageError(
+            f"{since!r} is no date",
+            hint="write it as 2026-11-21 or 2026-11-21T09:30",
+            where="--since",
+        ) from error
 
 
 ModelArgument = Annotated[
@@ -55,4 +77,17 @@ WaitOption = Annotated[
     float,
     typer.Option("--wait", min=0, metavar="SECONDS", help="Wait while others hold the device."),
 ]
+TuneOption = Annotated[
+    bool,
+    typer.Option("--tune", help="Hold the device's clocks at their highest; they are given back."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+ResultsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--results",
+        metavar="URL",
+        help="The results store [default: EDGEPACK_RESULTS, else a file of the user's]",
+        show_default=False,
+    ),
+]

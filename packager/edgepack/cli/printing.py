@@ -16,7 +16,7 @@ from edgepack.terminal import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgepack.bench.device_accuracy import DeviceAccuracy
+    from edgepack.bench.report import EvaluationReport
     from edgepack.build import BuildResult
     from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
     from edgepack.inspection import Inspection, VariantInspection
@@ -62,7 +62,8 @@ def print_table(table: Table) -> None:
     """Write a table; on a terminal too narrow for it, cells stay whole and lines wrap."""
     from rich.console import Console
 
-    Console(width=max(Console().width, LEAST_COLUMNS)).print(table)
+    least = max(LEAST_COLUMNS, table.min_width or 0)
+    Console(width=max(Console().width, least)).print(table)
 
 
 def print_inspection(inspection: Inspection) -> None:
@@ -218,18 +219,52 @@ def print_verification(verification: Verification) -> None:
         write_line(f"{check.variant}: {check.outcome}")
 
 
-def print_device_accuracy(accuracy: DeviceAccuracy) -> None:
+def print_evaluation(report: EvaluationReport) -> None:
     """Write the metric on the device beside the one simulated on the build host."""
-    from edgepack.bundle.manifest import NotMeasured
+    from rich.table import Table
+    from rich.text import Text
 
-    found = accuracy.measured
-    fp32 = f", fp32 {found.fp32:.4f}" if isinstance(found.fp32, float) else ""
-    worst = f", worst output {found.worst.sqnr_db:.1f} dB" if found.worst else ""
-    write_line(f"{accuracy.bundle} on {accuracy.device}, variant {accuracy.variant}")
-    write_line(f"measured:  {found.metric} {found.value:.4f}{fp32}{worst}, {found.samples} samples")
-    host = accuracy.simulated
-    write_line(
-        f"simulated: not measured: {host.reason}"
-        if isinstance(host, NotMeasured)
-        else f"simulated: {host.metric} {host.value:.4f} on the build host's CPU"
+    from edgepack.terminal import printable
+
+    table = Table(title=Text(printable(f"{report.bundle} on {report.device}")), show_header=False)
+    table.add_column("what", style="bold", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    for what, value in _evaluation_rows(report):
+        table.add_row(what, Text(printable(value)))
+    print_table(table)
+
+
+def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
+    from edgepack.bundle.manifest import NotMeasured
+    from edgepack.results.summary import known
+    from edgepack.statistics import median
+
+    found, host = report.measured, report.simulated
+    yield "variant", report.variant
+    yield from (("passed over", f"{each.variant}: {each.reason}") for each in report.passed_over)
+    interval = (
+        f"no interval: {report.interval.reason}"
+        if isinstance(report.interval, NotMeasured)
+        else f"{report.interval[0]:.4f} to {report.interval[1]:.4f} at 95 %"
     )
+    yield f"measured {found.metric}", f"{found.value:.4f} ({interval}), {found.samples} samples"
+    yield (
+        "simulated on the host",
+        known(host)
+        if isinstance(host, NotMeasured)
+        else f"{host.value:.4f}" + (f" ({host.metric})" if host.metric != found.metric else ""),
+    )
+    if isinstance(found.fp32, float):
+        yield "fp32", f"{found.fp32:.4f}"
+    if found.worst:
+        yield "worst output", f"{found.worst.output} {found.worst.sqnr_db:.1f} dB from fp32's"
+    yield (
+        "nodes by provider",
+        known(report.placement)
+        if isinstance(report.placement, NotMeasured)
+        else ", ".join(f"{name} {count}" for name, count in report.placement.counts.items()),
+    )
+    yield "median inference", f"{median(report.inference_ns) / 1e6:#.4g} ms"
+    resumed = f", {report.resumed} samples of an earlier call" if report.resumed else ""
+    yield "took", f"{report.elapsed_ns / 1e9:.1f} s{resumed}"
+    yield from (("not usable", reason) for reason in report.reasons)

@@ -7,20 +7,22 @@ each, and every other pair begins with the candidate.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from edgepack import statistics
+from edgepack.bench.assemble import NOT_REACHED
+from edgepack.bench.conditions import tuned
 from edgepack.bench.harness import Harness
 from edgepack.bench.presets import Preset, find_preset
-from edgepack.bench.report import ProcessRun, Selection
-from edgepack.bench.session import read_bundle, stage
+from edgepack.bench.report import Placement, ProcessRun, Selection
+from edgepack.bench.session import INTERRUPTED, INTERRUPTS, read_bundle, stage, why_ended
 from edgepack.bench.verdict import EMULATED, reasons_against
 from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle, load_bundle
-from edgepack.bundle.manifest import ManifestVariant
+from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.clock import utc_now
 from edgepack.comparison.deciding import Answer, Metric, Outcome, Rule, decide, overall, settled
 from edgepack.comparison.report import (
@@ -59,6 +61,8 @@ class Question:
     margins: Mapping[str, float] = field(default_factory=lambda: MARGINS)
     """By metric: ``p50``, ``p90`` or another percentile."""
     rule: Rule = field(default_factory=Rule)
+    tune: bool = False
+    """Hold the devices' clocks at their highest meanwhile."""
     every_pair: bool = False
     """Make ``rule.max_pairs`` pairs, whatever they say."""
     wait_s: float = 0.0
@@ -94,13 +98,25 @@ class Question:
 
 
 def compare(
-    question: Question, devices: Sequence[Device], *, progress: Progress | None = None
+    question: Question,
+    devices: Sequence[Device],
+    *,
+    progress: Progress | None = None,
+    on_interrupted: Callable[[Comparison], None] = lambda _: None,
 ) -> Comparison:
     """Compare a candidate with a base on every device, all devices at a time.
 
     Each device is leased meanwhile, and its current release is not touched. Pairs are made until
     each metric passes or one fails, or until ``rule.max_pairs``. What goes wrong on some of the
-    devices is in the result.
+    devices is in the result. A device that vanishes after its first pair is in it with what it
+    measured, marked as unfinished.
+
+    Args:
+        question: What is compared.
+        devices: Where.
+        progress: Where to report; default: nowhere.
+        on_interrupted: Given what was measured, if the process is interrupted after the first pair;
+            then the interrupt is raised.
 
     Raises:
         UsageError: There is no such variant or metric.
@@ -109,22 +125,15 @@ def compare(
             target, is held by others, or has no current release to compare with.
         RemoteCommandError: Likewise: the harness crashed or hung, or no variant works.
     """
-    question.percentiles()
-    found: list[_Found] = []
-    missed: list[tuple[Device, EdgepackError]] = []
-    with ThreadPoolExecutor(len(devices)) as pool:
-        runs = [
-            pool.submit(_on_device, question, device, len(devices), progress or Silent())
-            for device in devices
-        ]
-    for device, run in zip(devices, runs, strict=True):
-        try:
-            found.append(run.result())
-        except EdgepackError as error:
-            missed.append((device, error))
+    preset = question.preset.with_samples_for(question.percentiles().values())
+    question = replace(question, preset=preset)
+    session = _Session(question, len(devices), progress or Silent())
+    ends = list(zip(devices, _on_all(session, devices), strict=True))
+    found = [end for _, end in ends if isinstance(end, _Found)]
+    missed = [(device, end) for device, end in ends if isinstance(end, EdgepackError)]
     if not found:
-        raise missed[0][1]
-    return Comparison(
+        raise session.interrupt or missed[0][1]
+    comparison = Comparison(
         schema_version=SCHEMA_VERSION,
         created=utc_now(),
         preset=question.preset.name,
@@ -136,16 +145,23 @@ def compare(
             for device, error in missed
         ],
     )
+    if session.interrupt:
+        on_interrupted(comparison)
+        raise session.interrupt
+    return comparison
 
 
 def pair_ratios(
     base: Sequence[ProcessRun], candidate: Sequence[ProcessRun], percent: float
 ) -> list[float]:
-    """Return a percentile of each of the candidate's runs over that of the base's of its pair."""
+    """Return a percentile of each of the candidate's runs over that of the base's of its pair.
+
+    A last run whose pair is not whole counts for nothing.
+    """
     return [
         statistics.percentile(after.latencies_ns, percent)
         / max(1.0, statistics.percentile(before.latencies_ns, percent))
-        for before, after in zip(base, candidate, strict=True)
+        for before, after in zip(base, candidate, strict=False)
     ]
 
 
@@ -157,6 +173,7 @@ class _Measured:
     bundle: Bundle
     selection: Selection
     runs: list[ProcessRun] = field(default_factory=list)
+    placement: Placement | NotMeasured = NOT_REACHED
 
     @property
     def variant(self) -> ManifestVariant:
@@ -167,8 +184,7 @@ class _Measured:
         self.runs.append(self.harness.measure(self.selection.variant, preset))
 
     def side(self, preset: Preset) -> Side:
-        manifest = self.bundle.manifest
-        placement = self.harness.profile(self.selection.variant)
+        manifest, placement = self.bundle.manifest, self.placement
         return Side(
             bundle=manifest.id,
             manifest_sha256=self.bundle.digest,
@@ -188,9 +204,57 @@ class _Found:
     selection: Selection
     base: Side
     candidate: Side
+    unfinished: str
 
 
-def _on_device(question: Question, device: Device, devices: int, progress: Progress) -> _Found:
+@dataclass
+class _Session:
+    """What the comparisons on all devices share."""
+
+    question: Question
+    devices: int
+    progress: Progress
+    interrupt: BaseException | None = None
+    """Once it is there, no process run is begun."""
+
+
+def _on_all(session: _Session, devices: Sequence[Device]) -> list[_Found | EdgepackError]:
+    """Compare on every device; one alone in this thread, where an interrupt is heard at once."""
+    if len(devices) == 1:
+        return [_on_device(session, devices[0])]
+    with ThreadPoolExecutor(len(devices)) as pool:
+        runs = [pool.submit(_on_device, session, device) for device in devices]
+        try:
+            wait(runs)
+        except INTERRUPTS as interrupt:
+            session.interrupt = interrupt
+            session.progress.note("interrupted: waiting for the process runs on the devices to end")
+    return [run.result() for run in runs]
+
+
+def _on_device(session: _Session, device: Device) -> _Found | EdgepackError:
+    """Return what was found on a device, or what ended it before the first pair was whole."""
+    sides: list[_Measured] = []
+    unfinished = ""
+    try:
+        _measure(session, device, sides)
+    except (EdgepackError, *INTERRUPTS) as end:
+        if isinstance(end, INTERRUPTS):
+            session.interrupt = end
+        unfinished = why_ended(end)
+        if len(sides) < 2 or not all(side.runs for side in sides):
+            return end if isinstance(end, EdgepackError) else _interrupted(device)
+    base, candidate = (side.side(session.question.preset) for side in sides)
+    return _Found(device, sides[1].selection, base, candidate, unfinished)
+
+
+def _interrupted(device: Device) -> DeviceError:
+    return DeviceError(INTERRUPTED, hint="compare again", where=device.name)
+
+
+def _measure(session: _Session, device: Device, sides: list[_Measured]) -> None:
+    """Add base and candidate to ``sides``, and measure both."""
+    question, progress = session.question, session.progress
     candidate = read_bundle(question.candidate, device, question.variant)
     base = None
     if question.base is not None:
@@ -201,6 +265,7 @@ def _on_device(question: Question, device: Device, devices: int, progress: Progr
         stack.enter_context(
             leased(transport, device, purpose, wait_s=question.wait_s, progress=progress)
         )
+        stack.enter_context(tuned(transport, device, tune=question.tune))
         python = runtime_python(device, probe(device, transport))
         kept = max(_KEPT, device.entry.keep_releases)
         roomy = Device(device.name, device.entry.model_copy(update={"keep_releases": kept}))
@@ -210,34 +275,31 @@ def _on_device(question: Question, device: Device, devices: int, progress: Progr
         else:
             base_path = stage(base, roomy, transport, progress).path
         prefix = tuple(device.entry.run_prefix)
-        sides = []
         for bundle, path in ((base, base_path), (candidate, pushed.path)):
             harness = Harness(transport, path, python, prefix)
             sides.append(_Measured(harness, bundle, harness.select(question.variant)))
-        _measure_pairs(question, device, sides[0], sides[1], devices, progress)
-        first, second = (each.side(question.preset) for each in sides)
-    return _Found(device, sides[1].selection, first, second)
+        _measure_pairs(session, device, *sides)
+        for side in sides:
+            side.placement = side.harness.profile(side.selection.variant)
 
 
 def _measure_pairs(
-    question: Question,
-    device: Device,
-    base: _Measured,
-    candidate: _Measured,
-    devices: int,
-    progress: Progress,
+    session: _Session, device: Device, base: _Measured, candidate: _Measured
 ) -> None:
     """Make pairs of process runs until the question is settled on this device."""
+    question = session.question
     rule = question.rule
-    with progress.task(f"compare on {device.name}", total=rule.max_pairs) as advance:
+    with session.progress.task(f"compare on {device.name}", total=rule.max_pairs) as advance:
         for number in range(1, rule.max_pairs + 1):
             for side in (base, candidate) if number % 2 else (candidate, base):
+                if session.interrupt:
+                    raise session.interrupt
                 side.run(question.preset)
             last = pair_ratios(base.runs[-1:], candidate.runs[-1:], 50)[0]
             advance(f"pair {number}: p50 {last - 1:+.1%}")
             if number in rule.looks and not question.every_pair:
                 ratios = question.ratios(device.name, base.runs, candidate.runs)
-                if settled(ratios, rule, families=devices):
+                if settled(ratios, rule, families=session.devices):
                     break
 
 
@@ -267,7 +329,12 @@ def _judged_device(
         reasons.append(f"preset {question.preset.name!r} is too short to conclude anything")
     if reasons:  # however fast it is, a candidate that is wrong fails
         outcome = "FAIL" if found.candidate.outputs_wrong else "INCONCLUSIVE"
-    reasons += [reason for answer in answers if (reason := _reason(answer, question.rule))]
+    if found.unfinished:
+        outcome = "INCONCLUSIVE"
+        reasons.insert(0, f"it ended early: {found.unfinished}")
+        answers = [replace(answer, outcome=outcome) for answer in answers]
+    else:
+        reasons += [reason for answer in answers if (reason := _reason(answer, question.rule))]
     notes = []
     if found.base.variant != found.candidate.variant:
         notes.append(
@@ -281,8 +348,9 @@ def _judged_device(
         candidate=found.candidate,
         outcome=outcome,
         reasons=reasons,
-        metrics=[_compared(answer) for answer in answers],
+        metrics=[compared_metric(answer) for answer in answers],
         notes=notes,
+        unfinished=found.unfinished,
     )
 
 
@@ -301,7 +369,8 @@ def _reason(answer: Answer, rule: Rule) -> str:
             )
 
 
-def _compared(answer: Answer) -> ComparedMetric:
+def compared_metric(answer: Answer) -> ComparedMetric:
+    """Return an answer as reports keep it."""
     some = answer.pairs > 1
     return ComparedMetric(
         name=answer.metric.name,

@@ -80,7 +80,8 @@ def junit_xml(comparison: Comparison) -> str:
 
 def _cases(device: DeviceComparison) -> Iterator[tuple[str, str, str]]:
     """Yield name, outcome and message of every case."""
-    reasons = [*device.base.reasons, *device.candidate.reasons]
+    early = [f"it ended early: {device.unfinished}"] if device.unfinished else []
+    reasons = [*early, *device.base.reasons, *device.candidate.reasons]
     yield "usable", "PASS" if not reasons else device.outcome, "; ".join(reasons)
     for metric in device.metrics:
         outcome = "INCONCLUSIVE" if reasons and metric.outcome == "PASS" else metric.outcome

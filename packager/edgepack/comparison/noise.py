@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from edgepack.comparison.comparing import Question, compare, pair_ratios
 from edgepack.comparison.deciding import smallest_slowdown
 from edgepack.devices import Device
+from edgepack.errors import InconclusiveError
 from edgepack.progress import Progress
 from edgepack.statistics import mean, median, standard_deviation
 
@@ -41,10 +42,17 @@ def measure_noise(question: Question, device: Device, *, progress: Progress) -> 
         progress: Where to report.
 
     Raises:
+        InconclusiveError: The device vanished before all pairs were made.
         EdgepackError: As :func:`~.comparing.compare` does.
     """
     itself = replace(question, base=question.candidate, every_pair=True)
     found = compare(itself, [device], progress=progress).devices[0]
+    if found.unfinished:
+        raise InconclusiveError(
+            f"it ended early, after {found.pairs} pairs: {found.unfinished}",
+            hint="measure again",
+            where=device.name,
+        )
     ratios = pair_ratios(found.base.runs, found.candidate.runs, 50)
     in_order = [ratio if number % 2 else 1 / ratio for number, ratio in enumerate(ratios, 1)]
     runs = [median(run.latencies_ns) for run in (*found.base.runs, *found.candidate.runs)]

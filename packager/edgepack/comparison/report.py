@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from edgepack.bench.report import Count, DeviceFacts, Name, PassedOver, Placement, ProcessRun
+from edgepack.bundle.manifest import NotMeasured
 from edgepack.comparison.deciding import Outcome, overall
 from edgepack.profile import StrictModel
 
@@ -21,7 +22,7 @@ class Side(StrictModel):
     bundle_bytes: Count
     variant: Name
     passed_over: list[PassedOver]
-    placement: Placement
+    placement: Placement | NotMeasured
     runs: list[ProcessRun]
     min_sqnr_db: float
     """What each run's ``golden_min_sqnr_db`` has to be."""
@@ -66,11 +67,13 @@ class DeviceComparison(StrictModel):
     metrics: list[ComparedMetric]
     notes: list[str]
     """What the reader has to know that changes no outcome."""
+    unfinished: Name = ""
+    """Why it ended early; then what was measured until then is here, and decides nothing."""
 
     @property
     def pairs(self) -> int:
-        """How many pairs of process runs were made."""
-        return len(self.candidate.runs)
+        """How many pairs of process runs were made; one that ended early may lack its second."""
+        return min(len(side.runs) for side in (self.base, self.candidate))
 
 
 class Missed(StrictModel):

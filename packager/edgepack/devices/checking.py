@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from packaging.specifiers import SpecifierSet
 
+from edgepack.devices.clocks import give_back_clocks
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
 from edgepack.devices.transports import connect
@@ -53,6 +54,8 @@ class Checked:
     """Each with what to do about it."""
     absent: tuple[AbsentProvider, ...]
     """Providers that some variants want and the device lacks; other variants run without."""
+    given_back: tuple[str, ...] = ()
+    """Settings that a measurement had left as it needed them, and that are as before it now."""
 
     def absent_lines(self) -> list[str]:
         """Return the absent providers as lines for people, commands that several share once."""
@@ -84,16 +87,22 @@ class Checked:
 def check(device: Device) -> Checked:
     """Connect to a device and compare it with what its target needs.
 
+    What a measurement that was killed has left of ``--tune`` is given back.
+
     Raises:
-        DeviceError: It cannot be reached or trusted.
+        DeviceError: It cannot be reached or trusted; or that could not be given back.
         UsageError: There is no such target.
     """
     profile = load_profile(device.target)
     with connect(device) as transport:
         facts = probe(device, transport)
+        has_python = not isinstance(facts.python, Missing)
+        given_back = give_back_clocks(transport, device) if has_python else []
     problems = find_problems(device, facts, profile)
     absent = absent_providers(facts, profile)
-    return Checked(device.name, profile.id, facts, tuple(problems), tuple(absent))
+    return Checked(
+        device.name, profile.id, facts, tuple(problems), tuple(absent), tuple(given_back)
+    )
 
 
 def absent_providers(facts: DeviceFacts, profile: Profile) -> list[AbsentProvider]:

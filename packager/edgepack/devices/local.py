@@ -52,21 +52,29 @@ class _LocalPipes:
         self._child = child
         self._stdin = child.stdin
         self._timeout_s = timeout_s
+        self._stdin_ends = False
+        self._writing = threading.Lock()
         self._outputs = {pipe: threading.Lock() for pipe in (child.stdout, child.stderr)}
         self._stdout, self._stderr = child.stdout, child.stderr
         os.set_blocking(child.stdin.fileno(), False)
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
+        deadline = time.monotonic() + self._timeout_s
         while view:
-            if self._stdin.closed:
-                raise BrokenPipeError
-            if not _is_ready(self._stdin, select.POLLOUT, self._timeout_s):
+            with self._writing:  # in slices, as _read does it
+                if self._stdin_ends:
+                    raise BrokenPipeError
+                if _is_ready(self._stdin, select.POLLOUT, min(_SLICE_S, self._timeout_s)):
+                    view = view[os.write(self._stdin.fileno(), view) :]
+                    deadline = time.monotonic() + self._timeout_s
+            if time.monotonic() > deadline:
                 raise TimeoutError
-            view = view[os.write(self._stdin.fileno(), view) :]
 
     def close_stdin(self) -> None:
-        self._stdin.close()
+        self._stdin_ends = True
+        with self._writing:
+            self._stdin.close()
 
     def read(self, size: int) -> bytes:
         return self._read(self._stdout, size)

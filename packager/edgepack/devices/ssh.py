@@ -22,6 +22,9 @@ from edgepack.errors import DeviceError, UnreachableError, UsageError
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
+_PACKET_BYTES = 1 << 15
+
+
 class SshTransport(CommandTransport):
     """One SSH connection, used for everything until the context is left."""
 
@@ -69,8 +72,15 @@ class _ChannelPipes:
         self._device = device
 
     def write(self, data: bytes) -> None:
+        # paramiko's sendall copies all that is left for each packet, and never ends in a channel
+        # whose stdin another thread has ended.
+        view = memoryview(data)
         try:
-            self._channel.sendall(data)
+            while view:
+                sent = self._channel.send(bytes(view[:_PACKET_BYTES]))
+                if not sent:
+                    raise BrokenPipeError
+                view = view[sent:]
         except TimeoutError:
             raise
         except (OSError, EOFError) as error:

@@ -4,13 +4,16 @@
 
     python harness/edgepack_harness.py select  --bundle DIR [--variant ID]
     python harness/edgepack_harness.py measure --bundle DIR --variant ID --duration-s 10
+    python harness/edgepack_harness.py create  --bundle DIR --variant ID [--cold]
+    python harness/edgepack_harness.py sweep   --bundle DIR --variant ID --shapes '{"x": [1, 3]}'
     python harness/edgepack_harness.py memory  --bundle DIR --variant ID
-    python harness/edgepack_harness.py profile --bundle DIR --variant ID
+    python harness/edgepack_harness.py profile --bundle DIR --variant ID [--events 1000]
     python harness/edgepack_harness.py serve   --bundle DIR --variant ID
 
 Each is a process of its own, so that none disturbs the other's numbers. Everything but the
 document goes to stderr; ``select`` says there what it is trying, as edgepack_watcher.py has it.
-Exit code 3: no variant works here; the reasons are on stderr. What this machine does not tell is
+Exit code 3: no variant works here; exit code 4: there would be more queries than can be kept; the
+reasons are on stderr. What this machine does not tell is
 ``{"kind": "not-measured", "reason": ...}``, never null or zero.
 
 ``serve`` reads requests on stdin until it ends and answers each on stdout. A message is the length
@@ -24,43 +27,65 @@ Needs what the loader needs: Python 3.8, numpy and onnxruntime.
 from __future__ import annotations
 
 import argparse
-import gc
-import glob
-import itertools
 import json
 import os
 import platform
+import queue
 import resource
-import shutil
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 # A release on a device is never written to, not even with byte code.
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import edgepack_conditions as sensors  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_load as load  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_pages as pages  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_providers as providers  # type: ignore[import-not-found]  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 
 WATCHER = Path(__file__).with_name("edgepack_watcher.py")
 NO_VARIANT_EXIT = 3
-STEADY_WINDOWS = 3
-STEADY_SPREAD = 0.03
-"""The medians of the last windows of the warm-up agree within this."""
+TOO_MANY_EXIT = 4
+MAX_LATENCIES = 2_000_000
+"""Of one process run: they are held in memory here, and sent and kept as text."""
 WINDOW_ITERATIONS = 30
+COMPILING_WARM_UP_S = 3.0
+"""At least, on providers other than the CPU: they compile, move data and raise clocks."""
 INCOMPARABLE_DB = -200.0
 """Stands for minus infinity, which JSON has no number for."""
+MAX_PROBLEM = 1000
 MEMORY_RUNS = 20
 PROFILE_RUNS = 10
 
+READ_AHEAD = 2
+"""Requests that wait in memory while one is answered."""
+FLUSH_S = 0.05
+"""How long an answer may wait for others to travel with, while there are requests."""
+
 Json = Dict[str, Any]
+
+
+class TooManyError(Exception):
+    """More queries, or samples of one, than can be kept."""
+
+
+class WarmUp(NamedTuple):
+    """What the warm-up came to."""
+
+    iterations: int
+    steady: bool
+    median_ns: float
+    """Of the last window, or of what was before the first."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -75,7 +100,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except (loader.LoadError, loader.Refused) as error:
         print(error, file=sys.stderr)
         return NO_VARIANT_EXIT
-    out.write(json.dumps(document, allow_nan=False).encode() + b"\n")
+    except TooManyError as error:
+        print(error, file=sys.stderr)
+        return TOO_MANY_EXIT
+    out.write(json.dumps(document, allow_nan=False, separators=(",", ":")).encode() + b"\n")
     out.flush()
     return 0
 
@@ -85,13 +113,25 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("mode", choices=[*_MODES, "serve"])
     parser.add_argument("--bundle", required=True, type=Path)
     parser.add_argument("--variant", help="use this variant or none")
+    parser.add_argument("--session", type=json.loads, help="measure, memory: other settings, JSON")
     parser.add_argument("--duration-s", type=float, default=10.0)
     parser.add_argument("--iterations", type=int, default=130, help="measure at least so many")
     parser.add_argument("--warm-up-s", type=float, default=1.0)
     parser.add_argument("--warm-up-iterations", type=int, default=10)
     parser.add_argument("--window-s", type=float, default=1.0, help="of the steadiness test")
     parser.add_argument("--warm-up-cap-s", type=float, default=60.0)
-    return parser.parse_args(argv)
+    parser.add_argument("--scenario", choices=_SCENARIOS, default="single-stream")
+    parser.add_argument("--samples-per-query", type=int, default=1, help="of multi-stream")
+    parser.add_argument("--qps", type=float, default=1.0, help="of server: queries per second")
+    parser.add_argument("--seed", type=int, default=0, help="of server's arrivals")
+    parser.add_argument("--threads", type=int, default=1, help="inferences at once")
+    parser.add_argument("--cold", action="store_true", help="create: drop the files from memory")
+    parser.add_argument("--shapes", type=json.loads, help="sweep: of each input, as JSON")
+    parser.add_argument("--events", type=int, default=0, help="profile: give so many of them")
+    arguments = parser.parse_args(argv)
+    if arguments.session is not None and arguments.mode not in ("measure", "memory"):
+        parser.error(f"{arguments.mode} takes no --session: it uses the bundle's settings")
+    return arguments
 
 
 def _claim_stdout() -> BinaryIO:
@@ -137,87 +177,161 @@ class Watch:
 
 def measure(arguments: argparse.Namespace) -> Json:
     """Check all goldens, warm up, and time inferences: one process run."""
-    model = loader.load(arguments.bundle, arguments.variant)
+    model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
     goldens_db = [model.golden_db(index) for index in range(model.bundle.goldens)]
     feeds = [model.bundle.golden_inputs(index) for index in range(model.bundle.goldens)]
-    infer = Inferences(model.runner, [spec.name for spec in model.outputs], feeds)
-    before = conditions()
-    warm_up_iterations, steady = warm_up(infer, arguments)
-    latencies_ns = infer.timed(arguments.duration_s, arguments.iterations)
+    infer = inferences(model, feeds)
+    before = sensors.conditions()
+    sampler = sensors.Sampler()
+    warm = warm_up(infer, arguments, least_warm_up_s(model))
+    timed = _SCENARIOS[arguments.scenario](infer, arguments, warm)
+    sampling = sampler.stop()
     return {
         "variant": model.variant,
         "session_create_ns": model.session_create_ns,
         "first_inference_ns": model.first_inference_ns,
-        "warm_up_iterations": warm_up_iterations,
-        "steady": steady,
-        "latencies_ns": latencies_ns,
+        "warm_up_iterations": warm.iterations,
+        "steady": warm.steady,
+        "latencies_ns": timed.latencies_ns,
+        "timed_from_ns": timed.from_ns,
+        "timed_to_ns": timed.to_ns,
+        "inferences": timed.inferences,
         "golden_min_sqnr_db": max(min(goldens_db), INCOMPARABLE_DB),
-        "boot_id": boot_id(),
+        "boot_id": sensors.boot_id(),
         "before": before,
-        "after": conditions(),
+        "after": sensors.conditions(),
+        "sampling": sampling,
+        "energy": sensors.energy(sampling, timed.from_ns, timed.to_ns),
     }
 
 
-class Inferences:
-    """Repeats inferences over prepared inputs, in turn, and times each."""
+def inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
+    """Return a model's inferences over some inputs.
 
-    def __init__(
-        self,
-        run: Callable[[List[str], loader.Arrays], Any],
-        names: List[str],
-        feeds: List[loader.Arrays],
-    ) -> None:
-        self._run = run
-        self._names = names
-        self._feeds: Iterator[loader.Arrays] = itertools.cycle(feeds)
-
-    def timed(self, duration_s: float, iterations: int) -> List[int]:
-        """Run for a duration, and at least so often; return the ``perf_counter_ns`` latencies.
-
-        Nothing but the call stands between the two clock readings, and the garbage collector is
-        off, so this is a bare loop over ``session.run``; of a variant with a model for each of
-        several sizes, over what also chooses one, pads and cuts.
-        """
-        run, names, feeds, clock = self._run, self._names, self._feeds, time.perf_counter_ns
-        latencies_ns: List[int] = []
-        gc.collect()
-        gc.disable()
-        end = clock() + int(duration_s * 1e9)
-        after = 0
-        while after < end or len(latencies_ns) < iterations:
-            feed = next(feeds)
-            before = clock()
-            run(names, feed)
-            after = clock()
-            latencies_ns.append(after - before)
-        gc.enable()
-        return latencies_ns
+    Of a variant with a model for each of several sizes that includes choosing one, padding and
+    cutting.
+    """
+    return load.Inferences(model.runner, [spec.name for spec in model.outputs], feeds)
 
 
-def warm_up(infer: Inferences, arguments: argparse.Namespace) -> Tuple[int, bool]:
-    """Run until latencies are steady or the cap is reached; return iterations and steadiness."""
+def single_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:
+    """Time one sample after the other."""
+    _check_kept(arguments.duration_s * load.NS / max(1.0, warm.median_ns))
+    return infer.timed(arguments.duration_s, arguments.iterations)
+
+
+def multi_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:
+    """Time queries of several samples."""
+    samples = arguments.samples_per_query
+    turns = samples / min(samples, arguments.threads)
+    _check_kept(arguments.duration_s * load.NS / max(1.0, warm.median_ns * turns))
+    with load.Pool(infer, arguments.threads) as pool:
+        pool.rehearse(WINDOW_ITERATIONS)
+        return load.multi_stream(pool, arguments.duration_s, arguments.iterations, samples)
+
+
+def server(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
+    """Time queries that arrive at random."""
+    _check_kept(arguments.duration_s * arguments.qps)
+    schedule_ns = load.poisson_schedule(
+        arguments.qps, arguments.duration_s, arguments.iterations, arguments.seed
+    )
+    with load.Pool(infer, arguments.threads) as pool:
+        pool.rehearse(WINDOW_ITERATIONS)
+        return load.server(pool, schedule_ns)
+
+
+def offline(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
+    """Time one query of so many samples as should fill the duration."""
+    with load.Pool(infer, arguments.threads) as pool:
+        rehearsed = pool.rehearse(WINDOW_ITERATIONS)
+        samples = load.offline_samples(rehearsed, arguments.duration_s, arguments.iterations)
+        _check_kept(samples)
+        return load.offline(pool, samples)
+
+
+def _check_kept(count: float) -> None:
+    """Raise TooManyError unless so many queries or samples can be kept."""
+    if count > MAX_LATENCIES:
+        raise TooManyError(
+            f"a process run would have about {count:.0f} queries or samples, and"
+            f" {MAX_LATENCIES} can be kept"
+        )
+
+
+def least_warm_up_s(model: Any) -> float:
+    """Return how long a model warms up at least."""
+    first = model.entry["providers"][0]["name"]
+    return 0.0 if first == providers.CPU else COMPILING_WARM_UP_S
+
+
+def warm_up(infer: Any, arguments: argparse.Namespace, least_s: float) -> WarmUp:
+    """Run until latencies are steady or the cap is reached."""
     deadline = time.monotonic() + arguments.warm_up_cap_s
-    iterations = len(infer.timed(arguments.warm_up_s, arguments.warm_up_iterations))
-    medians: List[float] = []
+    first = infer.timed(max(arguments.warm_up_s, least_s), arguments.warm_up_iterations)
+    iterations, last = first.inferences, median(first.latencies_ns)
+    windows: List[Tuple[float, float]] = []
     while time.monotonic() < deadline:
         window = infer.timed(arguments.window_s, WINDOW_ITERATIONS)
-        iterations += len(window)
-        medians.append(median(window))
-        if is_steady(medians):
-            return iterations, True
-    return iterations, False
+        iterations += window.inferences
+        last = median(window.latencies_ns)
+        windows.append((window.from_ns / load.NS, last))
+        if load.is_steady(windows):
+            return WarmUp(iterations, steady=True, median_ns=last)
+    return WarmUp(iterations, steady=False, median_ns=last)
 
 
-def is_steady(medians: Sequence[float]) -> bool:
-    """Tell whether the last windows' medians agree."""
-    last = medians[-STEADY_WINDOWS:]
-    return len(last) == STEADY_WINDOWS and max(last) <= min(last) * (1 + STEADY_SPREAD)
+def create(arguments: argparse.Namespace) -> Json:
+    """Time the creation of a variant's sessions, from files in memory or from the disk.
+
+    Python, numpy and onnxruntime are loaded before, and so are the libraries of a provider that is
+    not built into onnxruntime. Engines and compiled models that were kept are used.
+    """
+    bundle = loader.Bundle(arguments.bundle)
+    entry = bundle.variants(arguments.variant)[0]
+    loader.check_requirements(entry, bundle.manifest.get("provider_sources"))
+    singles = loader.single_models(entry)
+    if arguments.cold:
+        problem = pages.drop(_read_on_creation(bundle, singles))
+        if problem:
+            return {"session_create_ns": sensors.not_measured(problem)}
+    started = time.monotonic_ns()
+    sessions = [loader.open_session(bundle, single) for single in singles]
+    created = time.monotonic_ns()
+    del sessions
+    return {"session_create_ns": created - started}
+
+
+def _read_on_creation(bundle: Any, singles: Sequence[Json]) -> List[Path]:
+    """Return the files of models, with the data beside them, and what is kept of their engines."""
+    folders = {(bundle.folder / single["model"]).parent for single in singles}
+    kept = {providers.cache_folder(single, bundle.cache) for single in singles} - {None}
+    found = {path for folder in folders for path in folder.iterdir()}
+    found |= {path for folder in kept for path in folder.rglob("*")}
+    return sorted(path for path in found if path.is_file())
+
+
+def sweep(arguments: argparse.Namespace) -> Json:
+    """Time inferences over golden inputs that are brought to other shapes."""
+    model = loader.load(arguments.bundle, arguments.variant)
+    try:
+        feeds = [
+            model.checked(load.reshaped(model.bundle.golden_inputs(index), arguments.shapes))
+            for index in range(model.bundle.goldens)
+        ]
+        model.run(feeds[0])
+    except loader.ORT_ERRORS as error:
+        return {"latencies_ns": [], "problem": " ".join(str(error).split())[:MAX_PROBLEM]}
+    infer = inferences(model, feeds)
+    warm = warm_up(infer, arguments, least_warm_up_s(model))
+    timed = single_stream(infer, arguments, warm)
+    return {"latencies_ns": timed.latencies_ns, "steady": warm.steady}
 
 
 def memory(arguments: argparse.Namespace) -> Json:
     """Report the peak of resident memory without a model, after loading it and after some runs."""
     baseline = peak_rss_bytes()
-    model = loader.load(arguments.bundle, arguments.variant)
+    model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
     loaded = peak_rss_bytes()
     for _ in range(MEMORY_RUNS):
         model.run(model.bundle.golden_inputs(0))
@@ -235,7 +349,7 @@ def peak_rss_bytes() -> int:
     On Linux from VmHWM: ``ru_maxrss`` starts at the parent's peak there, because exec carries it
     over. Source: ``setmax_mm_hiwater_rss`` in Linux's fs/exec.c; getrusage(2) for the units.
     """
-    for line in _read("/proc/self/status").splitlines():
+    for line in sensors.read(Path("/proc/self/status")).splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -246,19 +360,21 @@ def profile(arguments: argparse.Namespace) -> Json:
     """Report which provider ran each node, and for how long."""
     bundle = loader.Bundle(arguments.bundle)
     entry = bundle.variants(arguments.variant)[0]
-    nodes = loader.profile_nodes(bundle, entry, PROFILE_RUNS)
-    return {"variant": entry["id"], "runs": PROFILE_RUNS, "nodes": nodes}
+    events = loader.profile_events(bundle, entry, PROFILE_RUNS)
+    document = {
+        "variant": entry["id"],
+        "runs": PROFILE_RUNS,
+        "nodes": loader.nodes_of_profile(events),
+    }
+    return {**document, "events": events[: arguments.events]} if arguments.events else document
 
 
 def serve(arguments: argparse.Namespace, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer inference requests until there are no more."""
+    coming = _read_ahead(requests)
     model = loader.load(arguments.bundle, arguments.variant)
-    while True:
-        prefix = requests.read(4)
-        if len(prefix) < 4:
-            return
-        header = json.loads(requests.read(struct.unpack(">I", prefix)[0]))
-        inputs = {spec["name"]: _read_tensor(requests, spec) for spec in header["tensors"]}
+    flushed = time.monotonic()
+    for inputs in iter(coming.get, None):
         try:
             feed = model.checked(inputs)
             started = time.perf_counter_ns()
@@ -266,8 +382,31 @@ def serve(arguments: argparse.Namespace, requests: BinaryIO, answers: BinaryIO) 
             ns = time.perf_counter_ns() - started
         except loader.ORT_ERRORS as error:
             _answer(answers, {"error": str(error)}, {})
-            continue
-        _answer(answers, {"ns": ns}, outputs)
+        else:
+            _answer(answers, {"ns": ns}, outputs)
+        if coming.empty() or time.monotonic() - flushed > FLUSH_S:
+            answers.flush()
+            flushed = time.monotonic()
+    answers.flush()
+
+
+def _read_ahead(stream: BinaryIO) -> "queue.Queue[Optional[loader.Arrays]]":
+    """Return a queue of requests that a thread reads while others are answered; None ends it."""
+    coming: "queue.Queue[Optional[loader.Arrays]]" = queue.Queue(READ_AHEAD)
+
+    def read() -> None:
+        try:
+            while True:
+                prefix = stream.read(4)
+                if len(prefix) < 4:
+                    return
+                header = json.loads(stream.read(struct.unpack(">I", prefix)[0]))
+                coming.put({spec["name"]: _read_tensor(stream, spec) for spec in header["tensors"]})
+        finally:
+            coming.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return coming
 
 
 def _read_tensor(stream: BinaryIO, spec: Json) -> np.ndarray:
@@ -287,7 +426,6 @@ def _answer(stream: BinaryIO, header: Json, tensors: loader.Arrays) -> None:
     for array in tensors.values():
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         stream.write(np.ascontiguousarray(little).tobytes())
-    stream.flush()
 
 
 def device_facts() -> Json:
@@ -303,29 +441,19 @@ def device_facts() -> Json:
         "numpy": np.__version__,
         "onnxruntime": ort.__version__,
         "providers": ort.get_available_providers(),
-        "boot_id": boot_id(),
-        "conditions": conditions(),
-    }
-
-
-def conditions() -> Json:
-    """Return what decides the speed of this moment: governor, temperature, throttling."""
-    return {
-        "governor": governor(),
-        "temperature_c": temperature_c(),
-        "throttle_events": throttle_events(),
-        "throttled_now": throttle_causes(0),
-        "throttled_since_boot": throttle_causes(16),
+        "driver": providers.driver_version() or sensors.not_measured("no GPU driver is told"),
+        "boot_id": sensors.boot_id(),
+        "conditions": sensors.conditions(),
     }
 
 
 def device_model() -> Any:
     """Return the board's or computer's model."""
     for path in ("/proc/device-tree/model", "/sys/class/dmi/id/product_name"):
-        text = _read(path).strip("\0\n ")
+        text = sensors.read(Path(path)).strip("\0\n ")
         if text:
             return text
-    return _not_measured("this system does not name its model")
+    return sensors.not_measured("this system does not name its model")
 
 
 def cpu_model() -> Any:
@@ -334,75 +462,22 @@ def cpu_model() -> Any:
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model"):
             return value.strip()
-    return platform.processor() or _not_measured("this system does not name its processor")
-
-
-def boot_id() -> Any:
-    """Return what changes with every boot."""
-    text = _read("/proc/sys/kernel/random/boot_id").strip() or _output(
-        "sysctl", "-n", "kern.bootsessionuuid"
-    )
-    return text or _not_measured("this system has no boot id")
-
-
-def governor() -> Any:
-    """Return the frequency governors of all cores, joined where they differ."""
-    paths = glob.glob("/sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
-    found = sorted({_read(path).strip() for path in paths} - {""})
-    return "+".join(found) or _not_measured("no cpufreq governor can be read")
-
-
-def temperature_c() -> Any:
-    """Return the hottest thermal zone in degrees Celsius."""
-    texts = [_read(path).strip() for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")]
-    found = [int(text) / 1000 for text in texts if text.lstrip("-").isdigit()]
-    return max(found) if found else _not_measured("no thermal zone can be read")
-
-
-def throttle_events() -> Any:
-    """Return how often the cores of an x86 processor have been throttled since boot."""
-    paths = glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
-    texts = [_read(path).strip() for path in paths]
-    found = [int(text) for text in texts if text.isdigit()]
-    return sum(found) if found else _not_measured("no throttle counter can be read")
-
-
-def throttle_causes(first_bit: int) -> Any:
-    """Return for which causes a Raspberry Pi is (bit 0) or was since boot (bit 16) slowed down.
-
-    Source: bits 0 to 3 and 16 to 19 of ``vcgencmd get_throttled``, Raspberry Pi documentation.
-    """
-    _, _, text = _output("vcgencmd", "get_throttled").partition("=")
-    if not text:
-        return _not_measured("there is no vcgencmd that answers")
-    bits = int(text, 16) >> first_bit
-    causes = ("under-voltage", "frequency capped", "throttled", "soft temperature limit")
-    return [cause for number, cause in enumerate(causes) if bits >> number & 1]
-
-
-def _not_measured(reason: str) -> Json:
-    return {"kind": "not-measured", "reason": reason}
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _output(*argv: str) -> str:
-    if shutil.which(argv[0]) is None:
-        return ""
-    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False, timeout=10)
-    return done.stdout.decode("utf-8", "replace").strip()
+    return platform.processor() or sensors.not_measured("this system does not name its processor")
 
 
 _MODES: Dict[str, Callable[[argparse.Namespace], Json]] = {
     "select": select,
     "measure": measure,
+    "create": create,
+    "sweep": sweep,
     "memory": memory,
     "profile": profile,
+}
+_SCENARIOS: Dict[str, Callable[[Any, argparse.Namespace, WarmUp], Any]] = {
+    "single-stream": single_stream,
+    "multi-stream": multi_stream,
+    "server": server,
+    "offline": offline,
 }
 
 

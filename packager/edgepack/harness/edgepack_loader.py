@@ -251,6 +251,7 @@ def load(
     variant: Optional[str] = None,
     cache: Union[str, Path, None] = None,
     on_try: Optional[Callable[[str, List[Path]], None]] = None,
+    settings: Optional[Mapping[str, Any]] = None,
 ) -> Model:
     """Return the first variant of the bundle that works on this machine.
 
@@ -262,6 +263,8 @@ def load(
             under the environment variable EDGEPACK_CACHE or in the user's cache folder.
         on_try: Called before the sessions of a variant are created, which may take minutes, with
             its id and the folders in which it keeps its engines.
+        settings: ``session`` and ``providers`` to use instead of the manifest's, in its words, to
+            try what others do; the bundle stays as it is.
 
     Raises:
         LoadError: None works, with the reason for each; or the folder is no bundle.
@@ -270,7 +273,7 @@ def load(
     passed_over: List[Tuple[str, str]] = []
     for entry in opened.variants(variant):
         try:
-            model = _try_variant(opened, entry, on_try)
+            model = _try_variant(opened, providers.with_settings(entry, settings or {}), on_try)
         except Refused as refusal:
             passed_over.append((entry["id"], str(refusal)))
             continue
@@ -360,11 +363,15 @@ def _assigned_providers(session: Any) -> List[str]:
 
 
 def profile_nodes(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict[str, Any]]:
+    """Run a golden input under onnxruntime's profiler; see :func:`nodes_of_profile`."""
+    return nodes_of_profile(profile_events(bundle, entry, runs))
+
+
+def profile_events(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict[str, Any]]:
     """Run a golden input under onnxruntime's profiler, in a session of its own.
 
     Returns:
-        For each node that ran: name, op, provider, and mean_us over all runs but the first (which
-        also allocates), in microseconds. A node that a provider compiled is one node.
+        The events of the profile, in Chrome's trace event format.
     """
     feed = bundle.golden_inputs(0)
     if entry.get("buckets"):
@@ -376,12 +383,18 @@ def profile_nodes(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict
         session = open_session(bundle, entry, os.path.join(folder, "profile"))
         for _ in range(runs):
             session.run(None, feed)
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    return nodes_of_profile(events)
+        events: List[Dict[str, Any]] = json.loads(
+            Path(session.end_profiling()).read_text(encoding="utf-8")
+        )
+    return events
 
 
 def nodes_of_profile(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Return the nodes in the events of a profile that onnxruntime wrote.
+
+    Returns:
+        For each node that ran: name, op, provider, and mean_us over all runs but the first (which
+        also allocates), in microseconds. A node that a provider compiled is one node.
 
     Source: node events have cat "Node", a name that ends in "_kernel_time", and args.provider
     (onnxruntime 1.31.1, observed).

@@ -60,6 +60,15 @@ _PLUGIN_ERRORS: Tuple[Type[Exception], ...] = (
 Entry = Dict[str, Any]
 """A variant as the manifest has it."""
 
+GRAPH_LEVELS: Dict[str, str] = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+"""By the manifest's word, onnxruntime's ``GraphOptimizationLevel``."""
+_SESSION_SETTINGS = {"intra_op_num_threads", "graph_optimization_level", "config"}
+
 
 _STDERR = "what onnxruntime wrote to stderr may say why"
 _LONGEST = 400
@@ -122,6 +131,33 @@ def _plugin_devices(provider: str) -> List[Any]:
     if provider not in names.PLUGINS or not hasattr(ort, "get_ep_devices"):
         return []
     return [device for device in ort.get_ep_devices() if device.ep_name == provider]
+
+
+def with_settings(entry: Entry, settings: Mapping[str, Any]) -> Entry:
+    """Return a variant with other settings than the manifest's, for this process.
+
+    Args:
+        entry: The variant.
+        settings: ``session`` and ``providers`` as a manifest has them; what is not there stays.
+
+    Raises:
+        Refused: It has something else, or other providers than the variant's. What stands in
+            ``config`` and ``options`` is looked at where the session is made.
+    """
+    if not settings:
+        return entry
+    session = settings.get("session", entry["session"])
+    unknown = set(settings) - {"session", "providers"} | set(session) - _SESSION_SETTINGS
+    if unknown:
+        raise Refused(f"a session has no setting {', '.join(map(repr, sorted(unknown)))}")
+    listed = settings.get("providers", entry["providers"])
+    found = [provider["name"] for provider in listed]
+    wanted = [provider["name"] for provider in entry["providers"]]
+    if found != wanted:
+        raise Refused(f"the providers are {', '.join(wanted)}, not {', '.join(found)}")
+    session = {"intra_op_num_threads": 0, "config": {}, **session}
+    listed = [{"options": {}, **provider} for provider in listed]
+    return {**entry, "session": session, "providers": listed}
 
 
 def open_session(model: Path, entry: Entry, cache: Path, profile_prefix: str = "") -> Any:
@@ -204,6 +240,8 @@ def _session_options(entry: Entry, profile_prefix: str, *, precise: bool = True)
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = entry["session"]["intra_op_num_threads"]
+    level = GRAPH_LEVELS[entry["session"].get("graph_optimization_level", "all")]
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     config = session_config(entry)
     if not precise and PRECISE not in entry["session"]["config"]:
         config.pop(PRECISE, None)
@@ -318,6 +356,10 @@ def check_settings(entry: Entry) -> None:
             names.provider_option_problem(provider["name"], key, value)
             for key, value in provider["options"].items()
         ]
+    level = entry["session"].get("graph_optimization_level", "all")
+    if level not in GRAPH_LEVELS:
+        known = ", ".join(GRAPH_LEVELS)
+        problems.append(f"graph_optimization_level is {level!r}: it takes one of {known}")
     found = [problem for problem in problems if problem]
     if found:
         raise Refused("; ".join(found))

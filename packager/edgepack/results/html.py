@@ -1,124 +1,153 @@
-"""Benchmark reports as one HTML file that needs no network: text, plots and plotly.js inside."""
+"""Benchmark reports as one HTML file that needs no network: text, data, style and script inside."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgepack import statistics
-from edgepack.bench.report import PlacedNode, ProcessRun, RunReport
+from edgepack.bench.report import EvaluationReport, RunReport
 from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.errors import ToolError, UsageError
 from edgepack.resources import templates_dir
 from edgepack.results.plots import (
-    accuracy_figure,
-    distribution_figure,
-    latency_figure,
-    layers_figure,
-    size_figure,
+    ALL_STRETCHES,
+    LEAST_STRETCHES,
+    STRETCHES,
+    Figure,
+    Mark,
+    as_json,
+    overview_figure,
 )
+from edgepack.results.previous import Since, last_before, percent, same_subject, since
+from edgepack.results.sections import Section, section_of
 from edgepack.results.summary import (
-    NS_PER_MS,
+    MIB,
     Summary,
     interval_text,
+    known,
     mebibytes,
     milliseconds,
+    peak_memory,
     placement_text,
-    provider_word,
     summarize,
-    verdict_reasons,
-    verdict_word,
 )
-from edgepack.results.table import (
-    device_rows,
-    golden_limit_text,
-    golden_text,
-    memory_text,
-    near_text,
-)
+from edgepack.statistics import Interval
+from edgepack.stored import write_atomically
+from edgepack.terminal import printable
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    import jinja2
+    from markupsafe import Markup
 
-SLOWEST_NODES = 15
+BEST_OF = 12
+"""Devices whose fastest variant is named above the figure."""
+MARGIN = 0.03
+"""A change of p50 is coloured where all of its interval is beyond this."""
+MAKE_ONE = "make one: edgepack bench BUNDLE --device NAME"
 
 
 @dataclass(frozen=True)
-class RunRow:
-    """One process run as the page shows it."""
+class Cell:
+    """One value of the overview's table."""
+
+    text: str
+    order: float | str
+    """What the column is sorted by."""
+    note: str = ""
+    look: str = ""
+    """``more`` or ``less`` for a change that matters."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The newest run of one device and variant."""
+
+    section: Section
+    target: str
+    p50: Cell
+    p90: Cell
+    throughput: Cell
+    accuracy: Cell
+    size: Cell
+    memory: Cell
+    energy: Cell
+    change: Cell
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """The metric through a device beside the one that the build host found."""
+
+    device: str
+    bundle: str
+    variant: str
+    metric: str
+    measured: str
+    interval: str
+    simulated: str
+    difference: str
+    samples: int
+    placement: str
+    created: str
+    reasons: list[str]
+    """Why the metric must not be used; empty if it may."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest VALID variant of a device, and what it costs to use it."""
+
+    device: str
+    variant: str
+    anchor: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One project over its devices and variants."""
 
     number: int
-    samples: int
-    p50: str
-    p90: str
-    session_create: str
-    first_inference: str
-    warm_up_iterations: int
-    steady: str
-    golden_db: str
-
-
-@dataclass(frozen=True)
-class AccuracyRow:
-    """One variant as the page shows it; texts are ready to print."""
-
-    variant: str
-    size: str
-    metric: str
-    fp32: str
+    title: str
+    rows: list[Row]
+    best: list[Best]
+    """By device."""
+    more_devices: int
+    """That have a VALID run and are not among the best ones."""
+    figure: Figure
+    caption: str
     value: str
-    drop: str
-    interval: str
-    samples: str
-    agreement: str
-    worst: str
+    """What the accuracy column holds."""
 
 
-@dataclass(frozen=True)
-class Figures:
-    """The plots of one report, each as a ``div`` with its script."""
+def write_html(
+    reports: Sequence[RunReport],
+    path: Path,
+    *,
+    evaluations: Sequence[EvaluationReport] = (),
+    history: Sequence[RunReport] = (),
+) -> Path:
+    """Write the page and return its path; an existing one is replaced whole or not at all.
 
-    latency: str
-    distribution: str
-    sizes: str
-    accuracy: str
-    layers: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """One report as the page shows it."""
-
-    anchor: str
-    report: RunReport
-    summary: Summary
-    verdict: str
-    reasons: list[str]
-    tiles: list[tuple[str, str, str]]
-    """Title, value and a small line below."""
-    runs: list[RunRow]
-    variants: list[AccuracyRow]
-    placement: str
-    slowest_nodes: list[PlacedNode]
-    device: list[tuple[str, str]]
-    figures: Figures
-    layers_not_measured: str
-    """Why no variant has layers; empty where none is expected to."""
-
-
-def write_html(reports: Sequence[RunReport], path: Path) -> Path:
-    """Write the page and return its path.
+    Args:
+        reports: The runs to show.
+        path: The file.
+        evaluations: Metrics through devices, to be shown beside the build host's.
+        history: More runs, of which the last before each shown one is compared with it.
 
     Raises:
         UsageError: There is no report to show.
         ToolError: The file cannot be written.
     """
-    text = render_html(reports)
+    text = render_html(reports, evaluations=evaluations, history=history)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_atomically(path, text)
     except OSError as error:
         raise ToolError(
             f"cannot write the page: {error.strerror}",
@@ -128,17 +157,46 @@ def write_html(reports: Sequence[RunReport], path: Path) -> Path:
     return path
 
 
-def render_html(reports: Sequence[RunReport]) -> str:
-    """Return the page. Every text that comes from a user or a device is escaped.
+def render_html(
+    reports: Sequence[RunReport],
+    *,
+    evaluations: Sequence[EvaluationReport] = (),
+    history: Sequence[RunReport] = (),
+) -> str:
+    """Return the page, newest run first. Texts of users and devices are escaped.
 
     Raises:
         UsageError: There is no report to show.
     """
-    import jinja2
-    from plotly.offline import get_plotlyjs
-
     if not reports:
-        raise UsageError("there is no report to show", hint="edgepack bench BUNDLE --device NAME")
+        raise UsageError("there is no report to show", hint=MAKE_ONE)
+    newest_first = sorted(reports, key=lambda each: (each.created, each.id), reverse=True)
+    sections = _sections(newest_first, {each.id: each for each in [*history, *reports]})
+    overviews = [
+        _overview(number, title, group, evaluations)
+        for number, (title, group) in enumerate(_by_project(sections), 1)
+    ]
+    script = _script()
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            title=_title(newest_first),
+            made_of=_made_of(sections),
+            sections=sections,
+            overviews=overviews,
+            evaluations=[_evaluation_row(each) for each in evaluations],
+            script=script,
+            script_hash=_csp_hash(script),
+        )
+    )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+    from markupsafe import Markup
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates_dir() / "report"),
         autoescape=True,
@@ -146,114 +204,293 @@ def render_html(reports: Sequence[RunReport]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-    )
-    template = environment.get_template("report.html.j2")
-    sections = [_section(number, report) for number, report in enumerate(reports, 1)]
-    return template.render(sections=sections, plotlyjs=get_plotlyjs())
-
-
-def _section(number: int, report: RunReport) -> Section:
-    summary = summarize(report)
-    nodes = sorted(report.placement.nodes, key=lambda node: -node.mean_us)
-    return Section(
-        anchor=f"run-{number}",
-        report=report,
-        summary=summary,
-        verdict=verdict_word(report),
-        reasons=verdict_reasons(report),
-        tiles=_tiles(report, summary),
-        runs=[_run_row(index, run) for index, run in enumerate(report.runs, 1)],
-        variants=_variant_rows(report),
-        placement=placement_text(report),
-        slowest_nodes=[
-            node.model_copy(update={"provider": provider_word(node.provider)})
-            for node in nodes[:SLOWEST_NODES]
-        ],
-        device=device_rows(report),
-        figures=_figures(number, report),
-        layers_not_measured=next(
-            (v.layers.reason for v in report.variants if isinstance(v.layers, NotMeasured)), ""
+        finalize=lambda value: (
+            printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
         ),
     )
+    environment.filters["figure"] = _figure_json
+    return environment
 
 
-def _tiles(report: RunReport, summary: Summary) -> list[tuple[str, str, str]]:
-    runs = f"{len(report.runs)} process runs"
-    return [
-        ("latency p50", milliseconds(summary.p50_ms), f"{summary.samples:,} inferences"),
-        ("latency p90", milliseconds(summary.p90_ms), f"p95 {milliseconds(summary.p95_ms)}"),
-        ("95 % interval", interval_text(summary.median_interval_ms), f"over {runs}"),
-        ("session create", milliseconds(summary.session_create_ms), f"median of {runs}"),
-        ("first inference", milliseconds(summary.first_inference_ms), f"median of {runs}"),
-        ("peak memory", mebibytes(report.memory.peak_bytes), memory_text(report)),
-        ("golden outputs", golden_text(report), golden_limit_text(report)),
+def _figure_json(figures: dict[str, Figure]) -> Markup:
+    """Return figures as JSON that no HTML parser reads as anything else."""
+    from markupsafe import Markup
+
+    data = {name: as_json(each) for name, each in figures.items()}
+    text = json.dumps(data, separators=(",", ":"))
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)  # noqa: S704  (nothing in it is markup any more)
+
+
+def _script() -> Markup:
+    from markupsafe import Markup
+
+    text = (templates_dir() / "report" / "report.js").read_text(encoding="utf-8")
+    return Markup(text)  # noqa: S704  (a file of edgepack's own)
+
+
+def _csp_hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _title(reports: Sequence[RunReport]) -> str:
+    names = dict.fromkeys(report.project or report.bundle for report in reports)
+    return ", ".join(list(names)[:3]) + (" and more" if len(names) > 3 else "")
+
+
+def _made_of(sections: Sequence[Section]) -> list[str]:
+    reports = [section.report for section in sections]
+    devices = {report.device for report in reports}
+    dates = sorted(report.created[:10] for report in reports)
+    words = [_count(len(reports), "run"), _count(len(devices), "device")]
+    return [*words, dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"]
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" + ("" if number == 1 else "s")
+
+
+def _sections(reports: Sequence[RunReport], known_runs: Mapping[str, RunReport]) -> list[Section]:
+    @cache
+    def summary_of(run: str) -> Summary:
+        return summarize(known_runs[run])
+
+    detail = max(LEAST_STRETCHES, min(STRETCHES, ALL_STRETCHES // len(reports)))
+    groups: dict[tuple[str, ...], list[RunReport]] = {}
+    for each in known_runs.values():
+        groups.setdefault(same_subject(each), []).append(each)
+    sections = []
+    for number, report in enumerate(reports, 1):
+        before = last_before(report, groups[same_subject(report)])
+        changed = (
+            since(before, report, (summary_of(before.id), summary_of(report.id)))
+            if before
+            else None
+        )
+        summary = summary_of(report.id)
+        sections.append(section_of(f"run-{number}", report, summary, changed, detail))
+    return sections
+
+
+def _by_project(sections: Iterable[Section]) -> list[tuple[str, list[Section]]]:
+    """Group the newest run of each device and variant by project and metric."""
+    newest: dict[tuple[str, ...], Section] = {}
+    for section in sections:
+        newest.setdefault(same_subject(section.report), section)
+    groups: dict[str, list[Section]] = {}
+    for section in newest.values():
+        groups.setdefault(section.report.project or section.report.bundle, []).append(section)
+    return list(groups.items())
+
+
+def _overview(
+    number: int, title: str, sections: list[Section], evaluations: Sequence[EvaluationReport]
+) -> Overview:
+    by_device = sorted(sections, key=lambda each: (each.report.device, each.summary.p50_ms))
+    rated = [(section, *_accuracy(section.report, evaluations)) for section in by_device]
+    metrics = [accuracy.metric for _, accuracy, _ in rated if isinstance(accuracy, Accuracy)]
+    metric = max(metrics, key=metrics.count) if metrics else ""
+    shown = [
+        (section, accuracy)
+        for section, accuracy, _ in rated
+        if isinstance(accuracy, Accuracy) and accuracy.metric == metric
     ]
-
-
-def _run_row(number: int, run: ProcessRun) -> RunRow:
-    return RunRow(
+    if shown:
+        marks = [_mark(section, _accuracy_range(accuracy)) for section, accuracy in shown]
+        value = metric
+    else:
+        marks = [_mark(section, _size_range(section)) for section in sections]
+        value = "model file (MiB)"
+    best = _best([(section, accuracy) for section, accuracy, _ in rated], metric)
+    left_out = len(sections) - len(marks)
+    return Overview(
         number=number,
-        samples=len(run.latencies_ns),
-        p50=milliseconds(statistics.median(run.latencies_ns) / NS_PER_MS),
-        p90=milliseconds(statistics.percentile(run.latencies_ns, 90) / NS_PER_MS),
-        session_create=milliseconds(run.session_create_ns / NS_PER_MS),
-        first_inference=milliseconds(run.first_inference_ns / NS_PER_MS),
-        warm_up_iterations=run.warm_up_iterations,
-        steady="yes" if run.steady else "no",
-        golden_db=near_text(run.golden_min_sqnr_db),
+        title=title,
+        rows=[_row(section, accuracy, on_device=on) for section, accuracy, on in rated],
+        best=best[:BEST_OF],
+        more_devices=len(best[BEST_OF:]),
+        figure=overview_figure(marks, value),
+        caption=_caption(metric, left_out, on_device=any(on for *_, on in rated)),
+        value=metric or "accuracy",
     )
 
 
-def _variant_rows(report: RunReport) -> list[AccuracyRow]:
-    rows = []
-    for variant in report.variants:
-        size = mebibytes(variant.model_bytes)
-        if isinstance(variant.accuracy, Accuracy):
-            rows.append(_accuracy_row(variant.id, size, variant.accuracy))
-        else:
-            unknown = AccuracyRow(variant.id, size, variant.accuracy.reason, *["n/a"] * 7)
-            rows.append(unknown)
-    return rows
+def _best(rated: Sequence[tuple[Section, Accuracy | NotMeasured]], metric: str) -> list[Best]:
+    """Return the fastest VALID variant of each device; the given are the fastest first."""
+    devices: dict[str, list[tuple[Section, Accuracy | NotMeasured]]] = {}
+    for section, accuracy in rated:
+        if section.report.verdict.kind == "valid":
+            devices.setdefault(section.report.device, []).append((section, accuracy))
+    found = []
+    for device, variants in devices.items():
+        (fastest, its), *_ = variants
+        text = milliseconds(fastest.summary.p50_ms) + _compared(its, variants, metric)
+        found.append(Best(device, fastest.report.variant_used, fastest.anchor, text))
+    return found
 
 
-def _accuracy_row(variant: str, size: str, accuracy: Accuracy) -> AccuracyRow:
-    drop, interval = accuracy.drop, accuracy.drop_interval
-    agreement = accuracy.agreement
-    worst = accuracy.worst
-    return AccuracyRow(
-        variant=variant,
-        size=size,
-        metric=accuracy.metric,
-        fp32=f"{accuracy.fp32:.4g}"
-        if isinstance(accuracy.fp32, float)
-        else f"not measured: {accuracy.fp32.reason}",
-        value=f"{accuracy.value:.4g}",
-        drop="n/a" if drop is None else f"{drop:+.4f}",
-        interval="n/a" if interval is None else f"{interval[0]:+.4f} to {interval[1]:+.4f}",
-        samples=str(accuracy.samples),
-        agreement="n/a" if agreement is None else f"{agreement:.2%}",
-        worst=f"{worst.output}: cosine {worst.cosine:.4f}, {worst.sqnr_db:.1f} dB"
-        if worst
+def _compared(
+    its: Accuracy | NotMeasured,
+    variants: Sequence[tuple[Section, Accuracy | NotMeasured]],
+    metric: str,
+) -> str:
+    """Return the metric of a variant, and which of the others has a better one."""
+    if isinstance(its, NotMeasured) or its.metric != metric:
+        return f", {metric} unknown" if metric else ""
+    sign = 1 if its.higher_is_better else -1
+    rivals = [
+        (sign * accuracy.value, accuracy.value, section)
+        for section, accuracy in variants
+        if isinstance(accuracy, Accuracy) and accuracy.metric == metric
+    ]
+    rank, value, rival = max(rivals, key=lambda each: each[0])
+    text = f", {metric} {its.value:#.4g}"
+    if rank <= sign * its.value:
+        return f"{text}, the best there" if len(rivals) > 1 else text
+    slower = milliseconds(rival.summary.p50_ms)
+    return f"{text}; {rival.report.variant_used} has {value:#.4g} at {slower}"
+
+
+def _caption(metric: str, left_out: int, *, on_device: bool) -> str:
+    where = (
+        "through the device where that was measured, else on the build host"
+        if on_device
+        else "on the build host"
+    )
+    parts = [
+        f"Left is faster, and {metric} is measured {where}."
+        if metric
+        else "Left is faster, low is smaller; no accuracy was measured.",
+        "The area of a mark is the size of the model file, its lines are 95 % intervals.",
+    ]
+    if metric and left_out:
+        parts.append(f"{left_out} without {metric} are in the table only.")
+    return " ".join(parts)
+
+
+def _accuracy(
+    report: RunReport, evaluations: Sequence[EvaluationReport]
+) -> tuple[Accuracy | NotMeasured, bool]:
+    """Return the accuracy of what ran, and whether the device itself computed it."""
+    own = [
+        each
+        for each in evaluations
+        if not each.reasons
+        and (each.device, each.manifest_sha256, each.variant)
+        == (report.device, report.manifest_sha256, report.variant_used)
+    ]
+    if own:
+        return max(own, key=lambda each: each.created).measured, True
+    return next(v.accuracy for v in report.variants if v.id == report.variant_used), False
+
+
+def _mark(section: Section, value: tuple[float, float, float]) -> Mark:
+    report, interval = section.report, section.summary.median_interval_ms
+    p50 = section.summary.p50_ms
+    low, high = (p50, p50) if isinstance(interval, NotMeasured) else (interval.low, interval.high)
+    return Mark(
+        text=f"{report.device} · {report.variant_used}",
+        leads_to=section.anchor,
+        verdict=report.verdict.kind,
+        latency_ms=(low, p50, high),
+        value=value,
+        model_bytes=_used_bytes(report),
+    )
+
+
+def _used_bytes(report: RunReport) -> int:
+    return next(v.model_bytes for v in report.variants if v.id == report.variant_used)
+
+
+def _size_range(section: Section) -> tuple[float, float, float]:
+    size = _used_bytes(section.report) / MIB
+    return size, size, size
+
+
+def _accuracy_range(accuracy: Accuracy) -> tuple[float, float, float]:
+    """Return the metric with the interval that its drop from fp32 has."""
+    value, interval = accuracy.value, accuracy.drop_interval
+    if interval is None or isinstance(accuracy.fp32, NotMeasured):
+        return value, value, value
+    sign = -1 if accuracy.higher_is_better else 1
+    ends = sorted(accuracy.fp32 + sign * drop for drop in interval)
+    return ends[0], value, ends[1]
+
+
+def _row(section: Section, accuracy: Accuracy | NotMeasured, *, on_device: bool) -> Row:
+    report, summary = section.report, section.summary
+    interval = summary.median_interval_ms
+    reach = "" if isinstance(interval, NotMeasured) else interval_text(interval)
+    memory = report.memory
+    return Row(
+        section=section,
+        target=report.target,
+        p50=Cell(milliseconds(summary.p50_ms), summary.p50_ms, reach),
+        p90=Cell(milliseconds(summary.p90_ms), summary.p90_ms),
+        throughput=_number(summary.throughput, "/s"),
+        accuracy=_accuracy_cell(accuracy, on_device=on_device),
+        size=Cell(mebibytes(_used_bytes(report)), _used_bytes(report)),
+        memory=Cell("unknown", -1)
+        if isinstance(memory, NotMeasured)
+        else Cell(peak_memory(report), memory.peak_bytes),
+        energy=_number(summary.energy_mj, " mJ"),
+        change=_change(section.since, report.verdict.kind),
+    )
+
+
+def _number(value: float | NotMeasured, unit: str) -> Cell:
+    if isinstance(value, NotMeasured):
+        return Cell("unknown", -1)
+    return Cell(f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}", value)
+
+
+def _accuracy_cell(accuracy: Accuracy | NotMeasured, *, on_device: bool) -> Cell:
+    if isinstance(accuracy, NotMeasured):
+        return Cell("unknown", -1)
+    where = "on the device" if on_device else "build host"
+    return Cell(f"{accuracy.value:#.4g}", accuracy.value, where)
+
+
+def _change(found: Since | None, verdict: str) -> Cell:
+    if found is None:
+        return Cell("first run", 1)
+    latency = found.changes[0]
+    ratio = latency.ratio
+    if isinstance(ratio, Interval):
+        reach = f"{percent(ratio.low).removesuffix(' %')} to {percent(ratio.high)}"
+        if found.run.verdict.kind == "invalid":
+            return Cell(percent(ratio.estimate), ratio.estimate, "the last one is INVALID")
+        far = ratio.low > 1 + MARGIN or ratio.high < 1 - MARGIN
+        look = latency.direction if far and verdict != "invalid" else ""
+        return Cell(percent(ratio.estimate), ratio.estimate, reach, look)
+    return Cell("unknown", -1) if ratio is None else Cell(percent(ratio), ratio)
+
+
+def _evaluation_row(report: EvaluationReport) -> EvaluationRow:
+    measured, simulated = report.measured, report.simulated
+    low, _, high = _accuracy_range(measured)
+    if not isinstance(report.interval, NotMeasured):
+        low, high = report.interval
+    same = isinstance(simulated, Accuracy) and simulated.metric == measured.metric
+    return EvaluationRow(
+        device=report.device,
+        bundle=report.bundle,
+        variant=report.variant,
+        metric=measured.metric,
+        measured=f"{measured.value:#.4g}",
+        interval="n/a" if low == high else f"{low:#.4g} to {high:#.4g}",
+        simulated=known(simulated)
+        if isinstance(simulated, NotMeasured)
+        else f"{simulated.value:#.4g}",
+        difference=f"{measured.value - simulated.value:+.4f}"
+        if same and isinstance(simulated, Accuracy)
         else "n/a",
+        samples=measured.samples,
+        placement=known(report.placement)
+        if isinstance(report.placement, NotMeasured)
+        else placement_text(report),
+        created=report.created,
+        reasons=report.reasons,
     )
-
-
-def _figures(number: int, report: RunReport) -> Figures:
-    accuracy, layers = accuracy_figure(report), layers_figure(report)
-    return Figures(
-        latency=_div(latency_figure(report), f"latency-{number}"),
-        distribution=_div(distribution_figure(report), f"distribution-{number}"),
-        sizes=_div(size_figure(report), f"sizes-{number}"),
-        accuracy=_div(accuracy, f"accuracy-{number}") if accuracy else "",
-        layers=_div(layers, f"layers-{number}") if layers else "",
-    )
-
-
-def _div(figure: go.Figure, div_id: str) -> str:
-    text: str = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=div_id,
-        config={"displaylogo": False, "responsive": True, "displayModeBar": False},
-    )
-    return text

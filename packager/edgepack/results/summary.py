@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgepack import statistics
-from edgepack.bench.report import Inconclusive, Invalid, RunReport
+from edgepack.bench.report import (
+    TIMELESS,
+    EvaluationReport,
+    Inconclusive,
+    Invalid,
+    ProcessRun,
+    RunReport,
+    Scenario,
+)
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.statistics import Interval, Outliers
+from edgepack.statistics import FLAGGED_Z, LISTED_Z, MAD_TO_SIGMA, Interval, Outliers
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 NS_PER_MS = 1e6
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -26,48 +41,121 @@ class Summary:
     mean_ms: float
     outliers: Outliers
     run_medians_ms: tuple[float, ...]
+    run_p90s_ms: tuple[float, ...]
     median_interval_ms: Interval | NotMeasured
     """Geometric mean of the run medians with Student's t 95 % interval on their logarithms."""
     session_create_ms: float
-    """Median over process runs."""
+    """Median over process runs; the model's file was read before."""
+    cold_create_ms: float | NotMeasured
+    """Median; the model's file was not in memory."""
     first_inference_ms: float
     """Median over process runs."""
+    throughput: float | NotMeasured
+    """Inferences a second over the timed parts of all process runs."""
+    energy_mj: float | NotMeasured
+    """Millijoules for one inference, idle power included."""
 
 
 def summarize(report: RunReport) -> Summary:
     """Return the figures of a report."""
-    latencies_ms = sorted(latency / NS_PER_MS for latency in report.latencies_ns)
-    medians = tuple(statistics.median(run.latencies_ns) / NS_PER_MS for run in report.runs)
+    import numpy as np
+
+    runs_ms = [np.sort(np.array(run.latencies_ns, np.float64)) / NS_PER_MS for run in report.runs]
+    latencies_ms = np.sort(np.concatenate(runs_ms))
+    medians = tuple(_ranked(run_ms, 50) for run_ms in runs_ms)
     return Summary(
         samples=len(latencies_ms),
-        p50_ms=statistics.median(latencies_ms),
-        p90_ms=statistics.percentile(latencies_ms, 90),
-        p95_ms=statistics.percentile(latencies_ms, 95),
+        p50_ms=_ranked(latencies_ms, 50),
+        p90_ms=_ranked(latencies_ms, 90),
+        p95_ms=_ranked(latencies_ms, 95),
         p99_ms=_p99(latencies_ms),
-        min_ms=min(latencies_ms),
-        mean_ms=statistics.mean(latencies_ms),
-        outliers=statistics.outliers(latencies_ms),
+        min_ms=float(latencies_ms[0]),
+        mean_ms=float(latencies_ms.mean()),
+        outliers=_outliers(latencies_ms),
         run_medians_ms=medians,
+        run_p90s_ms=tuple(_ranked(run_ms, 90) for run_ms in runs_ms),
         median_interval_ms=_interval(medians),
-        session_create_ms=_median_ms([run.session_create_ns for run in report.runs]),
+        session_create_ms=_median_ms(warm_creations_ns(report)),
+        cold_create_ms=_cold(report),
         first_inference_ms=_median_ms([run.first_inference_ns for run in report.runs]),
+        throughput=_throughput(report.runs),
+        energy_mj=_energy(report.runs),
     )
+
+
+def warm_creations_ns(report: RunReport) -> list[int]:
+    """Return how long making a session took each time, with the model's file in memory."""
+    apart = [] if isinstance(report.creation, NotMeasured) else report.creation.warm_ns
+    return [*apart, *(run.session_create_ns for run in report.runs)]
+
+
+def cold_creations_ns(report: RunReport) -> list[int] | NotMeasured:
+    """Return how long making a session took each time, with the model's file not in memory."""
+    return report.creation if isinstance(report.creation, NotMeasured) else report.creation.cold_ns
+
+
+def _cold(report: RunReport) -> float | NotMeasured:
+    cold = cold_creations_ns(report)
+    return cold if isinstance(cold, NotMeasured) else _median_ms(cold)
 
 
 def _median_ms(values_ns: list[int]) -> float:
     return statistics.median(values_ns) / NS_PER_MS
 
 
-def _p99(latencies_ms: list[float]) -> float | NotMeasured:
+def _ranked(ordered: NDArray[np.float64], percent: float) -> float:
+    return float(statistics.ranked(ordered, percent))  # type: ignore[arg-type]
+
+
+def _outliers(ordered: NDArray[np.float64]) -> Outliers:
+    import numpy as np
+
+    distances = np.sort(np.abs(ordered - _ranked(ordered, 50)))
+    scale = _ranked(distances, 50) * MAD_TO_SIGMA
+    listed, flagged = (int((distances > z * scale).sum()) for z in (LISTED_Z, FLAGGED_Z))
+    return Outliers(listed, flagged)
+
+
+def _p99(latencies_ms: NDArray[np.float64]) -> float | NotMeasured:
     if len(latencies_ms) < statistics.MIN_SAMPLES_P99:
         return NotMeasured(reason=f"needs {statistics.MIN_SAMPLES_P99} samples")
-    return statistics.percentile(latencies_ms, 99)
+    return _ranked(latencies_ms, 99)
 
 
 def _interval(medians_ms: tuple[float, ...]) -> Interval | NotMeasured:
     if len(medians_ms) < 2 or min(medians_ms) <= 0:
         return NotMeasured(reason="needs 2 process runs")
     return statistics.log_t_interval(medians_ms)
+
+
+def _throughput(runs: list[ProcessRun]) -> float | NotMeasured:
+    inferences = _total(run.inferences for run in runs)
+    took_ns = _total(run.timed_ns for run in runs)
+    if isinstance(inferences, NotMeasured):
+        return inferences
+    if isinstance(took_ns, NotMeasured):
+        return took_ns
+    return inferences / took_ns * 1e9 if took_ns > 0 else TIMELESS
+
+
+def _energy(runs: list[ProcessRun]) -> float | NotMeasured:
+    inferences = _total(run.inferences for run in runs)
+    joules = _total(
+        run.energy if isinstance(run.energy, NotMeasured) else run.energy.joules for run in runs
+    )
+    if isinstance(inferences, NotMeasured):
+        return inferences
+    return joules if isinstance(joules, NotMeasured) else joules / inferences * 1e3
+
+
+def _total(values: Iterable[float | NotMeasured]) -> float | NotMeasured:
+    """Return the sum; where a value is not known, why."""
+    total = 0.0
+    for value in values:
+        if isinstance(value, NotMeasured):
+            return value
+        total += value
+    return total
 
 
 def verdict_word(report: RunReport) -> str:
@@ -86,11 +174,40 @@ def verdict_reasons(report: RunReport) -> list[str]:
             return []
 
 
+def scenario_text(scenario: Scenario) -> str:
+    """Return how queries arrive, in words."""
+    parts: list[str] = [scenario.name]
+    if scenario.samples_per_query > 1:
+        parts.append(f"{scenario.samples_per_query} samples a query")
+    if scenario.threads > 1:
+        parts.append(f"{scenario.threads} at once")
+    if scenario.queries_per_s is not None:
+        parts.append(f"{scenario.queries_per_s:g} queries/s")
+    if scenario.latency_bound_ms is not None:
+        parts.append(f"99 % within {scenario.latency_bound_ms:g} ms")
+    return ", ".join(parts)
+
+
+def throughput_text(value: float | NotMeasured) -> str:
+    """Return a throughput with its unit."""
+    return known(value) if isinstance(value, NotMeasured) else f"{rate(value)} inferences/s"
+
+
+def rate(value: float) -> str:
+    """Return how often something happens a second, without the unit."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def energy_text(value: float | NotMeasured) -> str:
+    """Return what one inference takes, with its unit."""
+    return known(value) if isinstance(value, NotMeasured) else f"{value:.3g} mJ per inference"
+
+
 def milliseconds(value: float | NotMeasured) -> str:
     """Return a duration with four significant digits and its unit."""
     if isinstance(value, NotMeasured):
         return f"n/a ({value.reason})"
-    return f"{value:#.4g} ms" if value < 1000 else f"{value:.0f} ms"
+    return f"{value:#.4g} ms" if value < 999.95 else f"{value:,.0f} ms"
 
 
 def interval_text(value: Interval | NotMeasured) -> str:
@@ -100,14 +217,30 @@ def interval_text(value: Interval | NotMeasured) -> str:
     return f"{value.low:#.4g} to {value.high:#.4g} ms"
 
 
+def peak_memory(report: RunReport) -> str:
+    """Return the peak of resident memory."""
+    if isinstance(report.memory, NotMeasured):
+        return f"n/a ({report.memory.reason})"
+    return mebibytes(report.memory.peak_bytes)
+
+
+def memory_text(report: RunReport) -> str:
+    """Return how much of the peak memory is the model's."""
+    if isinstance(report.memory, NotMeasured):
+        return "not measured"
+    return f"{mebibytes(report.memory.model_bytes)} for the model"
+
+
 def mebibytes(size_bytes: int) -> str:
     """Return a size in MiB, or in KiB where that is clearer."""
     kib = size_bytes / 1024
     return f"{kib:.1f} KiB" if kib < 1024 else f"{kib / 1024:.1f} MiB"
 
 
-def placement_text(report: RunReport) -> str:
+def placement_text(report: RunReport | EvaluationReport) -> str:
     """Return how many nodes ran on each provider."""
+    if isinstance(report.placement, NotMeasured):
+        return known(report.placement)
     counts = report.placement.counts.items()
     return ", ".join(f"{provider_word(name)} {count}" for name, count in counts)
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from edgepack.bench.report import RunReport
+from edgepack import statistics
+from edgepack.bench.report import RunReport, SweepPoint, TunedSetting
 from edgepack.bundle.manifest import NotMeasured
+from edgepack.results.rows import RunRow
 from edgepack.results.summary import (
+    NS_PER_MS,
+    energy_text,
     interval_text,
     known,
-    mebibytes,
+    memory_text,
     milliseconds,
+    peak_memory,
     placement_text,
     provider_word,
+    scenario_text,
     summarize,
+    throughput_text,
     verdict_reasons,
     verdict_word,
 )
@@ -23,6 +31,8 @@ from edgepack.terminal import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
+NUMBERS = ("p50 ms", "p90 ms", "MiB")
+LIST_HEADINGS = ("run", "bundle", "device", "variant", *NUMBERS, "result")
 VERDICT_STYLES = {"VALID": "bold green", "INVALID": "bold red", "INCONCLUSIVE": "bold yellow"}
 OUTCOME_STYLES = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
 
@@ -46,8 +56,11 @@ def report_table(report: RunReport) -> Table:
 def report_rows(report: RunReport) -> list[tuple[str, str]]:
     """Return what the table says of a report, but its verdict."""
     summary = summarize(report)
-    rows = [
+    rows = [("unfinished", f"only a part was measured: {report.unfinished}")]
+    rows = rows if report.unfinished else []
+    rows += [
         ("variant", f"{report.variant_used} (asked for: {report.variant_requested})"),
+        ("scenario", scenario_text(report.scenario)),
         ("latency min", milliseconds(summary.min_ms)),
         ("latency mean", milliseconds(summary.mean_ms)),
         ("latency p50", milliseconds(summary.p50_ms)),
@@ -59,23 +72,42 @@ def report_rows(report: RunReport) -> list[tuple[str, str]]:
     rows += [
         ("samples", f"{summary.samples} in {len(report.runs)} process runs"),
         ("95 % interval of run medians", interval_text(summary.median_interval_ms)),
-        ("session create", milliseconds(summary.session_create_ms)),
+        ("throughput", throughput_text(summary.throughput)),
+        ("energy", energy_text(summary.energy_mj)),
+        ("session create, cold", milliseconds(summary.cold_create_ms)),
+        ("session create, warm", milliseconds(summary.session_create_ms)),
         ("first inference", milliseconds(summary.first_inference_ms)),
         (
             "peak memory",
-            f"{mebibytes(report.memory.peak_bytes)}, {memory_text(report)}",
+            f"{peak_memory(report)}, {memory_text(report)}",
         ),
         ("nodes by provider", placement_text(report)),
         ("golden outputs", f"{golden_text(report)}, {golden_limit_text(report)}"),
     ]
+    rows += [("sweep", sweep_text(point)) for point in report.sweep]
+    rows += [(f"tuned {each.name}", tuned_text(each)) for each in report.tuned]
     rows += [("passed over", f"{item.variant}: {item.reason}") for item in report.passed_over]
     rows += [("note", note) for note in report.notes]
     return rows
 
 
-def memory_text(report: RunReport) -> str:
-    """Return how much of the peak memory is the model's."""
-    return f"{mebibytes(report.memory.model_bytes)} for the model"
+def sweep_text(point: SweepPoint) -> str:
+    """Return one point of a sweep: its shapes, and its latency or why it has none."""
+    shapes = ", ".join(f"{name}={'x'.join(map(str, dims))}" for name, dims in point.shapes.items())
+    if not point.latencies_ns:
+        return f"{shapes}: {point.problem or 'no queries'}"
+    p50_ms = statistics.median(point.latencies_ns) / NS_PER_MS
+    unsteady = "" if point.steady else "; its warm-up was not steady"
+    return (
+        f"{shapes}: p50 {milliseconds(p50_ms)},"
+        f" {milliseconds(p50_ms / point.batch)} a sample{unsteady}"
+    )
+
+
+def tuned_text(setting: TunedSetting) -> str:
+    """Return how a setting of the device was changed."""
+    restored = "" if setting.restored else "; it was NOT set back"
+    return f"{setting.before}, {setting.during} while it was measured{restored}"
 
 
 def golden_text(report: RunReport) -> str:
@@ -90,31 +122,61 @@ def near_text(sqnr_db: float) -> str:
 
 def golden_limit_text(report: RunReport) -> str:
     """Return how near they had to be."""
-    needed = next(v.min_sqnr_db for v in report.variants if v.id == report.variant_used)
-    return f"{needed:.1f} dB needed"
+    needed = [v.min_sqnr_db for v in report.variants if v.id == report.variant_used]
+    return f"{needed[0]:.1f} dB needed" if needed else "how near they had to be is not told"
 
 
-def reports_table(reports: Sequence[RunReport]) -> Table:
-    """Return many reports as a table of one line each."""
+def rows_lines(rows: Sequence[RunRow]) -> Iterator[str]:
+    """Yield what is stored as a heading and one line for each report, however long that is.
+
+    Of 10,000 reports, a table of rich's takes many seconds.
+    """
+    from rich.cells import cell_len
+
+    lines = [LIST_HEADINGS, *(tuple(map(printable, _list_cells(row))) for row in rows)]
+    lengths = [[cell_len(cell) for cell in line] for line in lines]
+    widths = [max(column) for column in zip(*lengths, strict=True)]
+    for line, own in zip(lines, lengths, strict=True):
+        fills = [" " * (width - length) for width, length in zip(widths, own, strict=True)]
+        padded = [
+            fill + cell if heading in NUMBERS else cell + fill
+            for heading, cell, fill in zip(LIST_HEADINGS, line, fills, strict=True)
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def _list_cells(row: RunRow) -> tuple[str, ...]:
+    return (
+        row.id,
+        row.bundle,
+        row.device,
+        row.variant or "",
+        "" if row.p50_ms is None else f"{row.p50_ms:#.4g}",
+        "" if row.p90_ms is None else f"{row.p90_ms:#.4g}",
+        "" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.1f}",
+        result_text(row),
+    )
+
+
+def result_text(row: RunRow) -> str:
+    """Return the verdict of a benchmark, or what an evaluation found."""
+    if row.value is not None:
+        wrong = " INVALID" if row.verdict == "INVALID" else ""
+        return f"{row.metric} {row.value:.4f}{wrong}"
+    return f"{row.verdict or row.kind}{' (unfinished)' if row.unfinished else ''}"
+
+
+def row_table(row: RunRow) -> Table:
+    """Return what is known of one stored report as a table of two columns: what, and its value."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for heading in ("run", "bundle", "device", "variant", "p50", "p90", "memory", "verdict"):
-        table.add_column(heading, overflow="fold")
-    for report in reports:
-        summary = summarize(report)
-        word = verdict_word(report)
-        cells = (
-            report.id,
-            report.bundle,
-            report.device,
-            report.variant_used,
-            milliseconds(summary.p50_ms),
-            milliseconds(summary.p90_ms),
-            mebibytes(report.memory.peak_bytes),
-        )
-        table.add_row(*map(Text, map(printable, cells)), Text(word, style=VERDICT_STYLES[word]))
+    table = Table(show_header=False)
+    table.add_column("what", style="bold", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    for what, value in asdict(row).items():
+        if value is not None:
+            table.add_row(what, Text(printable(str(value))))
     return table
 
 
@@ -130,6 +192,8 @@ def device_rows(report: RunReport) -> list[tuple[str, str]]:
         ("providers", ", ".join(map(provider_word, facts.providers))),
         ("clock governor", known(conditions.governor)),
         ("temperature (°C)", known(conditions.temperature_c)),
+        ("power mode", known(conditions.power_mode)),
+        ("load", known(conditions.load)),
         ("throttle events", known(conditions.throttle_events)),
         ("slowed down now", known(conditions.throttled_now)),
         ("since boot", known(conditions.throttled_since_boot)),

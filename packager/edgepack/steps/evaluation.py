@@ -19,6 +19,7 @@ from edgepack.accuracy import (
     OutputCloseness,
     array_cosine,
     class_scores,
+    mean_interval,
     paired_drop,
 )
 from edgepack.bundle.manifest import Accuracy, Closeness, NotMeasured
@@ -250,21 +251,35 @@ class Judge:
             sign = 1 if metric.higher_is_better else -1
             drop = Drop(sign * (fp32 - value), None)
             return metric.python, metric.higher_is_better, fp32, value, drop
-        complete = len(self.hits[0]) == len(self.cosines)
-        if metric == "top1" and not complete:
+        if metric == "top1" and not self._labelled:
             raise SamplesError(
                 "the metric top1 needs one vector of class scores per sample as first output,"
                 " and one class index per sample as label",
                 hint="use metric: {python: 'module:function', higher_is_better: true}",
             )
-        if metric == "top1" or (metric is None and complete):
-            fp32, value = (float(np.mean(hits)) for hits in self.hits)
-            return "top1", True, fp32, value, paired_drop(*self.hits)
+        values = self._values(metric)
+        value = float(np.mean(values))
+        if values is self.hits[1]:
+            return "top1", True, float(np.mean(self.hits[0])), value, paired_drop(*self.hits)
+        name = _AGREEMENT if values is self.agreements else _COSINE
+        return name, True, 1.0, value, paired_drop([1.0] * len(values), values)
+
+    def interval(self, metric: str | PythonMetric | None) -> tuple[float, float] | NotMeasured:
+        """Return the 95 % interval of the variant's metric, as far as it is a mean over samples."""
+        if isinstance(metric, PythonMetric):
+            return NotMeasured(reason=f"{metric.python} has no value for each sample")
+        return mean_interval(self._values(metric)) or NotMeasured(reason="it is one sample")
+
+    def _values(self, metric: str | None) -> list[float]:
+        """Return the variant's value of each sample, of which the metric is the mean."""
+        if metric == "top1" or (metric is None and self._labelled):
+            return self.hits[1]
         scored = len(self.agreements) == len(self.cosines)
-        same = self.agreements if scored else self._worst_cosines
-        name = _AGREEMENT if scored else _COSINE
-        drop = paired_drop([1.0] * len(same), same)
-        return name, True, 1.0, float(np.mean(same)), drop
+        return self.agreements if scored else self._worst_cosines
+
+    @property
+    def _labelled(self) -> bool:
+        return len(self.hits[0]) == len(self.cosines)
 
 
 def _class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy scalar)

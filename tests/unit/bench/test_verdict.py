@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bench.presets import find_preset
+from edgepack.bench.presets import PRESETS, find_preset
 from edgepack.bench.report import (
     Inconclusive,
     Invalid,
+    PassedOver,
     Placement,
     ProcessRun,
+    Sample,
+    Sampling,
     Selection,
+    TunedSetting,
     Valid,
 )
-from edgepack.bench.verdict import WARM_NOTE, condition_notes, judge, require_valid, spread_notes
+from edgepack.bench.verdict import condition_notes, judge, require_valid, spread_notes
 from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.errors import InconclusiveError, UsageError
 from edgepack.profile import Provider, Requires, SessionSettings
@@ -27,7 +32,10 @@ from example_report import (
     example_report,
     example_run,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
+SPACING_NS = 100_000_000
 UNKNOWN = NotMeasured(reason="nobody knows")
 
 
@@ -59,6 +67,37 @@ def verdict(
     return judge(selection(), runs, found, variant(), find_preset(preset))
 
 
+def sampled(
+    *,
+    celsius: float = 50.0,
+    mhz: Sequence[int] = (2400,) * 20,
+    busy: float = 4.0,
+    name: str = "policy0",
+    throttled: Sequence[str] = (),
+) -> Sampling:
+    """Describe the sensors during the 20 first half seconds of ``example_run()``."""
+    begun_ns = example_run().timed_from_ns
+    assert isinstance(begun_ns, int)
+    samples = [
+        Sample(
+            at_ns=begun_ns + index * SPACING_NS,
+            temperatures_c={"cpu-thermal": celsius},
+            clocks_hz={name: each * 1_000_000},
+            busy={"policy0": busy},
+            throttled=list(throttled),
+        )
+        for index, each in enumerate(mhz)
+    ]
+    return Sampling(
+        interval_s=0.5,
+        samples=samples,
+        unknown={},
+        trip_points_c={"cpu-thermal": 85.0},
+        cpu_ns=1,
+        elapsed_ns=1_000_000,
+    )
+
+
 def test_verdict_is_valid_when_nothing_speaks_against_it() -> None:
     assert verdict() == Valid()
 
@@ -85,6 +124,10 @@ def test_verdict_is_valid_when_conditions_are_unknown() -> None:
             "was slowed down: x",
         ),
         ({"after": COOL.model_copy(update={"governor": "powersave"})}, "governor changed"),
+        ({"golden_min_sqnr_db": float("nan")}, "nan dB near the golden ones"),
+        ({"sampling": sampled(throttled=["hot"])}, "was slowed down: hot"),
+        ({"sampling": sampled(celsius=82.0)}, "cpu-thermal reached 82.0 °C, and slows down from"),
+        ({"sampling": sampled(mhz=[2400] * 17 + [2300] * 2 + [2400])}, "was 2300 MHz, not 2400"),
     ],
 )
 def test_verdict_is_invalid_with_the_reason_when_one_run_is_bad(
@@ -94,6 +137,84 @@ def test_verdict_is_invalid_with_the_reason_when_one_run_is_bad(
     assert isinstance(found, Invalid)
     assert len(found.reasons) == 1
     assert reason in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        sampled(celsius=81.9),
+        sampled(mhz=[2400] * 19 + [600]),  # one sample is not yet 5 % of the time
+        sampled(mhz=[2400] * 10 + [2330] * 10),  # 97.1 %
+        sampled(mhz=[2400] * 5 + [600] * 15, busy=0.5),  # without work a clock may fall
+        sampled(mhz=[2400] * 5 + [600] * 15, name="gpu"),  # whose use is not known
+        UNKNOWN,
+    ],
+)
+def test_verdict_is_valid_when_the_sensors_saw_nothing_out_of_order(sampling: Sampling) -> None:
+    assert verdict(example_run(sampling=sampling)) == Valid()
+
+
+def test_verdict_is_valid_when_only_the_warm_up_was_slow() -> None:
+    run = example_run(sampling=sampled(mhz=[600] * 4 + [2400] * 16))
+    assert isinstance(run.timed_from_ns, int)
+    later = run.model_copy(update={"timed_from_ns": run.timed_from_ns + 2_000_000_000})
+    assert verdict(later) == Valid()
+
+
+def test_verdict_of_a_sustained_run_is_valid_when_heat_slows_it_down() -> None:
+    hot = sampled(celsius=90.0, mhz=[2400] * 10 + [1500] * 10, throttled=["throttled"])
+    run = example_run(samples=700, sampling=hot)
+    found = judge(selection(), [run], example_placement(), variant(), find_preset("sustained"))
+    assert found == Valid()
+    starved = run.model_copy(update={"sampling": sampled(throttled=["under-voltage"])})
+    found = judge(selection(), [starved], example_placement(), variant(), find_preset("sustained"))
+    assert isinstance(found, Invalid)
+    assert found.cause == "supply"
+
+
+def test_verdict_is_invalid_when_a_later_run_has_a_lower_clock() -> None:
+    fast, slow = sampled(mhz=[2400] * 20), sampled(mhz=[2200] * 20)
+    found = verdict(*(example_run(sampling=each) for each in (fast, slow)))
+    assert isinstance(found, Invalid)
+    assert found.reasons == [
+        "run 2: the clock of policy0 was 2200 MHz, not 2400 MHz, for 100% of the time"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("governor", "cause"), [("ondemand", "settings"), ("performance", "conditions")]
+)
+def test_verdict_advises_to_tune_when_no_governor_held_the_clock(governor: str, cause: str) -> None:
+    moment = COOL.model_copy(update={"governor": governor})
+    run = example_run(sampling=sampled(mhz=[2400] * 10 + [1500] * 10), before=moment, after=moment)
+    found = judge(selection(), [run] * 5, example_placement(), variant(), find_preset("standard"))
+    assert isinstance(found, Invalid)
+    assert found.cause == cause
+
+
+def test_verdict_is_invalid_when_the_power_mode_changes_between_runs() -> None:
+    modes = [COOL.model_copy(update={"power_mode": mode}) for mode in ("MAXN", "15W")]
+    found = verdict(*(example_run(before=mode, after=mode) for mode in modes))
+    assert isinstance(found, Invalid)
+    assert found.reasons == ["the power mode changed: MAXN, 15W"]
+    assert found.cause == "settings"
+
+
+def test_verdict_is_invalid_when_it_ended_early() -> None:
+    runs = [example_run(seed) for seed in range(5)]
+    found = judge(
+        selection(), runs, example_placement(), variant(), find_preset("standard"), unfinished="cut"
+    )
+    assert found == Invalid(reasons=["it ended early: cut"])
+    unplaced = judge(selection(), runs, UNKNOWN, variant(), find_preset("standard"))
+    assert isinstance(unplaced, Invalid)
+    assert unplaced.cause == "conditions"  # to measure again, not another variant
+
+
+def test_verdict_is_invalid_for_its_supply_when_the_voltage_falls() -> None:
+    found = verdict(example_run(sampling=sampled(throttled=["under-voltage"])))
+    assert isinstance(found, Invalid)
+    assert found.cause == "supply"
 
 
 def test_verdict_names_every_reason_when_there_are_several() -> None:
@@ -140,11 +261,97 @@ def test_verdict_is_inconclusive_when_the_processor_is_emulated() -> None:
 
 def test_condition_notes_name_what_is_unknown() -> None:
     facts = example_facts()
-    assert condition_notes(selection()) == [WARM_NOTE]
+    assert condition_notes(selection()) == []
     hot = facts.conditions.model_copy(update={"temperature_c": UNKNOWN})
     device = facts.model_copy(update={"conditions": hot})
     noted = selection().model_copy(update={"device": device})
-    assert condition_notes(noted) == [WARM_NOTE, "temperature unknown: nobody knows"]
+    assert condition_notes(noted) == ["temperature unknown: nobody knows"]
+
+
+def test_condition_notes_say_why_a_later_variant_is_measured() -> None:
+    passed = [PassedOver(variant="xnnpack-int8", reason="XNNPACK is not there")]
+    later = selection().model_copy(update={"passed_over": passed})
+    assert condition_notes(later) == [
+        "cpu-int8-static is measured because xnnpack-int8 does not work there: XNNPACK is not there"
+    ]
+
+
+def test_condition_notes_warn_when_a_gate_has_no_sensors() -> None:
+    conditions = COOL.model_copy(
+        update={"temperature_c": UNKNOWN, "throttle_events": UNKNOWN, "throttled_now": UNKNOWN}
+    )
+    device = example_facts().model_copy(update={"conditions": conditions})
+    blind = selection().model_copy(update={"device": device})
+    warning = "warning: a gate without temperature and throttling"
+    assert condition_notes(blind, [], find_preset("gate"))[-1].startswith(warning)
+    others = condition_notes(blind, [], find_preset("standard"))
+    assert not any(note.startswith("warning") for note in others)
+    assert not any(
+        "warning" in note for note in condition_notes(selection(), [], find_preset("gate"))
+    )
+
+
+def test_condition_notes_say_so_when_the_sampler_takes_much() -> None:
+    greedy = sampled().model_copy(update={"cpu_ns": 20_000})
+    notes = condition_notes(selection(), [example_run(), example_run(sampling=greedy)])
+    assert notes[-1].startswith("reading the sensors took 2.0% of a core")
+
+
+def test_condition_notes_say_which_run_began_warm() -> None:
+    first_c = selection().device.conditions.temperature_c
+    assert isinstance(first_c, float)
+    moments = [COOL.model_copy(update={"temperature_c": first_c + more}) for more in (9.9, 10.1)]
+    notes = condition_notes(selection(), [example_run(before=moment) for moment in moments])
+    assert notes == [f"run 2 began at {first_c + 10.1:.1f} °C, the device at {first_c:.1f} °C"]
+
+
+def test_condition_notes_say_what_the_sampler_could_not_read() -> None:
+    blind = sampled().model_copy(update={"unknown": {"clocks": "no cpufreq"}})
+    runs = [example_run(sampling=blind), example_run(sampling=UNKNOWN)]
+    notes = condition_notes(selection(), runs)
+    assert "clocks unknown: no cpufreq" in notes
+    assert "course of temperatures and clocks unknown: nobody knows" in notes
+
+
+ELSE = {
+    "wrong_run": st.integers(0, 4),
+    "preset": st.sampled_from(sorted(PRESETS)),
+    "placement": st.sampled_from([example_placement(), example_placement("QNN"), UNKNOWN]),
+    "emulated": st.booleans(),
+    "steady": st.booleans(),
+    "throttled": st.sampled_from([[], ["hot"]]),
+    "faster": st.integers(1, 100),
+    "unfinished": st.sampled_from(["", "the connection broke"]),
+}
+RUNS = [example_run(seed, samples=130) for seed in range(5)]
+
+
+@given(
+    wrong_db=st.floats(max_value=20.0, exclude_max=True) | st.just(float("nan")),
+    case=st.fixed_dictionaries(ELSE),
+)
+def test_verdict_is_never_valid_when_outputs_are_wrong(
+    wrong_db: float, case: dict[str, Any]
+) -> None:
+    changes = {"steady": case["steady"], "sampling": sampled(throttled=case["throttled"])}
+    runs = [run.model_copy(update=changes) for run in RUNS]
+    wrong = runs[case["wrong_run"]]
+    fast = [ns // case["faster"] for ns in wrong.latencies_ns]
+    runs[case["wrong_run"]] = wrong.model_copy(
+        update={"golden_min_sqnr_db": wrong_db, "latencies_ns": fast}
+    )
+    device = example_facts().model_copy(update={"emulated": case["emulated"]})
+    found = judge(
+        selection().model_copy(update={"device": device}),
+        runs,
+        case["placement"],
+        variant(),
+        find_preset(case["preset"]),
+        unfinished=case["unfinished"],
+    )
+    assert isinstance(found, Invalid)
+    assert found.cause == "outputs"
+    assert any("near the golden ones" in reason for reason in found.reasons)
 
 
 def test_spread_notes_speak_up_when_run_medians_differ() -> None:
@@ -182,12 +389,42 @@ def test_report_when_valid_is_accepted() -> None:
             "--preset standard --variant cpu-int8-static",
         ),
         (
-            {
-                "verdict": Invalid(reasons=["wrong"]),
-                "runs": [example_run(golden_min_sqnr_db=1.0)],
-            },
+            {"verdict": Invalid(reasons=["wrong"], cause="outputs")},
             "INVALID",
             "edgepack device check pi5-a",
+        ),
+        (
+            {"verdict": Invalid(reasons=["CPU"], cause="placement")},
+            "INVALID",
+            "--preset standard --variant cpu-fp32",
+        ),
+        (
+            {
+                "verdict": Invalid(reasons=["CPU"], cause="placement"),
+                "variants": example_report().variants[:1],
+            },
+            "INVALID",
+            "edgepack inspect MODEL --target raspberry-pi",
+        ),
+        (
+            {"verdict": Invalid(reasons=["ondemand"], cause="settings"), "tuned": []},
+            "INVALID",
+            "edgepack bench 'my dist/b' --device pi5-a --preset standard --tune",
+        ),
+        (
+            {
+                "verdict": Invalid(reasons=["15W"], cause="settings"),
+                "tuned": [
+                    TunedSetting(name="clocks", before="dynamic", during="held", restored=True)
+                ],
+            },
+            "INVALID",
+            "idle, then: edgepack bench 'my dist/b' --device pi5-a --preset standard --tune",
+        ),
+        (
+            {"verdict": Invalid(reasons=["volts"], cause="supply")},
+            "INVALID",
+            "a stronger power supply, then: edgepack bench",
         ),
         (
             {

@@ -1,24 +1,38 @@
-"""Reports as tables and as a page."""
+"""Reports as tables and as a page, as far as that needs no browser."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
+import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
-from edgepack.bench.report import Inconclusive, Invalid, PassedOver, VariantFacts
+from edgepack.bench.report import (
+    Energy,
+    Inconclusive,
+    Invalid,
+    PassedOver,
+    Scenario,
+    TunedSetting,
+    Valid,
+    VariantFacts,
+)
 from edgepack.bundle.manifest import LayerError, NotMeasured
 from edgepack.errors import ToolError, UsageError
 from edgepack.results.html import render_html, write_html
-from edgepack.results.plots import STRETCHES, Stretch, stretches
 from edgepack.results.summary import summarize
-from edgepack.results.table import report_table, reports_table
-from example_report import example_report, example_run
+from edgepack.results.table import report_table
+from example_report import example_evaluation, example_report, example_run, varied_reports
 from rich.console import Console
 from rich.table import Table
 
-EVIL = '<script>alert(1)</script><img src="https://evil.example/x.png">'
+EVIL = '</script><script>alert(1)</script><img src="https://evil.example/x.png">'
+NOT_KNOWN = NotMeasured(reason="this device does not say")
 
 
 def printed(table: Table) -> str:
@@ -28,7 +42,7 @@ def printed(table: Table) -> str:
 
 
 class Tags(HTMLParser):
-    """Collects what a page would load, and its tags."""
+    """Collects what a page would load, its tags and ids."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +65,19 @@ def parsed(page: str) -> Tags:
     return tags
 
 
+def text_of(page: str) -> str:
+    """Return what stands on a page, with single spaces."""
+    body = re.sub(r"(?s)<(script|style).*?</\1>", " ", page.partition("<body>")[2])
+    return " ".join(re.sub(r"<[^>]*>", " ", body).split())
+
+
+def figures_of(page: str, anchor: str) -> Any:
+    """Return the data of a section's figures."""
+    section = page.partition(f'id="{anchor}"')[2]
+    data = section.partition('<script type="application/json" class="figures">')[2]
+    return json.loads(data.partition("</script>")[0])
+
+
 def test_summary_holds_the_figures_of_the_raw_numbers() -> None:
     runs = [example_run(latencies_ns=[1_000_000, 2_000_000, 3_000_000, 10_000_000])] * 2
     summary = summarize(example_report(runs=runs))
@@ -58,6 +85,20 @@ def test_summary_holds_the_figures_of_the_raw_numbers() -> None:
     assert summary.mean_ms == 4.0
     assert summary.run_medians_ms == (2.5, 2.5)
     assert isinstance(summary.p99_ms, NotMeasured)
+
+
+def test_summary_when_runs_tell_their_time_has_throughput_and_energy() -> None:
+    timed = {"timed_from_ns": 0, "timed_to_ns": 500_000_000, "inferences": 100}
+    runs = [example_run(**timed, energy=Energy(joules=joules, source="x")) for joules in (2.0, 3.0)]
+    summary = summarize(example_report(runs=runs))
+    assert summary.throughput == 200 / 1.0
+    assert summary.energy_mj == 5.0 / 200 * 1e3
+
+
+@pytest.mark.parametrize("lacking", ["timed_from_ns", "timed_to_ns", "inferences"])
+def test_summary_when_one_run_does_not_tell_its_time_has_no_throughput(lacking: str) -> None:
+    runs = [example_run(), example_run(**{lacking: NOT_KNOWN})]
+    assert summarize(example_report(runs=runs)).throughput == NOT_KNOWN
 
 
 def test_table_shows_p99_only_with_enough_samples() -> None:
@@ -76,37 +117,230 @@ def test_table_shows_p99_only_with_enough_samples() -> None:
 def test_table_shows_the_verdict_with_its_reasons(
     verdict: Invalid | Inconclusive, word: str, reason: str
 ) -> None:
-    report = example_report(verdict=verdict)
-    text = printed(report_table(report))
+    text = printed(report_table(example_report(verdict=verdict)))
     assert word in text
     assert reason in text
-    assert word in printed(reports_table([report]))
+
+
+def test_table_when_a_run_has_all_shows_scenario_throughput_creation_energy_and_settings() -> None:
+    server = Scenario(name="server", queries_per_s=20, latency_bound_ms=50)
+    setting = TunedSetting(name="governor", before="a", during="b", restored=False)
+    report = example_report(scenario=server, unfinished="the device is gone", tuned=[setting])
+    text = printed(report_table(report))
+    for part in (
+        "server, 20 queries/s, 99 % within 50 ms",
+        "inferences/s",
+        "mJ per inference",
+        "210.0 ms",
+        "the device is gone",
+        "NOT set back",
+    ):
+        assert part in text
+
+
+def test_table_when_an_older_edgepack_made_the_report_says_what_it_lacks() -> None:
+    older = NotMeasured(reason="the edgepack that made this report did not measure it")
+    run = example_run(energy=older, timed_from_ns=older, sampling=older)
+    text = printed(report_table(example_report(runs=[run], creation=older)))
+    assert text.count("did not measure it") == 3
 
 
 def test_table_obeys_neither_markup_nor_escape_sequences() -> None:
     report = example_report(
         device="[bold]pi", passed_over=[PassedOver(variant="x", reason="\x1b[31mred[/red]")]
     )
-    text = printed(report_table(report)) + printed(reports_table([report]))
+    text = printed(report_table(report))
     assert "[bold]pi" in text
     assert "\x1b[31m" not in text
 
 
 def test_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    path = write_html([example_report()], tmp_path / "new" / "report.html")
+    path = write_html(varied_reports(3), tmp_path / "new" / "report.html")
     page = path.read_text(encoding="utf-8")
     tags = parsed(page)
     assert [url for url in tags.loads if not url.startswith("#")] == []
     assert "link" not in tags.tags
-    assert "Content-Security-Policy\" content=\"default-src 'none'" in page
-    assert path.stat().st_size < 6_000_000
+    script = re.findall(r"(?s)<script>(.*?)</script>", page)
+    digest = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert len(script) == 1
+    assert policy in page.replace("&#39;", "'")
 
 
-def test_page_has_a_place_for_every_plot_of_every_report() -> None:
-    tags = parsed(render_html([example_report(), example_report(id="other")]))
-    for number in (1, 2):
-        for plot in ("latency", "distribution", "sizes", "accuracy", "layers"):
-            assert tags.ids.count(f"{plot}-{number}") == 1
+def test_page_when_it_has_a_hundred_runs_is_below_six_megabytes() -> None:
+    reports = varied_reports(100)
+    assert len(render_html(reports).encode()) < 6_000_000
+
+
+def test_page_when_written_over_another_keeps_it_whole_until_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ToolError, match="cannot write the page: No space left"):
+        write_html([example_report()], path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_page_has_a_section_for_every_run_newest_first() -> None:
+    reports = varied_reports(14)
+    page = render_html(reports)
+    tags = parsed(page)
+    assert [each for each in tags.ids if each.startswith("run-")] == [
+        f"run-{number}" for number in range(1, 15)
+    ]
+    ids = re.findall(r"run (202611\S+Z-\w+)", text_of(page))
+    assert ids == sorted((report.id for report in reports), reverse=True)
+
+
+def test_page_has_the_newest_run_of_each_device_and_variant_in_its_overview() -> None:
+    page = render_html(varied_reports(24))
+    (panel,) = figures_of(page, "overview-1")["overview"]["panels"]
+    drawn = [text for series in panel["series"] for text in series["text"]]
+    assert len(drawn) == len(set(drawn)) == 12
+    targets = [target for series in panel["series"] for target in series["leads_to"]]
+    assert set(targets) == {f"run-{number}" for number in range(1, 13)}
+    assert [series["name"] for series in panel["series"]] == ["VALID", "INCONCLUSIVE", "INVALID"]
+
+
+def test_page_names_the_fastest_valid_variant_of_each_device_and_a_more_accurate_one() -> None:
+    int8, _, fp32 = reports = [each for each in varied_reports(12) if each.device == "pi5-a"]
+    text = text_of(render_html(reports))
+    fast, slow = (f"{summarize(each).p50_ms:#.4g} ms" for each in (int8, fp32))
+    assert f"pi5-a : cpu-int8-static {fast}, top1 0.9833; cpu-fp32 has 0.9861 at {slow}" in text
+    assert f"pi5-a : cpu-int8-static {fast}, top1 0.9833 Left is" in text_of(
+        render_html([int8, fp32.model_copy(update={"verdict": Invalid(reasons=["hot"])})])
+    )
+
+
+def test_page_when_no_run_is_valid_names_no_fastest_one() -> None:
+    reports = [
+        report.model_copy(update={"verdict": Invalid(reasons=["hot"])})
+        for report in varied_reports(2)
+    ]
+    text = text_of(render_html(reports))
+    assert "No run here is VALID" in text
+    assert "Fastest" not in text
+
+
+@pytest.mark.parametrize(
+    ("scale", "verdict", "shown"),
+    [
+        (1.1, Valid(), r'<span class="more">\+10\.\d %</span>'),
+        (0.9, Valid(), r'<span class="less">-10\.\d %</span>'),
+        (1.01, Valid(), r">\+1\.0 %<span"),
+        (1.1, Invalid(reasons=["hot"]), r'>\+10\.\d %<span class="note">the last one is INVALID'),
+    ],
+)
+def test_overview_colours_a_change_that_is_large_and_of_two_runs_that_may_be_used(
+    scale: float, verdict: Valid | Invalid, shown: str
+) -> None:
+    before, other = example_report(verdict=verdict), example_report(id="c", device="pi5-b")
+    runs = [example_run(seed, scale=scale) for seed in range(5)]
+    after = example_report(id="b", created="2026-11-22T09:30:12Z", runs=runs)
+    assert re.search(shown, render_html([after, other], history=[before]))
+
+
+def test_page_when_two_projects_are_shown_has_an_overview_of_each() -> None:
+    one, two = varied_reports(2)
+    page = render_html([one, two.model_copy(update={"project": "cats"})])
+    assert {"overview-1", "overview-2"} <= set(parsed(page).ids)
+
+
+def test_page_when_a_device_was_evaluated_shows_its_metric_beside_the_simulated_one() -> None:
+    report, other = varied_reports(2)
+    evaluation = example_evaluation(
+        device=report.device, variant=report.variant_used, manifest_sha256=report.manifest_sha256
+    )
+    page = render_html([report, other], evaluations=[evaluation])
+    (panel,) = figures_of(page, "overview-1")["overview"]["panels"]
+    values = dict(zip(panel["series"][0]["text"], panel["series"][0]["y"], strict=True))
+    assert values[f"{report.device} · {report.variant_used}"] == evaluation.measured.value
+    assert values[f"{other.device} · {other.variant_used}"] == 0.9833
+    assert "0.9806 0.9751 to 0.9861 0.9833 -0.0027" in text_of(page)
+
+
+def test_page_when_an_evaluation_must_not_be_used_says_why_and_draws_the_simulated_one() -> None:
+    report, other = varied_reports(2)
+    evaluation = example_evaluation(
+        device=report.device,
+        variant=report.variant_used,
+        manifest_sha256=report.manifest_sha256,
+        interval=(0.97, 0.99),
+        reasons=["the CPU ran what was asked of NNAPI"],
+    )
+    page = render_html([report, other], evaluations=[evaluation])
+    (panel,) = figures_of(page, "overview-1")["overview"]["panels"]
+    assert set(panel["series"][0]["y"]) == {0.9833}
+    assert "must not be used. the CPU ran what was asked of NNAPI" in text_of(page)
+    assert "0.9806 0.9700 to 0.9900 0.9833" in text_of(page)
+
+
+def test_page_when_a_run_has_one_before_says_what_changed() -> None:
+    before = example_report()
+    slower = [example_run(seed, scale=1.1) for seed in range(5)]
+    facts = before.facts.model_copy(update={"onnxruntime": "1.32.0"})
+    after = before.model_copy(
+        update={"id": "b", "created": "2026-11-22T09:30:12Z", "runs": slower, "facts": facts}
+    )
+    text = text_of(render_html([after], history=[before]))
+    ratio = summarize(after).p50_ms / summarize(before).p50_ms - 1
+    assert re.search(rf"latency p50 \S+ ms \S+ ms \+{ratio * 100:.0f}\.\d % \(.*?\) slower", text)
+    assert "1.31.1, then 1.32.0" in text
+    assert "bundle 1.4 MiB 1.4 MiB +0.0 % same" in text
+
+
+def test_page_when_a_run_is_the_first_says_nothing_of_a_last_one() -> None:
+    assert "Since the last run" not in render_html([example_report()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"unfinished": "the device is gone"}, "Only a part was measured: the device is gone"),
+        ({"verdict": Invalid(reasons=["too hot"])}, "These numbers must not be used: too hot"),
+        ({"verdict": Inconclusive(reason="too few")}, "Nothing can be concluded: too few"),
+        ({"memory": NOT_KNOWN}, "peak memory unknown this device does not say"),
+        ({"placement": NOT_KNOWN}, "unknown (this device does not say)"),
+        ({"creation": NOT_KNOWN}, "session create, cold unknown this device does not say"),
+        ({"canary": NOT_KNOWN}, "canary model unknown (this device does not say)"),
+        ({"runs": [example_run(sampling=NOT_KNOWN)]}, "all sensors over time: unknown (this"),
+        ({"runs": [example_run(energy=NOT_KNOWN)]}, "energy unknown this device does not say"),
+    ],
+)
+def test_page_says_what_is_wrong_with_a_run_and_what_is_not_known(
+    changes: dict[str, Any], said: str
+) -> None:
+    assert said in text_of(render_html([example_report(**changes)]))
+
+
+def test_page_when_a_kind_of_sensor_was_not_read_says_why() -> None:
+    sampling = example_run().sampling
+    assert not isinstance(sampling, NotMeasured)
+    blind = sampling.model_copy(update={"unknown": {"temperature": "no thermal zone"}})
+    page = render_html([example_report(runs=[example_run(sampling=blind)])])
+    assert "temperature: unknown (no thermal zone)" in text_of(page)
+
+
+def test_page_shows_tiles_phases_sweep_canary_and_settings_of_a_run() -> None:
+    text = text_of(render_html([example_report()]))
+    for part in (
+        "throughput 99.9",
+        "energy 50",
+        "session create, cold 210.0 ms 205.0 ms to 231.0 ms, n = 3",
+        "4 33.00 ms 33.00 ms 121.2 samples/s 30 x 4x1x8x8",
+        "canary model 1.010 ms (1.002 ms to 1.015 ms, n = 3)",
+        "ondemand, performance while it was measured",
+        "CPU 2 100.0 % 100.0 %",
+        "8,123.4 µs, 98.8 %",
+    ):
+        assert part in text, part
 
 
 def test_page_escapes_every_text_of_users_and_devices() -> None:
@@ -119,39 +353,50 @@ def test_page_escapes_every_text_of_users_and_devices() -> None:
         accuracy=report.variants[0].accuracy.model_copy(update={"metric": EVIL}),  # type: ignore[union-attr]
         layers=[LayerError(node=EVIL, op=EVIL, sqnr_db=1.0)],
     )
-    nodes = [report.placement.nodes[0].model_copy(update={"name": EVIL, "provider": EVIL})]
+    nodes = [report.placement.nodes[0].model_copy(update={"name": EVIL, "provider": EVIL})]  # type: ignore[union-attr]
     evil = report.model_copy(
         update={
             "device": EVIL,
             "bundle": EVIL,
+            "project": EVIL,
             "preset": EVIL,
             "notes": [EVIL],
             "verdict": Invalid(reasons=[EVIL]),
             "passed_over": [PassedOver(variant=EVIL, reason=EVIL)],
             "variants": [evil_variant, report.variants[0].model_copy(update={"layers": []})],
             "facts": report.facts.model_copy(update={"model": EVIL, "cpu": EVIL}),
-            "placement": report.placement.model_copy(update={"nodes": nodes}),
+            "placement": report.placement.model_copy(update={"nodes": nodes}),  # type: ignore[union-attr]
         }
     )
-    page = render_html([evil])
+    other = evil.model_copy(update={"id": "other", "device": "pi"})
+    page = render_html([evil, other])
     assert "<script>alert" not in page
-    assert "<img" not in page.partition("</script>")[2]
-    assert parsed(page).tags.count("script") == parsed(render_html([report])).tags.count("script")
+    assert "<img" not in page
+    plain = render_html([report, report.model_copy(update={"id": "other", "device": "pi"})])
+    assert parsed(page).tags.count("script") == parsed(plain).tags.count("script")
 
 
 def test_page_says_so_when_there_is_no_accuracy() -> None:
-    report = example_report()
     nothing = NotMeasured(reason="the project has no evaluation samples")
-    bare = [item.model_copy(update={"accuracy": nothing}) for item in report.variants]
-    page = render_html([report.model_copy(update={"variants": bare})])
-    assert "Not measured: the project has no evaluation samples." in page
-    assert "accuracy-1" not in parsed(page).ids
+    reports = [
+        report.model_copy(
+            update={
+                "variants": [v.model_copy(update={"accuracy": nothing}) for v in report.variants]
+            }
+        )
+        for report in varied_reports(2)
+    ]
+    page = render_html(reports)
+    assert "not measured: the project has no evaluation samples" in page
+    (panel,) = figures_of(page, "overview-1")["overview"]["panels"]
+    assert panel["title"] == "model file (MiB)"
 
 
 def test_page_has_no_layers_when_no_variant_is_int8() -> None:
     report = example_report()
     bare = [item.model_copy(update={"layers": []}) for item in report.variants]
-    assert "layers-1" not in parsed(render_html([report.model_copy(update={"variants": bare})])).ids
+    page = render_html([report.model_copy(update={"variants": bare})])
+    assert "The bundle tells none." in page
 
 
 def test_page_says_so_when_layers_were_not_measured() -> None:
@@ -160,7 +405,6 @@ def test_page_says_so_when_layers_were_not_measured() -> None:
     bare = [item.model_copy(update={"layers": nothing}) for item in report.variants]
     page = render_html([report.model_copy(update={"variants": bare})])
     assert "Not measured: no tensor can be looked at." in page
-    assert "layers-1" not in parsed(page).ids
 
 
 def test_page_shows_the_value_alone_when_there_is_no_fp32_model() -> None:
@@ -171,25 +415,15 @@ def test_page_shows_the_value_alone_when_there_is_no_fp32_model() -> None:
     variants = [report.variants[0].model_copy(update={"accuracy": alone})]
     page = render_html([report.model_copy(update={"variants": variants})])
     assert "not measured: there is no fp32 model" in page
-    assert "accuracy-1" in parsed(page).ids
 
 
 def test_page_is_refused_when_there_is_no_report() -> None:
-    with pytest.raises(UsageError, match="no report"):
+    with pytest.raises(UsageError, match="no report") as caught:
         render_html([])
+    assert "edgepack bench" in caught.value.hint
 
 
 def test_write_html_raises_when_the_folder_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ToolError, match="cannot write the page"):
         write_html([example_report()], tmp_path / "file" / "report.html")
-
-
-def test_stretches_keep_the_slowest_and_bound_the_points() -> None:
-    latencies_ms = [1.0] * 10_000
-    latencies_ms[5_003] = 1000.0
-    found = stretches(latencies_ms)
-    assert len(found) <= STRETCHES
-    assert max(part.slowest for part in found) == 1000.0
-    assert {part.median for part in found} == {1.0}
-    assert stretches([3.0, 4.0]) == [Stretch(0, 3.0, 3.0), Stretch(1, 4.0, 4.0)]

@@ -1,0 +1,83 @@
+"""Judges a device's answers while they come. Runs in a worker process: it loads onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.accuracy import Array
+from edgepack.bench.frames import encode
+from edgepack.bench.kept_answers import read_as_they_come
+from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.data import SampleSet
+from edgepack.model.running import Arrays, make_session, run_session
+from edgepack.project import PythonMetric
+from edgepack.steps.base import MODEL
+from edgepack.steps.evaluation import Judge, as_accuracy, hook_metric, uncompared
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What is judged, and how."""
+
+    answers: Path
+    """The file of :class:`~.kept_answers.KeptAnswers`."""
+    samples: Path
+    """The folder of the evaluation set."""
+    reference: Path | None
+    """The folder of the prepared fp32 model; a model that came quantized or float16 has none."""
+    references: Path | None
+    """The file of what that model gives for each sample; it is written if it is not there yet."""
+    metric: str | PythonMetric | None
+    scores_output: str | None
+    project: Path
+    interpreter: str | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The metric, and how sure it is."""
+
+    accuracy: Accuracy | NotMeasured
+    interval: tuple[float, float] | NotMeasured
+    """Of the metric's value, at 95 %."""
+
+
+def judge_answers(given: Judging) -> Judged:
+    """Return the metric over all samples; fp32 runs here, on each while the device runs others.
+
+    Raises:
+        SamplesError: The metric does not fit the outputs, or the user's fails.
+        ModelError: The fp32 model does not run.
+    """
+    samples = SampleSet.read(given.samples)
+    hooked = isinstance(given.metric, PythonMetric)
+    judge = Judge(samples.labels, given.scores_output, keep_outputs=hooked)
+    outputs = (answer.outputs for answer in read_as_they_come(given.answers, len(samples)))
+    if given.reference and given.references:
+        for reference in _references(given.reference, given.references, samples):
+            judge.add(reference, next(outputs))
+    else:
+        for output in outputs:
+            judge.add(output, output)
+
+    def call_hook(outputs: list[Arrays], labels: Array | None) -> float:
+        name = str(getattr(given.metric, "python", ""))
+        return hook_metric(name, outputs, labels, given.project, given.interpreter)
+
+    result = judge.result(given.metric, call_hook)
+    accuracy = as_accuracy(result if given.reference else uncompared(result))
+    return Judged(accuracy, judge.interval(given.metric))
+
+
+def _references(model: Path, file: Path, samples: SampleSet) -> Iterator[Arrays]:
+    if file.is_file():
+        yield from (answer.outputs for answer in read_as_they_come(file, len(samples)))
+        return
+    session = make_session(model / MODEL)
+    with file.open("wb") as written:
+        for feed in samples:
+            reference = run_session(session, feed)
+            written.write(encode(reference))
+            yield reference

@@ -1,0 +1,266 @@
+"""``edgepack runs``: what was measured, and is kept in the results store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from edgepack.cli.options import JsonOption, ResultsOption, moment_of
+
+if TYPE_CHECKING:
+    from edgepack.results import ResultsStore
+
+runs_app = typer.Typer(
+    help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
+)
+
+RunArgument = Annotated[str, typer.Argument(help="A run's id.", show_default=False)]
+SinceOption = Annotated[
+    str | None, typer.Option(help="Only what was made then or later: ISO 8601, UTC.")
+]
+
+
+def open_store(url: str | None) -> ResultsStore:
+    """Open the results store, and name on stderr the old report files that cannot be read."""
+    from edgepack.results import ResultsStore
+    from edgepack.terminal import printable
+
+    store = ResultsStore(url)
+    for problem in store.broken:
+        typer.echo(f"error: {printable(str(problem))}", err=True)
+    return store
+
+
+@runs_app.command(
+    "list",
+    epilog="Examples: edgepack runs list --device pi5  |  edgepack runs list --since 2026-11-01",
+)
+def list_runs(
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    target: Annotated[str | None, typer.Option(help="Only for this target.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only on this device.")] = None,
+    device_model: Annotated[
+        str | None, typer.Option(help="Only on devices of this model: 'Raspberry Pi 5 Model B'.")
+    ] = None,
+    variant: Annotated[str | None, typer.Option(help="Only with this variant.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="Only with this onnxruntime.")] = None,
+    verdict: Annotated[
+        Literal["VALID", "INVALID", "INCONCLUSIVE"] | None,
+        typer.Option(help="Only with this verdict.", case_sensitive=False),
+    ] = None,
+    since: SinceOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 50,
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the stored reports, the newest last."""
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.results import RunFilter, rows_lines
+    from edgepack.results.labels import incomparable
+
+    store = open_store(results)
+    wanted = RunFilter(
+        project=project,
+        target=target,
+        device=device,
+        device_model=device_model,
+        variant=variant,
+        runtime=runtime,
+        verdict=verdict,
+        since=moment_of(since) if since else None,
+        limit=limit,
+    )
+    rows = store.rows(wanted)
+    if as_json:
+        print_json(rows)
+        return
+    for line in rows_lines(rows):
+        write_line(line)
+    for label in incomparable(store, rows):
+        write_line(label)
+    more = f", the newest {limit}: --limit shows more" if len(rows) == limit else ""
+    write_line(f"from {store.name}{more}")
+
+
+@runs_app.command(epilog="Example: edgepack runs show 20261121T093012Z-a1b2c3")
+def show(run: RunArgument, results: ResultsOption = None, as_json: JsonOption = False) -> None:
+    """Show one stored report."""
+    from edgepack.bench.report import RunReport
+    from edgepack.cli.printing import print_json, print_table
+    from edgepack.results import report_table, row_table
+    from edgepack.results.rows import row_of
+
+    report = open_store(results).load(run)
+    if as_json:
+        print_json(report)
+    elif isinstance(report, RunReport):
+        print_table(report_table(report))
+    else:
+        print_table(row_table(row_of(report)))
+
+
+@runs_app.command(
+    epilog="Example: edgepack runs prune --keep 20 --project detector --dry-run",
+)
+def prune(
+    keep: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="How many stay of each project, target, device and variant: the newest.",
+        ),
+    ],
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget old reports."""
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.results import rows_lines
+
+    store = open_store(results)
+    gone = store.prune(keep, project, dry_run=dry_run)
+    if as_json:
+        print_json(gone)
+        return
+    if gone:
+        for line in rows_lines(gone):
+            write_line(line)
+    write_line(f"{len(gone)} {'would go' if dry_run else 'gone'} from {store.name}")
+
+
+@runs_app.command(
+    "import",
+    epilog="Examples: edgepack runs import colleague/report.json"
+    "  |  edgepack runs import trtexec.log --device orin --model detector",
+)
+def import_runs(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Report files, or logs of onnxruntime_perf_test, trtexec, OpenVINO's benchmark_app"
+            " or LiteRT's benchmark_model.",
+            show_default=False,
+        ),
+    ],
+    device: Annotated[
+        str | None, typer.Option(help="Of logs: where they were measured, as you name it.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Of logs: the model's name, where they do not say it.")
+    ] = None,
+    tool: Annotated[
+        Literal["onnxruntime_perf_test", "trtexec", "benchmark_app", "litert_benchmark_model"]
+        | None,
+        typer.Option(help="Of logs: what wrote them [default: as they look]"),
+    ] = None,
+    results: ResultsOption = None,
+) -> None:
+    """Keep what was measured elsewhere; all of it, or nothing if one file cannot be read."""
+    from edgepack.cli.printing import write_line
+    from edgepack.errors import UsageError
+    from edgepack.results.importing import import_log, looks_like_log
+
+    logs = [path for path in files if tool or looks_like_log(path)]
+    if logs and device is None:
+        raise UsageError(
+            "a log does not say on which device it was made",
+            hint="add --device NAME",
+            where=str(logs[0]),
+        )
+    found = [import_log(path, device or "", model, tool) for path in logs]
+    store = open_store(results)
+    added = store.add([path for path in files if path not in logs])
+    store.save(*found)
+    for report in [*added, *found]:
+        write_line(f"stored as {report.id}")
+
+
+@runs_app.command(
+    epilog="Examples: edgepack runs changes --project detector  |  edgepack runs changes --last 10"
+    " --gate",
+)
+def changes(
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    device_model: Annotated[
+        str | None, typer.Option(help="Only on devices of this model: 'Raspberry Pi 5 Model B'.")
+    ] = None,
+    variant: Annotated[str | None, typer.Option(help="Only with this variant.")] = None,
+    since: SinceOption = None,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only changes that began within so many of the newest runs."),
+    ] = None,
+    gate: Annotated[
+        bool,
+        typer.Option("--gate", help="Fail (exit 10) if one shown is a slowdown of the model."),
+    ] = False,
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show since when models are slower or faster, and whether the device is to blame."""
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.results import RunFilter
+    from edgepack.results.changes import find_changes
+    from edgepack.results.changes_text import newest, require_no_slowdown, series_lines
+
+    wanted = RunFilter(
+        kind="bench",
+        project=project,
+        device_model=device_model,
+        variant=variant,
+        since=moment_of(since) if since else None,
+    )
+    found = newest(find_changes(open_store(results), wanted), last)
+    if as_json:
+        print_json(found)
+    else:
+        for line in series_lines(found):
+            write_line(line)
+    if gate:
+        require_no_slowdown(found)
+
+
+@runs_app.command(
+    epilog="Examples: edgepack runs export -o runs.csv  |  edgepack runs export --device pi5"
+    " --format bencher -o bmf.json",
+)
+def export(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)
+    ],
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Run ids [default: all]", show_default=False)
+    ] = None,
+    file_format: Annotated[
+        Literal["json", "csv", "parquet", "bencher", "mlflow"] | None,
+        typer.Option("--format", help="What to write [default: by the file's ending, else json]"),
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only on this device.")] = None,
+    since: SinceOption = None,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="In csv and parquet, a line for every query.")
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="In bencher, invalid and unfinished runs too.")
+    ] = False,
+    results: ResultsOption = None,
+) -> None:
+    """Write stored runs to a file that other tools read."""
+    from edgepack.cli.printing import write_line
+    from edgepack.results import RunFilter
+    from edgepack.results.exporting import export_runs, format_of
+
+    store = open_store(results)
+    moment = moment_of(since) if since else None
+    wanted = RunFilter(project=project, device=device, since=moment)
+    ids = runs or [row.id for row in store.rows(wanted)]
+    count = export_runs(
+        store, ids, out, file_format or format_of(out), samples=samples, invalid=every
+    )
+    write_line(f"{count} run{'' if count == 1 else 's'} in {out}")

@@ -1,0 +1,142 @@
+"""Holds a device's clocks at their highest while something is measured, and gives them back.
+
+A small program on the device (``edgepack_clocks.py``) does both, at the other end of a stream:
+however this process ends, the stream ends, and the clocks are given back; when the connection goes
+dead without an end, nothing more is said on it, and they are given back after :data:`SILENCE_S`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from edgepack.devices.answers import bad_answer, read_answer
+from edgepack.devices.inventory import Device
+from edgepack.devices.transport import Stream, Transport
+from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
+from edgepack.profile import StrictModel
+from edgepack.resources import harness_dir
+
+SILENCE_S = 120.0
+_EVERY_S = 30.0
+_ANSWER_S = 60.0
+"""To set one governor may take a call of sudo."""
+_LINE_BYTES = 1 << 16
+# The program comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
+_BOOTSTRAP = (
+    "import os, sys\nsource = b''\nwhile len(source) < int(sys.argv[1]):\n"
+    "    source += os.read(0, int(sys.argv[1]) - len(source))\n"
+    "sys.argv.pop(1)\nexec(compile(source, 'edgepack_clocks.py', 'exec'))"
+)
+
+
+class HeldSetting(StrictModel):
+    """A setting of the device that is another one for a while."""
+
+    name: str
+    before: str
+    during: str
+    given_back: bool = False
+
+
+class _Answer(StrictModel):
+    settings: list[HeldSetting] | None = None
+    given_back: list[str] | None = None
+    problem: str = ""
+    hint: str = ""
+
+
+@contextmanager
+def held_clocks(
+    transport: Transport, device: Device, *, sysfs: str = "/"
+) -> Iterator[list[HeldSetting]]:
+    """Hold the clocks while the context lasts; the list says afterwards what was given back.
+
+    Args:
+        transport: Connected to the device, which nobody else measures on meanwhile.
+        device: Which.
+        sysfs: The root of the file system with ``sys/devices/system/cpu/cpufreq``.
+
+    Raises:
+        DeviceError: The clocks cannot be held, for want of a right or of clocks; or, when the
+            context is left in peace, they could not be given back.
+    """
+    with _asked(transport, device, "hold", sysfs) as stream:
+        settings = _receive(stream, device).settings or []
+        try:
+            with _speaking(stream):
+                yield settings
+        except BaseException:
+            with suppress(EdgepackError):  # what broke the measurement off is worth more
+                _end(stream, device, settings)
+            raise
+        _end(stream, device, settings)
+
+
+def _end(stream: Stream, device: Device, settings: list[HeldSetting]) -> None:
+    """Have the clocks given back, and note in the settings which were."""
+    stream.close_stdin()
+    given = _receive(stream, device).given_back or []
+    settings[:] = [each.model_copy(update={"given_back": each.name in given}) for each in settings]
+
+
+def give_back_clocks(transport: Transport, device: Device) -> list[str]:
+    """Give back what a program that was killed left; return the names of these settings.
+
+    What a measurement holds now is left to it.
+
+    Raises:
+        DeviceError: That failed.
+    """
+    with _asked(transport, device, "give-back", "/") as stream:
+        return _receive(stream, device).given_back or []
+
+
+@contextmanager
+def _asked(transport: Transport, device: Device, do: str, sysfs: str) -> Iterator[Stream]:
+    source = (harness_dir() / "edgepack_clocks.py").read_bytes()
+    argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source)), do]
+    argv += [device.entry.root, sysfs, str(SILENCE_S)]
+    # Not supervised: the supervisor would kill it before it has given back.
+    with transport.stream(argv, timeout_s=_ANSWER_S, supervised=False) as stream:
+        with suppress(RemoteCommandError):  # it ended early: what it printed says why
+            stream.write(source)
+        yield stream
+
+
+@contextmanager
+def _speaking(stream: Stream) -> Iterator[None]:
+    """Say now and then that somebody is there."""
+    stopped = threading.Event()
+
+    def speak() -> None:
+        with suppress(EdgepackError):  # whoever uses the connection next finds that it is broken
+            while not stopped.wait(_EVERY_S):
+                stream.write(b"\n")
+
+    thread = threading.Thread(target=speak, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _receive(stream: Stream, device: Device) -> _Answer:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LINE_BYTES:
+        more = stream.read(1)
+        if not more:
+            break
+        line += more
+    if not line:
+        stream.wait().check(
+            "holding the device's clocks", device=device.name, hint="measure without --tune"
+        )
+        raise bad_answer("the answer about clocks is missing", line, device=device.name)
+    found = read_answer(_Answer, line, device=device.name, what="the answer about clocks")
+    if found.problem:
+        raise DeviceError(found.problem, hint=found.hint, where=device.name)
+    return found

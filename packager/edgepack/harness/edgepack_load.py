@@ -1,0 +1,303 @@
+"""How queries arrive at a model, how long their answers take, and when these times are steady.
+
+The scenarios are those of MLPerf's LoadGen, whose words these are. A query is one or more samples,
+a sample is one inference.
+
+- ``single-stream``: one sample a query; the next is issued when the one before is answered.
+- ``multi-stream``: the same with several samples a query, issued together; the query's latency is
+  that of the last of them.
+- ``server``: queries of one sample arrive at random, whether or not earlier ones are answered; the
+  times between them are exponential. Latency counts from the moment of arrival, waiting included.
+- ``offline``: one query with all samples.
+
+Source: ``TestScenario`` in loadgen/test_settings.h of https://github.com/mlcommons/inference.
+
+Needs Python 3.8 and numpy; nothing of a device: what runs, the clock and the sleep are handed in.
+All times are of one monotonic clock, which on Linux and macOS is also ``perf_counter``'s.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import random
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from statistics import median
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+
+MORE_SAMPLES = 1.1
+"""Offline: so many times the samples that should fill the duration, as LoadGen generates."""
+STEADY_WINDOWS = 3
+STEADY_SPREAD = 0.03
+"""The medians of the last windows of the warm-up agree within this."""
+TREND_WINDOWS = 7
+TREND_DEVIATIONS = 1.5
+TREND_PER_MINUTE = 0.01
+"""A trend of less is none."""
+NS = 1_000_000_000
+
+Clock = Callable[[], int]
+Sleep = Callable[[float], None]
+
+
+class Timed(NamedTuple):
+    """What a scenario took, by a monotonic clock in nanoseconds."""
+
+    latencies_ns: List[int]
+    """Of each query, in the order in which they were issued."""
+    from_ns: int
+    to_ns: int
+    inferences: int
+
+
+class Inferences:
+    """Inferences over prepared inputs, in turn.
+
+    Args:
+        run: The session's ``run``, or what stands for it.
+        names: Of the outputs.
+        feeds: The inputs by name, of each sample; at least one.
+    """
+
+    def __init__(
+        self, run: Callable[[List[str], Any], Any], names: List[str], feeds: Sequence[Any]
+    ) -> None:
+        self.run = run
+        self.names = names
+        self.feeds = feeds
+        self._next = 0
+
+    def timed(self, duration_s: float, iterations: int, clock: Clock = time.monotonic_ns) -> Timed:
+        """Answer a single stream for a duration, and at least so many queries.
+
+        Nothing but the call stands between the two clock readings, and the garbage collector is
+        off, so this is a bare loop over ``run``.
+        """
+        run, names, feeds, number = self.run, self.names, self.feeds, self._next
+        latencies_ns: List[int] = []
+        with no_garbage_collection():
+            started = clock()
+            end = started + int(duration_s * NS)
+            after = started
+            while after < end or len(latencies_ns) < iterations:
+                feed = feeds[number % len(feeds)]
+                number += 1
+                before = clock()
+                run(names, feed)
+                after = clock()
+                latencies_ns.append(after - before)
+        self._next = number
+        return Timed(latencies_ns, started, after, len(latencies_ns))
+
+
+class Pool:
+    """Threads that answer samples in the order of their arrival.
+
+    Each takes the next sample, waits until it arrives, and runs it: a queue with so many servers.
+    One thread is the caller's own, so that a pool of one starts none.
+    """
+
+    def __init__(
+        self,
+        infer: Inferences,
+        threads: int,
+        clock: Clock = time.monotonic_ns,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        self.infer = infer
+        self.threads = threads
+        self.clock = clock
+        self._sleep = sleep
+        self._executor = ThreadPoolExecutor(max(1, threads - 1))
+
+    def __enter__(self) -> Pool:  # noqa: PYI034 (Python 3.8 has no Self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown()
+
+    def answer(self, arrivals_ns: Sequence[int]) -> List[int]:
+        """Run a sample for each arrival, in order, and return when each was answered.
+
+        Args:
+            arrivals_ns: By the clock; ascending. One in the past is run as soon as it may be.
+        """
+        waiting: Deque[Tuple[int, int]] = deque(enumerate(arrivals_ns))
+        answered = [0] * len(waiting)
+        others = [
+            self._executor.submit(self._work, waiting, answered)
+            for _ in range(min(self.threads, len(waiting)) - 1)
+        ]
+        try:
+            self._work(waiting, answered)
+        finally:
+            waiting.clear()
+            for other in others:
+                other.result()
+        return answered
+
+    def rehearse(self, samples: int) -> Timed:
+        """Answer some samples at once, so that each thread has run."""
+        return offline(self, samples)
+
+    def _work(self, waiting: Deque[Tuple[int, int]], answered: List[int]) -> None:
+        run, names, feeds, clock = self.infer.run, self.infer.names, self.infer.feeds, self.clock
+        while True:
+            try:
+                number, arrival = waiting.popleft()  # safe between threads, as documented
+            except IndexError:
+                return
+            while True:
+                early_ns = arrival - clock()
+                if early_ns <= 0:
+                    break
+                self._sleep(early_ns / NS)
+            run(names, feeds[number % len(feeds)])
+            answered[number] = clock()
+
+
+def multi_stream(pool: Pool, duration_s: float, queries: int, samples_per_query: int) -> Timed:
+    """Answer queries of several samples for a duration, and at least so many queries."""
+    latencies_ns: List[int] = []
+    with no_garbage_collection():
+        started = after = pool.clock()
+        end = started + int(duration_s * NS)
+        while after < end or len(latencies_ns) < queries:
+            before = pool.clock()
+            after = max(pool.answer([before] * samples_per_query))
+            latencies_ns.append(after - before)
+    return Timed(latencies_ns, started, after, len(latencies_ns) * samples_per_query)
+
+
+def server(pool: Pool, schedule_ns: Sequence[int]) -> Timed:
+    """Answer queries that arrive at moments of a schedule, which counts from now."""
+    with no_garbage_collection():
+        started = pool.clock()
+        arrivals_ns = [started + moment for moment in schedule_ns]
+        answered_ns = pool.answer(arrivals_ns)
+    pairs = zip(answered_ns, arrivals_ns)  # noqa: B905 (strict is unknown to Python 3.8)
+    latencies_ns = [answered - arrived for answered, arrived in pairs]
+    return Timed(latencies_ns, started, max(answered_ns), len(latencies_ns))
+
+
+def offline(pool: Pool, samples: int) -> Timed:
+    """Answer one query with all samples."""
+    with no_garbage_collection():
+        started = pool.clock()
+        after = max(pool.answer([started] * samples))
+    return Timed([after - started], started, after, samples)
+
+
+def poisson_schedule(queries_per_s: float, duration_s: float, queries: int, seed: int) -> List[int]:
+    """Return when queries arrive, in nanoseconds from the beginning.
+
+    There are as many as arrive in the duration, and at least ``queries``. The same seed gives the
+    same schedule.
+    """
+    generator = random.Random(seed)  # noqa: S311 (arrivals, no secret)
+    end = int(duration_s * NS)
+    schedule_ns: List[int] = []
+    moment = generator.expovariate(queries_per_s) * NS
+    while moment < end or len(schedule_ns) < queries:
+        schedule_ns.append(int(moment))
+        moment += generator.expovariate(queries_per_s) * NS
+    return schedule_ns
+
+
+def offline_samples(rehearsed: Timed, duration_s: float, samples: int) -> int:
+    """Return how many samples should fill a duration and a little more, and at least ``samples``.
+
+    Args:
+        rehearsed: Some samples in the same pool.
+        duration_s: To be filled.
+        samples: The least.
+    """
+    sample_ns = (rehearsed.to_ns - rehearsed.from_ns) / rehearsed.inferences
+    return max(samples, math.ceil(MORE_SAMPLES * duration_s * NS / max(1.0, sample_ns)))
+
+
+def is_steady(windows: Sequence[Tuple[float, float]]) -> bool:
+    """Tell whether the last windows agree and show no trend.
+
+    The medians of the last three are within 3 %, and those of the last seven, or of as many as
+    there are, have no trend of 1 % a minute or more.
+
+    Args:
+        windows: When each began, in seconds, and its median latency, in any unit.
+    """
+    last = [latency for _, latency in windows[-STEADY_WINDOWS:]]
+    if len(last) < STEADY_WINDOWS or max(last) > min(last) * (1 + STEADY_SPREAD):
+        return False
+    recent = windows[-TREND_WINDOWS:]
+    per_minute = 60 * theil_sen(recent) / max(1.0, median(last))
+    return abs(per_minute) < TREND_PER_MINUTE or not shows_trend(recent)
+
+
+def shows_trend(points: Sequence[Tuple[float, float]]) -> bool:
+    """Tell whether values rise or fall more than chance would have it, by Mann and Kendall's test.
+
+    Points in a random order pass for a trend once in three times if they are three, and about once
+    in ten if they are more: then the warm-up takes one window longer.
+    """
+    count = len(points)
+    pairs = itertools.combinations([value for _, value in points], 2)
+    rising = sum((after > before) - (after < before) for before, after in pairs)
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return abs(rising) > TREND_DEVIATIONS * deviation
+
+
+def theil_sen(points: Sequence[Tuple[float, float]]) -> float:
+    """Return the median slope between all pairs of points, whose first numbers differ."""
+    pairs = itertools.combinations(points, 2)
+    return median((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairs)
+
+
+def reshaped(
+    feed: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]]
+) -> Dict[str, np.ndarray]:
+    """Return inputs of other shapes: cut where they are too long, repeated where too short.
+
+    Args:
+        feed: The inputs by name.
+        shapes: By name, of those that change.
+
+    Raises:
+        ValueError: There is no such input, or it has another number of dimensions.
+    """
+    changed = dict(feed)
+    for name, shape in shapes.items():
+        array = feed.get(name)
+        if array is None or array.ndim != len(shape) or not array.size:
+            raise ValueError(f"there is no input {name!r} with {len(shape)} dimensions to repeat")
+        for axis, size in enumerate(shape):
+            array = np.take(array, np.arange(size) % array.shape[axis], axis=axis)
+        changed[name] = array
+    return changed
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Collect now, and not before the end of the block."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

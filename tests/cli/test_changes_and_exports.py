@@ -1,0 +1,130 @@
+"""``edgepack runs changes``, ``runs export`` and ``runs import`` of other tools' logs."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from edgepack.cli.main import run
+from edgepack.results import ResultsStore
+from example_history import history, noisy
+from example_report import example_report
+
+
+def stored(medians, canary=None, **changes):
+    ResultsStore().save(*history(medians, canary, **changes))
+
+
+def test_runs_changes_when_a_model_became_slower_says_since_when(capsys):
+    stored(noisy(1, 25, step=0.1, at=20), noisy(2, 25))
+    assert run(["runs", "changes"]) == 0
+    text = capsys.readouterr().out
+    assert "slower since run-020" in text
+    assert "the canary did not move with it" in text
+
+
+def test_runs_changes_gate_when_the_model_is_slower_fails_and_says_what_to_do(capsys):
+    stored(noisy(1, 25, step=0.1, at=20), noisy(2, 25))
+    assert run(["runs", "changes", "--gate"]) == 10
+    assert "edgepack compare" in capsys.readouterr().err
+
+
+def test_runs_changes_gate_when_the_device_is_slower_passes(capsys):
+    stored(noisy(1, 25, step=0.1, at=20), noisy(2, 25, step=0.1, at=20))
+    assert run(["runs", "changes", "--gate"]) == 0
+    assert "the device changed: the canary is" in capsys.readouterr().out
+
+
+def test_runs_changes_gate_when_the_slowdown_is_old_or_none_passes():
+    stored(noisy(1, 40, step=0.1, at=20), noisy(2, 40))
+    assert run(["runs", "changes", "--gate", "--last", "30"]) == 10
+    assert run(["runs", "changes", "--gate", "--last", "10"]) == 0
+    assert run(["runs", "changes", "--gate", "--project", "another"]) == 0
+
+
+def test_runs_changes_gate_when_the_slowdown_was_before_other_conditions_passes():
+    slower = history(noisy(1, 25, step=0.1, at=20), noisy(2, 25))
+    facts = example_report().facts.model_copy(update={"onnxruntime": "1.32.0"})
+    later = [
+        one.model_copy(update={"id": f"b{one.id}", "created": one.created.replace("2026", "2027")})
+        for one in history([11.0] * 12, facts=facts)
+    ]
+    ResultsStore().save(*slower)
+    assert run(["runs", "changes", "--gate", "--last", "10"]) == 10
+    ResultsStore().save(*later)
+    assert run(["runs", "changes", "--gate", "--last", "10"]) == 0
+
+
+def test_runs_changes_gate_when_the_model_became_faster_passes():
+    stored(noisy(1, 25, step=-0.2, at=20), noisy(2, 25))
+    assert run(["runs", "changes", "--gate"]) == 0
+
+
+def test_runs_changes_when_json_is_asked_for_has_every_series(capsys):
+    stored(noisy(1, 25, step=0.1, at=20))
+    assert run(["runs", "changes", "--json"]) == 0
+    (series,) = json.loads(capsys.readouterr().out)
+    assert series["runs"] == 25
+    assert {change["blame"] for change in series["changes"]} == {"unknown"}
+
+
+def test_runs_changes_when_conditions_changed_says_which(capsys):
+    medians = [10.0] * 12
+    facts = example_report().facts.model_copy(update={"onnxruntime": "1.32.0"})
+    reports = history(medians) + history(medians, facts=facts)
+    later = [
+        one.model_copy(update={"id": f"b{one.id}", "created": one.created.replace("2026", "2027")})
+        for one in reports[12:]
+    ]
+    ResultsStore().save(*reports[:12], *later)
+    assert run(["runs", "changes"]) == 0
+    text = capsys.readouterr().out
+    assert "not compared with earlier runs; onnxruntime: 1.31.1, then 1.32.0" in text
+    assert text.count("no change") == 2
+
+
+def test_runs_list_when_conditions_differ_says_which_runs_do_not_compare(capsys):
+    facts = example_report().facts.model_copy(update={"onnxruntime": "1.32.0"})
+    first, second, _ = history([10.0] * 3)
+    third = history([10.0] * 3, facts=facts)[2]
+    ResultsStore().save(first, second, third)
+    assert run(["runs", "list"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "run-001 and run-002 do not compare: onnxruntime: 1.31.1, then 1.32.0" in text
+    assert text.count("do not compare") == 1
+
+
+def test_runs_changes_when_there_is_nothing_says_so(capsys):
+    assert run(["runs", "changes", "--gate"]) == 0
+    assert "no benchmarks" in capsys.readouterr().out
+
+
+def test_runs_export_when_asked_writes_the_wanted_runs(tmp_path, capsys):
+    stored([10.0] * 3)
+    ResultsStore().save(example_report(id="other", device="pi5-b"))
+    out = tmp_path / "runs.csv"
+    assert run(["runs", "export", "-o", str(out), "--device", "pi5-a"]) == 0
+    assert f"3 runs in {out}" in capsys.readouterr().out
+    with out.open() as lines:
+        assert [line["id"] for line in csv.DictReader(lines)] == ["run-000", "run-001", "run-002"]
+    assert run(["runs", "export", "other", "-o", str(out), "--format", "bencher"]) == 0
+    assert list(json.loads(out.read_text())) == ["digits/raspberry-pi/cpu-int8-static"]
+    assert run(["runs", "export", "absent", "-o", str(out)]) == 2
+
+
+@pytest.mark.parametrize("tool", [[], ["--tool", "litert_benchmark_model"]])
+def test_runs_import_when_given_a_log_keeps_it_beside_reports(tmp_path, capsys, tool):
+    log = tmp_path / "net.log"
+    log.write_text(
+        "Graph: [net.tflite]\nInference timings in us: Init: 5500, First inference: 9000,"
+        " Warmup (avg): 4500.5, Inference (avg): 4012.25\n"
+    )
+    assert run(["runs", "import", str(log)]) == 2
+    assert "--device NAME" in capsys.readouterr().err
+    assert run(["runs", "import", str(log), "--device", "phone", *tool]) == 0
+    (row,) = ResultsStore().rows()
+    assert (row.kind, row.device, row.bundle) == ("imported", "phone", "net")
+    log.write_text("no log\n")
+    assert run(["runs", "import", str(log), "--device", "phone"]) == 7
+    assert "--tool" in capsys.readouterr().err

@@ -1,0 +1,59 @@
+"""Write the pictures of the report's page into docs, of made-up numbers that say so.
+
+Run it after changing the page: ``.venv/bin/python tests/docs/write_screenshots.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from chromium import DESKTOP, PHONE, SCROLL, find_chromium, launched
+from edgepack.results import write_html
+from example_report import varied_reports
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+HOT = "details.run:has(.badge.invalid)"
+
+
+def main() -> None:
+    """Draw a page of 24 runs, and take the overview, one run, and the overview on a phone."""
+    path = find_chromium()
+    if path is None:
+        sys.exit("there is no Chromium or Chrome here")
+    reports = [
+        report.model_copy(update={"project": "digits (made-up numbers)"})
+        for report in varied_reports(24, samples=1000)
+    ]
+    with tempfile.TemporaryDirectory(prefix="edgepack-docs-") as folder, launched(path) as browser:
+        page = write_html(reports, Path(folder) / "report.html")
+        desktop = opened(browser, page, DESKTOP)
+        desktop.screenshot(path=DOCS / "report.png", clip=box(0, 1280, 1240), full_page=True)
+        desktop.locator(f"{HOT} > summary").first.click()
+        desktop.evaluate(SCROLL)
+        top = desktop.evaluate(f"document.querySelector('{HOT}').offsetTop")
+        clip = box(top - 12, 1280, 1560)
+        desktop.screenshot(path=DOCS / "report-run.png", clip=clip, full_page=True)
+        phone = opened(browser, page, {**PHONE, "color_scheme": "dark"})
+        phone.screenshot(path=DOCS / "report-phone.png")
+
+
+def opened(browser: Any, page: Path, settings: dict[str, Any]) -> Any:
+    """Return the page in a tab of its own, with its overview drawn."""
+    tab = browser.new_context(**settings).new_page()
+    tab.goto(page.as_uri())
+    tab.wait_for_selector("#overview-1 svg")
+    return tab
+
+
+def box(top: float, width: int, height: int) -> dict[str, float]:
+    """Return a part of the page."""
+    return {"x": 0, "y": top, "width": width, "height": height}
+
+
+if __name__ == "__main__":
+    main()

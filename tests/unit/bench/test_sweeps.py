@@ -1,0 +1,78 @@
+"""The shapes that a sweep asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from edgepack.bench.sweeps import batch_of, sweep_points
+from edgepack.bundle import load_bundle
+from edgepack.bundle.manifest import GoldenTensor, Manifest, Tensor
+from edgepack.errors import UsageError
+from tiny_bundle import write_tiny_bundle
+
+
+def with_inputs(manifest: Manifest, inputs: dict[str, tuple[list[Any], list[int]]]) -> Manifest:
+    """Return a manifest with other inputs: their dimensions, and the shapes of the golden ones."""
+    golden = manifest.goldens[0]
+    tensors = [
+        GoldenTensor(name=name, path="x", dtype="float32", shape=shape)
+        for name, (_, shape) in inputs.items()
+    ]
+    specs = [Tensor(name=name, dtype="float32", shape=dims) for name, (dims, _) in inputs.items()]
+    update = {"inputs": specs, "goldens": [golden.model_copy(update={"inputs": tensors})]}
+    return manifest.model_copy(update=update)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    folder: Path = tmp_path_factory.mktemp("bundle")
+    return load_bundle(write_tiny_bundle(folder / "tiny")).manifest
+
+
+@pytest.fixture
+def text(manifest: Manifest) -> Manifest:
+    inputs = {"ids": (["n", "length"], [1, 12]), "mask": (["n", "length"], [1, 12])}
+    return with_inputs(manifest, inputs)
+
+
+def test_batch_when_its_dimension_has_a_name_changes_it_in_every_input(text: Manifest) -> None:
+    point, other = sweep_points(text, [4, 1], [])
+    assert point == {"ids": [4, 12], "mask": [4, 12]}
+    assert (batch_of(text, point), batch_of(text, other)) == (4, 1)
+
+
+def test_batch_when_its_dimension_is_fixed_changes_what_has_its_size(manifest: Manifest) -> None:
+    fixed = with_inputs(manifest, {"x": ([1, 3, 8], [1, 3, 8]), "s": ([2], [2]), "k": ([], [])})
+    assert sweep_points(fixed, [4], []) == [{"x": [4, 3, 8], "s": [2], "k": []}]
+
+
+def test_shape_when_given_takes_other_inputs_along(text: Manifest) -> None:
+    assert sweep_points(text, [], ["ids=2x64"]) == [{"ids": [2, 64], "mask": [2, 64]}]
+    both = sweep_points(text, [], ["ids=2x64,mask=2x32"])
+    assert both == [{"ids": [2, 64], "mask": [2, 32]}]
+
+
+@pytest.mark.parametrize(
+    ("batches", "shapes", "said"),
+    [
+        ([0], [], "a batch has 0 samples"),
+        ([], ["x=1x3x8x8,3"], "'3' is no shape"),
+        ([], ["x"], "'x' is no shape"),
+        ([], ["y=1x3x8x8"], "the model has no input 'y'"),
+        ([], ["x=1x3x8"], "the input 'x' has the dimensions"),
+        ([], ["x=1x3x0x8"], "the input 'x' has the dimensions"),
+    ],
+)
+def test_sweep_when_a_point_is_none_says_what_is_wrong(
+    manifest: Manifest, batches: list[int], shapes: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        sweep_points(manifest, batches, shapes)
+    assert caught.value.hint
+
+
+def test_batch_when_the_input_is_a_number_says_so(manifest: Manifest) -> None:
+    with pytest.raises(UsageError, match="a single number"):
+        sweep_points(with_inputs(manifest, {"k": ([], [])}), [2], [])

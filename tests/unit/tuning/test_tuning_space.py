@@ -1,0 +1,179 @@
+"""Which settings are tried: the defaults and the present ones always, all of names that exist."""
+
+from __future__ import annotations
+
+import pytest
+from edgepack.backends import BACKENDS
+from edgepack.backends.knobs import KNOBS, THREADS
+from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.harness.edgepack_names import provider_option_problem, session_key_problem
+from edgepack.profile import OrtFormat, Provider, Requires, SessionSettings, load_profile
+from edgepack.tuning.space import (
+    AFFINITIES,
+    SPINNING,
+    changes,
+    defaults,
+    present,
+    settings_to_try,
+    words,
+)
+from edgepack.tuning.topology import Processor, Topology
+
+CPU = "CPUExecutionProvider"
+
+
+def topology(*max_khz: int, siblings: bool = False) -> Topology:
+    processors = [
+        Processor(number=n, core=str(n // 2 if siblings else n), max_khz=khz, capacity=0)
+        for n, khz in enumerate(max_khz)
+    ]
+    return Topology(count=len(processors), processors=processors)
+
+
+def variant(
+    *providers: Provider, session: SessionSettings | None = None, **changes: object
+) -> ManifestVariant:
+    values: dict[str, object] = {
+        "id": "cpu-fp32",
+        "backend": "cpu",
+        "recipe": "fp32",
+        "model": "models/m.onnx",
+        "model_sha256": "0" * 64,
+        "providers": list(providers) or [Provider(name=CPU)],
+        "placement": "all",
+        "session": session or SessionSettings(),
+        "requires": Requires(),
+        "min_sqnr_db": 40.0,
+        "accuracy": NotMeasured(reason="there are no samples"),
+    }
+    return ManifestVariant.model_validate({**values, **changes})
+
+
+TWO, BIG_LITTLE = topology(1, 1), topology(*[18] * 4, *[24] * 2)
+
+
+def test_settings_on_two_cores_are_each_once_with_the_defaults_and_the_present_ones_first():
+    own = SessionSettings(intra_op_num_threads=1, config={SPINNING: "0"})
+    found = settings_to_try(variant(session=own), TWO)
+    assert found[0].session == SessionSettings()
+    assert found[1].session == own
+    assert len({settings.key for settings in found}) == len(found)
+    assert {s.session.intra_op_num_threads for s in found} == {0, 1, 2}
+    levels = {s.session.graph_optimization_level for s in found}
+    assert levels == {"all", "extended", "basic"}
+
+
+def test_affinities_when_there_are_clusters_take_the_fast_processors_first():
+    found = settings_to_try(variant(), BIG_LITTLE)
+    by_threads = {
+        s.session.intra_op_num_threads: s.session.config[AFFINITIES]
+        for s in found
+        if AFFINITIES in s.session.config
+    }
+    # Processors 4 and 5 are fast; counted from 1 they are 5 and 6, and the first is the caller's.
+    assert by_threads[2] == "6"
+    assert by_threads[3] == "6;1"
+    assert by_threads[6] == "6;1;2;3;4"
+    assert BIG_LITTLE.clusters == [[4, 5], [0, 1, 2, 3]]
+
+
+def test_thread_counts_when_there_are_many_processors_are_few():
+    assert topology(1, 1, 1, 1).thread_counts == [1, 2, 3, 4]
+    assert topology(*[1] * 16).thread_counts == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert topology(*[3] * 2, *[2] * 3, *[1] * 3).thread_counts == [1, 2, 3, 4, 5, 6, 8]
+
+
+def test_order_when_cores_have_siblings_takes_each_core_once_first():
+    assert topology(1, 1, 1, 1, siblings=True).order == [0, 2, 1, 3]
+
+
+def test_affinities_when_the_system_binds_no_threads_are_not_tried():
+    found = settings_to_try(variant(), Topology(count=4, processors=[]))
+    assert not any(AFFINITIES in s.session.config for s in found)
+
+
+def test_defaults_keep_what_makes_the_variant_and_drop_what_is_tuned():
+    config = {SPINNING: "0", "session.disable_prepacking": "1"}
+    given = variant(
+        Provider(
+            name="TensorrtExecutionProvider",
+            options={"trt_fp16_enable": "True", "trt_builder_optimization_level": "5"},
+        ),
+        Provider(name=CPU),
+        id="tensorrt-fp16",
+        backend="tensorrt",
+        recipe="fp16",
+        session=SessionSettings(intra_op_num_threads=3, config=config),
+    )
+    base = defaults(given)
+    assert base.session == SessionSettings(config={"session.disable_prepacking": "1"})
+    assert base.providers[0].options == {"trt_fp16_enable": "True"}
+    assert base.providers[1:] == given.providers[1:]
+    assert present(given).session == given.session
+
+
+def test_graph_level_when_the_file_is_optimized_already_is_not_tried():
+    fixed = variant(model_format=OrtFormat(ort="fixed", platform="arm"))
+    levels = {s.session.graph_optimization_level for s in settings_to_try(fixed, TWO)}
+    assert levels == {"all"}
+
+
+def test_knobs_of_every_backend_are_options_that_its_provider_takes():
+    assert set(KNOBS) == set(BACKENDS)
+    for name, knobs in KNOBS.items():
+        for knob in knobs:
+            for value in knob.values:
+                tried = "4" if value == THREADS else value
+                provider = BACKENDS[name].PROVIDER
+                assert not provider_option_problem(provider, knob.key, tried)
+
+
+def test_threads_of_openvino_are_tuned_only_on_the_cpu():
+    tuned = {}
+    for device_type in ("CPU", "GPU", "NPU"):
+        options = {"device_type": device_type}
+        openvino = Provider(name="OpenVINOExecutionProvider", options=options)
+        given = variant(openvino, Provider(name=CPU), id="openvino-fp32", backend="openvino")
+        found = settings_to_try(given, TWO)
+        tuned[device_type] = any("num_of_threads" in s.providers[0].options for s in found)
+    assert tuned == {"CPU": True, "GPU": False, "NPU": False}
+
+
+@pytest.mark.parametrize("target", ["intel", "jetson", "raspberry-pi-xnnpack", "android-qnn"])
+def test_settings_of_shipped_targets_are_all_known_to_onnxruntime(target: str):
+    for each in load_profile(target).variants:
+        given = variant(
+            *each.providers,
+            id=each.id,
+            backend=each.backend,
+            recipe=each.recipe,
+            dialect=each.dialect,
+            session=each.session,
+        )
+        found = settings_to_try(given, BIG_LITTLE)
+        assert {present(given).key, defaults(given).key} <= {s.key for s in found}
+        for settings in found:
+            assert [p.name for p in settings.providers] == [p.name for p in each.providers]
+            for key, value in settings.session.config.items():
+                assert not session_key_problem(key, value)
+            for provider in settings.providers:
+                for key, value in provider.options.items():
+                    assert not provider_option_problem(provider.name, key, value)
+
+
+def test_changes_when_counted_are_those_from_the_defaults():
+    by_words = {words(s): changes(s, defaults(variant())) for s in settings_to_try(variant(), TWO)}
+    assert by_words["defaults"] == 0
+    assert by_words["1 thread"] == by_words["graph basic"] == by_words["no spinning"] == 1
+    assert by_words["2 threads, no spinning, bound to 2, blocks 4"] == 4
+
+
+def test_words_say_what_is_tuned_and_nothing_else():
+    config = {SPINNING: "0", AFFINITIES: "2", "session.disable_prepacking": "1"}
+    session = SessionSettings(
+        intra_op_num_threads=2, graph_optimization_level="basic", config=config
+    )
+    assert words(present(variant(session=session))) == (
+        "2 threads, no spinning, bound to 2, graph basic"
+    )
+    assert words(present(variant())) == "defaults"
