@@ -128,3 +128,23 @@ def test_runs_import_when_given_a_log_keeps_it_beside_reports(tmp_path, capsys, 
     log.write_text("no log\n")
     assert run(["runs", "import", str(log), "--device", "phone"]) == 7
     assert "--tool" in capsys.readouterr().err
+
+
+def test_runs_export_when_no_run_fits_leaves_the_file_that_was_there(tmp_path, capsys):
+    stored(noisy(1, 2))
+    out = tmp_path / "runs.csv"
+    out.write_text("before")
+    assert run(["runs", "export", "--project", "other", "-o", str(out)]) == 2
+    assert "edgepack runs list" in capsys.readouterr().err
+    assert out.read_text() == "before"
+
+
+def test_runs_import_when_the_file_is_no_report_says_so_before_it_asks_for_the_device(
+    tmp_path, capsys
+):
+    path = tmp_path / "notes.txt"
+    assert run(["runs", "import", str(path)]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+    path.write_text("nothing of the kind")
+    assert run(["runs", "import", str(path)]) != 0
+    assert "--device" not in capsys.readouterr().err

@@ -169,6 +169,8 @@ def test_question_when_it_cannot_be_asked_changes_nothing(
     for pair in ((bundle, foreign), (foreign, bundle)):
         with pytest.raises(DeviceError, match="is for raspberry-pi"):
             compare(asked(*pair), [device])
+    with pytest.raises(UsageError, match="'sustained' heats the device"):
+        compare(asked(bundle, bundle, preset=presets.PRESETS["sustained"]), [device])
     (bundle / "models" / "cpu-fp32.onnx").write_bytes(b"altered")
     with pytest.raises(BundleError):
         compare(asked(bundle, bundle), [device])

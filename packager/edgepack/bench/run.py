@@ -19,7 +19,13 @@ from edgepack.bench.session import INTERRUPTS, open_harness, read_bundle, why_en
 from edgepack.bench.sweeps import Shapes, batch_of, sweep_points
 from edgepack.bundle.manifest import Manifest, NotMeasured
 from edgepack.devices import Device
-from edgepack.errors import EdgepackError, OldBundleError, RemoteCommandError, one_line
+from edgepack.errors import (
+    EdgepackError,
+    OldBundleError,
+    RemoteCommandError,
+    ToolError,
+    one_line,
+)
 from edgepack.progress import Progress, Silent
 from edgepack.stored import require_writable, write_atomically
 
@@ -61,7 +67,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         wait_s: How long to wait while others hold the device.
         progress: Where to report; default: nowhere.
         on_unfinished: Given the report of what was measured, if it ends early after at least one
-            process run; then what ended it is raised.
+            process run, or if the trace cannot be written; then what ended it is raised.
 
     Raises:
         UsageError: There is no such preset, variant or shape, or the trace cannot be written.
@@ -69,6 +75,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         DeviceError: The device cannot be reached or used, or is not the bundle's target; others
             hold it, or may have used it meanwhile.
         RemoteCommandError: The harness crashed, hung or printed garbage, or no variant works.
+        ToolError: The trace cannot be written.
     """
     chosen = find_preset(preset).under(scenario)
     opened = read_bundle(bundle, device, variant)
@@ -102,7 +109,15 @@ def bench(  # noqa: PLR0913  (the command's options)
         raise
     report = make_report(question, measured)
     if perfetto:
-        write_atomically(perfetto, json.dumps(make_trace(report, measured.events)))
+        try:
+            write_atomically(perfetto, json.dumps(make_trace(report, measured.events)))
+        except OSError as error:
+            on_unfinished(report)
+            raise ToolError(
+                f"cannot write the trace: {error.strerror}",
+                hint="free some space, and measure again with --perfetto",
+                where=str(perfetto),
+            ) from error
     return report
 
 

@@ -165,14 +165,19 @@ def import_runs(
     from edgepack.errors import UsageError
     from edgepack.results.importing import import_log, looks_like_log
 
+    for path in files:
+        if not path.is_file():
+            raise UsageError(
+                "there is no such file", hint="name a report or a log", where=str(path)
+            )
     logs = [path for path in files if tool or looks_like_log(path)]
+    found = [import_log(path, device or "", model, tool) for path in logs]
     if logs and device is None:
         raise UsageError(
             "a log does not say on which device it was made",
             hint="add --device NAME",
             where=str(logs[0]),
         )
-    found = [import_log(path, device or "", model, tool) for path in logs]
     store = open_store(results)
     added = store.add([path for path in files if path not in logs])
     store.save(*found)

@@ -119,12 +119,18 @@ def compare(
             then the interrupt is raised.
 
     Raises:
-        UsageError: There is no such variant or metric.
+        UsageError: There is no such variant or metric, or the preset is ``sustained``.
         BundleError: A bundle is incomplete or altered.
         DeviceError: No device can be compared on: it cannot be reached or used, is not the bundles'
             target, is held by others, or has no current release to compare with.
         RemoteCommandError: Likewise: the harness crashed or hung, or no variant works.
     """
+    if question.preset.heats:
+        raise UsageError(
+            f"the preset {question.preset.name!r} heats the device, which is not to be compared",
+            hint="use --preset gate",
+            where="--preset",
+        )
     preset = question.preset.with_samples_for(question.percentiles().values())
     question = replace(question, preset=preset)
     session = _Session(question, len(devices), progress or Silent())

@@ -66,7 +66,7 @@ def export_runs(
         How many runs are in the file.
 
     Raises:
-        UsageError: There is no such run; or the format cannot hold these.
+        UsageError: There is no such run, or none at all; or the format cannot hold these.
         BundleError: A report in the store is broken.
         ToolError: The file cannot be written; or ``parquet`` lacks pyarrow.
     """
@@ -76,6 +76,10 @@ def export_runs(
             hint="use --format csv or parquet with --samples; json has them in any case",
         )
     once = list(dict.fromkeys(run_ids))
+    if not once:
+        raise UsageError(
+            "there is no run to export", hint="see which there are: edgepack runs list"
+        )
     data, count = _WRITERS[file_format](_Asked(store, once, samples, invalid))
     try:
         write_atomically(path, data)

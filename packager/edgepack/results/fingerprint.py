@@ -17,6 +17,7 @@ from edgepack.bundle.manifest import NotMeasured
 
 UNKNOWN = "unknown"
 HARNESS = "edgepack_harness.py"
+STEADY = "quick, standard or gate"
 PRESET_KINDS = {"smoke": "smoke", "sustained": "sustained"}
 """The presets whose latencies are of another kind than those of a short, steady run."""
 
@@ -74,13 +75,13 @@ def _of_measurement(report: Report) -> dict[str, str]:
     if isinstance(report, EvaluationReport):
         settled = report.facts.conditions
         return {
-            "measurement": "evaluation",
+            "preset": "evaluation",
             "clock governor": _word(settled.governor),
             "power mode": _word(settled.power_mode),
         }
     settled = report.runs[0].before
     return {
-        "measurement": PRESET_KINDS.get(report.preset, "steady"),
+        "preset": PRESET_KINDS.get(report.preset, STEADY),
         "clock governor": _word(settled.governor),
         "power mode": _word(settled.power_mode),
         "scenario": _scenario(report.scenario),

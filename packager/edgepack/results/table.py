@@ -70,7 +70,7 @@ def report_rows(report: RunReport) -> list[tuple[str, str]]:
     if not isinstance(summary.p99_ms, NotMeasured):
         rows.append(("latency p99", milliseconds(summary.p99_ms)))
     rows += [
-        ("samples", f"{summary.samples} in {len(report.runs)} process runs"),
+        ("queries", f"{summary.samples} in {len(report.runs)} process runs"),
         ("95 % interval of run medians", interval_text(summary.median_interval_ms)),
         ("throughput", throughput_text(summary.throughput)),
         ("energy", energy_text(summary.energy_mj)),

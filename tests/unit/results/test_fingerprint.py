@@ -64,7 +64,7 @@ def test_fingerprint_when_only_the_moment_differs_is_the_same(other):
             example_report(argv=["python3", "edgepack_harness.py", "measure", "--session", "{}"]),
             "session settings: the bundle's, then {}",
         ),
-        (example_report(preset="sustained"), "measurement: steady, then sustained"),
+        (example_report(preset="sustained"), "preset: quick, standard or gate, then sustained"),
         (example_report(edgepack="0.1.0"), "edgepack: unknown, then 0.1"),
     ],
 )
