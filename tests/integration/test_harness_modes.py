@@ -62,6 +62,13 @@ def test_select_names_the_variant_and_the_device(harness: Harness, bundle: Path)
     assert "CPUExecutionProvider" in selection.device.providers
 
 
+def test_harness_when_python_does_not_look_beside_programs_finds_its_modules(
+    harness: Harness,
+) -> None:
+    python, *rest = harness.argv("memory", "cpu-fp32")
+    assert harness.transport.run([python, "-I", *rest], timeout_s=60).exit_code == 0
+
+
 def test_select_reads_why_a_raspberry_pi_is_slowed_down(harness: Harness, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "vcgencmd"
     program.parent.mkdir()

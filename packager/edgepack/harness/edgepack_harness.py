@@ -43,7 +43,9 @@ from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Se
 
 # A release on a device is never written to, not even with byte code.
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# Python does not look beside the program where PYTHONSAFEPATH is set, or with -I.
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import edgepack_conditions as sensors  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_load as load  # type: ignore[import-not-found]  # noqa: E402
@@ -53,7 +55,7 @@ import edgepack_providers as providers  # type: ignore[import-not-found]  # noqa
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 
-WATCHER = Path(__file__).with_name("edgepack_watcher.py")
+WATCHER = HERE / "edgepack_watcher.py"
 NO_VARIANT_EXIT = 3
 TOO_MANY_EXIT = 4
 MAX_LATENCIES = 2_000_000
