@@ -249,6 +249,9 @@ class Scenario(StrictModel):
     """Inferences at once; of ``single-stream`` always one."""
 
 
+SINGLE_STREAM = Scenario()
+
+
 class SweepPoint(StrictModel):
     """The model with inputs of other sizes than its goldens have."""
 
@@ -360,7 +363,7 @@ class RunReport(StrictModel):
     variant_used: Name
     passed_over: list[PassedOver]
     preset: Name
-    scenario: Scenario = Scenario()
+    scenario: Scenario = SINGLE_STREAM
     edgepack: Name = ""
     """The version that made this report; empty where it did not say so."""
     argv: list[Name] = []

@@ -13,7 +13,14 @@ from edgepack.bench.conditions import cool_down, tuned
 from edgepack.bench.harness import Harness, Swept
 from edgepack.bench.perfetto import make_trace
 from edgepack.bench.presets import Preset, find_preset
-from edgepack.bench.report import Creation, ProcessRun, RunReport, Scenario, SweepPoint
+from edgepack.bench.report import (
+    SINGLE_STREAM,
+    Creation,
+    ProcessRun,
+    RunReport,
+    Scenario,
+    SweepPoint,
+)
 from edgepack.bench.scenarios import with_threads
 from edgepack.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
 from edgepack.bench.sweeps import Shapes, batch_of, sweep_points
@@ -36,7 +43,7 @@ def bench(  # noqa: PLR0913  (the command's options)
     *,
     preset: str = "standard",
     variant: str | None = None,
-    scenario: Scenario = Scenario(),  # noqa: B008 (frozen)
+    scenario: Scenario = SINGLE_STREAM,
     batches: Sequence[int] = (),
     shapes: Sequence[str] = (),
     perfetto: Path | None = None,
@@ -188,7 +195,7 @@ def create_sessions(harness: Harness, variant: str, times: int) -> Creation | No
 def _sweep_point(harness: Harness, question: Question, variant: str, point: Shapes) -> SweepPoint:
     """Measure one point; a process that fails there, as for want of memory, is its problem."""
     try:
-        swept = harness.sweep(variant, question.preset.under(Scenario()), point)
+        swept = harness.sweep(variant, question.preset.under(SINGLE_STREAM), point)
     except OldBundleError:
         raise
     except RemoteCommandError as error:

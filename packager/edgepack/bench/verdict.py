@@ -280,13 +280,18 @@ def _timed_samples(run: ProcessRun) -> list[Sample]:
 
 def _changed_settings(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     moments = [moment for run in runs for moment in (run.before, run.after)]
-    for what, values in (
-        ("frequency governor", [moment.governor for moment in moments]),
-        ("power mode", [moment.power_mode for moment in moments]),
-    ):
+    settings: tuple[tuple[Cause, str, list[str | NotMeasured]], ...] = (
+        ("settings", "frequency governor", [moment.governor for moment in moments]),
+        (
+            "conditions",
+            "power mode",
+            [moment.power_mode for moment in moments],
+        ),  # not held by --tune
+    )
+    for cause, what, values in settings:
         found = dict.fromkeys(value for value in values if isinstance(value, str))
         if len(found) > 1:
-            yield _Reason("settings", f"the {what} changed: {', '.join(found)}")
+            yield _Reason(cause, f"the {what} changed: {', '.join(found)}")
 
 
 def _boot_reasons(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[_Reason]:

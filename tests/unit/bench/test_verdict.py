@@ -197,7 +197,7 @@ def test_verdict_is_invalid_when_the_power_mode_changes_between_runs() -> None:
     found = verdict(*(example_run(before=mode, after=mode) for mode in modes))
     assert isinstance(found, Invalid)
     assert found.reasons == ["the power mode changed: MAXN, 15W"]
-    assert found.cause == "settings"
+    assert found.cause == "conditions"  # which --tune would not mend
 
 
 def test_verdict_is_invalid_when_it_ended_early() -> None:
