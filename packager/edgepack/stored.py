@@ -55,9 +55,22 @@ def require_writable(path: Path, option: str) -> None:
         ) from error
 
 
+ELSEWHERE = "free some space, or name a file in a folder that can be written to"
+"""What to do where the user named the file."""
+
+
 @contextmanager
-def writing(what: str, path: Path) -> Iterator[None]:
-    """Let what cannot be written in the user's data directory be one clear error.
+def writing(
+    what: str,
+    path: Path,
+    hint: str = "free some space, or set XDG_DATA_HOME to a folder that can be written to",
+) -> Iterator[None]:
+    """Let what cannot be written be one clear error.
+
+    Args:
+        what: What is written: ``the report``.
+        path: Where.
+        hint: What to do; by default for what lies in the user's data directory.
 
     Raises:
         ToolError: The block raised an :class:`OSError`.
@@ -67,7 +80,7 @@ def writing(what: str, path: Path) -> Iterator[None]:
     except OSError as error:
         raise ToolError(
             f"cannot write {what}: {error.strerror}",
-            hint="free some space, or set XDG_DATA_HOME to a folder that can be written to",
+            hint=hint,
             where=str(path),
         ) from error
 

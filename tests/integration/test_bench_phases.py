@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
 from edgepack.bench.harness import Harness
-from edgepack.bench.report import Creation
+from edgepack.bench.report import Creation, RunReport
 from edgepack.bench.run import bench, create_sessions
 from edgepack.bench.scenarios import make_scenario
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.main import run
 from edgepack.devices import Device, LocalEntry, connect
-from edgepack.errors import DeviceError, OldBundleError, UsageError
+from edgepack.errors import DeviceError, OldBundleError, ToolError, UsageError
 from tiny_bundle import write_tiny_bundle
 
 TARGET = "linux-x86-64"
@@ -157,3 +158,19 @@ def test_command_when_options_do_not_belong_together_is_refused(
 ) -> None:
     assert run(["bench", str(bundle), "--device", "local", *options]) == 2
     assert "hint: " in capsys.readouterr().err
+
+
+@pytest.mark.slow(reason="measures a whole bundle")
+def test_bench_when_the_trace_cannot_be_written_loses_no_report(
+    bundle: Path, here: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("edgepack.bench.run.write_atomically", full)
+    kept: list[RunReport] = []
+    trace = tmp_path / "trace.json"
+    with pytest.raises(ToolError, match="cannot write the trace: No space left"):
+        bench(bundle, here, preset="smoke", perfetto=trace, on_unfinished=kept.append)
+    assert len(kept[0].runs) == 2
+    assert kept[0].unfinished == ""

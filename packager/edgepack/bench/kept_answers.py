@@ -11,13 +11,13 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from edgepack.bench.frames import Answer, FrameError, encode, read_answer
-from edgepack.errors import ToolError
+from edgepack.stored import writing
 
+_NO_CACHE = "free some space, or point XDG_CACHE_HOME to a folder that can be written"
 _LOOK_S = 0.01
 """How often a reader looks whether more has come."""
 
@@ -42,7 +42,7 @@ class KeptAnswers:
         """Of each answer that is kept."""
         self.on_growth: Callable[[], None] = lambda: None
         """Called after each that is added."""
-        with _writing(self.path):
+        with writing("the device's answers", self.path, _NO_CACHE):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not resume:
                 self.path.unlink(missing_ok=True)
@@ -68,7 +68,7 @@ class KeptAnswers:
         Raises:
             ToolError: The disk is full.
         """
-        with _writing(self.path):
+        with writing("the device's answers", self.path, _NO_CACHE):
             self._file.write(encode(answer.outputs, ns=answer.ns))
             self._file.flush()
         self.inference_ns.append(answer.ns)
@@ -83,18 +83,6 @@ class KeptAnswers:
     def drop(self) -> None:
         """Remove the file: the evaluation is done."""
         shutil.rmtree(self.path.parent, ignore_errors=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ToolError(
-            f"cannot keep what the device answers: {error.strerror}",
-            hint="free some space, or point XDG_CACHE_HOME to a folder that can be written",
-            where=str(path),
-        ) from error
 
 
 def read_as_they_come(path: Path, count: int) -> Iterator[Answer]:

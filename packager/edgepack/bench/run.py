@@ -34,7 +34,7 @@ from edgepack.errors import (
     one_line,
 )
 from edgepack.progress import Progress, Silent
-from edgepack.stored import require_writable, write_atomically
+from edgepack.stored import ELSEWHERE, require_writable, write_atomically, writing
 
 
 def bench(  # noqa: PLR0913  (the command's options)
@@ -117,14 +117,11 @@ def bench(  # noqa: PLR0913  (the command's options)
     report = make_report(question, measured)
     if perfetto:
         try:
-            write_atomically(perfetto, json.dumps(make_trace(report, measured.events)))
-        except OSError as error:
+            with writing("the trace", perfetto, ELSEWHERE):
+                write_atomically(perfetto, json.dumps(make_trace(report, measured.events)))
+        except ToolError:
             on_unfinished(report)
-            raise ToolError(
-                f"cannot write the trace: {error.strerror}",
-                hint="free some space, and measure again with --perfetto",
-                where=str(perfetto),
-            ) from error
+            raise
     return report
 
 

@@ -26,7 +26,7 @@ from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.results.documents import Report
 from edgepack.results.rows import RunRow, project_of, row_of
 from edgepack.results.store import ResultsStore
-from edgepack.stored import write_atomically
+from edgepack.stored import ELSEWHERE, write_atomically, writing
 
 Format = Literal["json", "csv", "parquet", "bencher", "mlflow"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -81,14 +81,8 @@ def export_runs(
             "there is no run to export", hint="see which there are: edgepack runs list"
         )
     data, count = _WRITERS[file_format](_Asked(store, once, samples, invalid))
-    try:
+    with writing("the export", path, ELSEWHERE):
         write_atomically(path, data)
-    except OSError as error:
-        raise ToolError(
-            f"cannot write the export: {error.strerror}",
-            hint="give a file in a folder that can be written to",
-            where=str(path),
-        ) from error
     return count
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.bench.report import EvaluationReport, RunReport
 from edgepack.bundle.manifest import Accuracy, NotMeasured
-from edgepack.errors import ToolError, UsageError
+from edgepack.errors import UsageError
 from edgepack.resources import templates_dir
 from edgepack.results.plots import (
     ALL_STRETCHES,
@@ -38,7 +38,7 @@ from edgepack.results.summary import (
     summarize,
 )
 from edgepack.statistics import Interval
-from edgepack.stored import write_atomically
+from edgepack.stored import ELSEWHERE, write_atomically, writing
 from edgepack.terminal import printable
 
 if TYPE_CHECKING:
@@ -146,14 +146,8 @@ def write_html(
         ToolError: The file cannot be written.
     """
     text = render_html(reports, evaluations=evaluations, history=history)
-    try:
+    with writing("the page", path, ELSEWHERE):
         write_atomically(path, text)
-    except OSError as error:
-        raise ToolError(
-            f"cannot write the page: {error.strerror}",
-            hint="name a file in a folder that can be written to with --html",
-            where=str(path),
-        ) from error
     return path
 
 

@@ -22,7 +22,7 @@ from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.errors import EdgepackError, UsageError
 from edgepack.profile import Profile, Variant, VariantChange, changed, target_file
 from edgepack.project import LoadedProject, Project, read_project
-from edgepack.stored import write_atomically, writing
+from edgepack.stored import ELSEWHERE, write_atomically, writing
 from edgepack.tuning.report import Settings
 from edgepack.tuning.space import tuned_options, with_options
 from edgepack.yaml_source import YamlSource, parse_yaml
@@ -99,7 +99,7 @@ def write_override(override: Override) -> None:
             where=str(override.path),
         )
     if override.needed:
-        with writing("the project file", override.path):
+        with writing("the project file", override.path, ELSEWHERE):
             write_atomically(override.path.resolve(), override.text)
 
 

@@ -80,6 +80,6 @@ def test_answers_when_the_cache_cannot_be_written_say_where(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(ToolError, match="cannot keep what the device answers") as caught:
+    with pytest.raises(ToolError, match="cannot write the device's answers") as caught:
         KeptAnswers(KEY, resume=True)
     assert "XDG_CACHE_HOME" in caught.value.hint
