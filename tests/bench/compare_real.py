@@ -26,7 +26,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import log
@@ -67,7 +67,7 @@ def _spinning(run, clock=time.perf_counter_ns):
     def slow(names, feed):
         before = clock()
         outputs = run(names, feed)
-        end = before + int((clock() - before) * {slowness})
+        end = before + _planted_ns(clock() - before)
         while clock() < end:
             pass
         return outputs
@@ -77,6 +77,12 @@ def _spinning(run, clock=time.perf_counter_ns):
 _plain = Model.runner
 Model.runner = property(lambda self: _spinning(_plain.__get__(self)))
 """
+"""Of a loader that has ``_planted_ns``: how long an inference shall take which took so long."""
+BY_SHARE = """
+
+def _planted_ns(taken_ns):
+    return int(taken_ns * {slowness})
+"""
 HEADS = ("true slowdown", "PASS", "FAIL", "INCONCLUSIVE", "of p50 alone", "pairs", "p50 found")
 
 
@@ -84,30 +90,37 @@ HEADS = ("true slowdown", "PASS", "FAIL", "INCONCLUSIVE", "of p50 alone", "pairs
 class Case:
     """A candidate that is slower by a known share, and the comparisons with it."""
 
-    model: str
+    group: str
     share: float
     base: Path
     candidate: Path
     found: list[DeviceComparison] = field(default_factory=list)
+    before: Callable[[], object] = lambda: None
+    """Called before each comparison."""
 
 
 def measure(comparisons: int = COMPARISONS) -> Iterator[Table]:
     """Yield two tables for each model: the answers, and the noise."""
+    models = {"one convolution": save_model, "separable convolutions": save_separable}
     with scratch() as folder:
-        entry = LocalEntry(transport="local", target=host_target(), root=str(folder / "root"))
-        device = Device("this-machine", entry)
-        models = {"one convolution": save_model, "separable convolutions": save_separable}
         cases = [
             case for name, save in models.items() for case in _cases(name, save, folder / name)
         ]
-        with suppress(KeyboardInterrupt):
-            for case in cases * comparisons:
-                _compare(case, device)
-        for name in models:
-            mine = [case for case in cases if case.model == name and case.found]
-            if mine:
-                yield _answers(name, mine)
-                yield _noise(name, mine)
+        yield from measured(cases, comparisons, folder)
+
+
+def measured(cases: Sequence[Case], comparisons: int, folder: Path) -> Iterator[Table]:
+    """Make so many comparisons of each case, in turn, and yield two tables for each group."""
+    entry = LocalEntry(transport="local", target=host_target(), root=str(folder / "root"))
+    device = Device("this-machine", entry)
+    with suppress(KeyboardInterrupt):
+        for case in [*cases] * comparisons:
+            case.before()
+            _compare(case, device)
+    for name in dict.fromkeys(case.group for case in cases if case.found):
+        mine = [case for case in cases if case.group == name and case.found]
+        yield _answers(name, mine)
+        yield _noise(name, mine)
 
 
 def _compare(case: Case, device: Device) -> None:
@@ -116,26 +129,39 @@ def _compare(case: Case, device: Device) -> None:
     case.found.append(found)
     p50 = found.metrics[0]
     print(
-        f"{case.model}, {case.share:.0%}: {found.outcome} after {found.pairs} pairs,"
+        f"{case.group}, {case.share:.0%}: {found.outcome} after {found.pairs} pairs,"
         f" p50 {p50.outcome} {p50.ratio - 1:+.1%}",
         file=sys.stderr,
     )
 
 
 def _cases(name: str, save: Callable[[Path, int], object], folder: Path) -> Iterator[Case]:
-    plain = write_tiny_bundle(folder / "plain", size=SIZE, save=save)
-    change_manifest(plain, lambda manifest: manifest.update(target=host_target()))
-    base = _slower(plain, 0.0)
+    plain = host_bundle(folder / "plain", save)
+    base = spinning(plain, "base", BY_SHARE.format(slowness=1))
     for share in SHARES:
-        yield Case(name, share, base, _slower(plain, share) if share else base)
+        candidate = base
+        if share:
+            candidate = spinning(plain, f"{share:.0%}", BY_SHARE.format(slowness=1 + share))
+        yield Case(name, share, base, candidate)
 
 
-def _slower(plain: Path, share: float) -> Path:
-    """Return a copy in which every inference takes so much longer."""
-    bundle = plain.with_name(f"slower by {share:.0%}")
+def host_bundle(folder: Path, save: Callable[[Path, int], object]) -> Path:
+    """Write a small bundle for this machine and return it."""
+    plain = write_tiny_bundle(folder, size=SIZE, save=save)
+    change_manifest(plain, lambda manifest: manifest.update(target=host_target()))
+    return plain
+
+
+def spinning(plain: Path, name: str, planted_ns: str) -> Path:
+    """Return a copy, in which every inference takes as long as the function ``_planted_ns`` says.
+
+    Args:
+        planted_ns: The function's source.
+    """
+    bundle = plain.with_name(name)
     shutil.copytree(plain, bundle)
     loader = bundle / LOADER
-    loader.write_text(loader.read_text() + SPIN.format(slowness=1 + share))
+    loader.write_text(loader.read_text() + planted_ns + SPIN)
     data = loader.read_bytes()
 
     def change(manifest: dict[str, Any]) -> None:
@@ -146,7 +172,7 @@ def _slower(plain: Path, share: float) -> Path:
     return bundle
 
 
-def _answers(model: str, cases: list[Case]) -> Table:
+def _answers(group: str, cases: list[Case]) -> Table:
     rows = []
     for case in cases:
         overall = Counter(each.outcome for each in case.found)
@@ -162,11 +188,11 @@ def _answers(model: str, cases: list[Case]) -> Table:
                 f"{mean(ratios) - 1:+.1%}{spread}",
             )
         )
-    return Table(f"{model}: {len(cases[0].found)} comparisons each", HEADS, tuple(rows))
+    return Table(f"{group}: {len(cases[0].found)} comparisons each", HEADS, tuple(rows))
 
 
-def _noise(model: str, cases: list[Case]) -> Table:
-    """Say how noisy the machine was, over all comparisons of a model."""
+def _noise(group: str, cases: list[Case]) -> Table:
+    """Say how noisy the machine was, over all comparisons of a group."""
     found = [each for case in cases for each in case.found]
     medians_us = [median(run.latencies_ns) / 1e3 for each in found for run in each.base.runs]
     ratios = [
@@ -188,7 +214,7 @@ def _noise(model: str, cases: list[Case]) -> Table:
         ("correlation of a pair with the next", f"{_correlation(ratios):+.2f}"),
         *((f"reason: {reason}", f"{count} sides") for reason, count in reasons.most_common()),
     ]
-    return Table(f"{model}: the machine's noise", ("", ""), tuple(rows))
+    return Table(f"{group}: the machine's noise", ("", ""), tuple(rows))
 
 
 def _run_deviation(found: DeviceComparison) -> float:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import all_targets
 import build_overhead
 import calibration
+import compare_planted
 import compare_real
 import comparisons
 import detections
@@ -47,6 +48,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "devices": many_devices.measure,
     "compare": comparisons.measure,
     "tune": tuning.measure,
+    "compare-planted": compare_planted.measure,
     "compare-real": compare_real.measure,
     "evaluate": evaluation.measure,
     "results": results_store.measure,

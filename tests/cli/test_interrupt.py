@@ -79,6 +79,7 @@ def test_build_when_interrupted_leaves_no_process_and_nothing_half_written(
     assert not [p for p in (own_home / ".cache").rglob("*") if p.name.startswith(".")]
 
 
+@pytest.mark.slow(reason="builds in a process of its own")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_build_when_killed_outright_leaves_no_process(tmp_path):
     child = start_build(tmp_path)
@@ -88,6 +89,7 @@ def test_build_when_killed_outright_leaves_no_process(tmp_path):
     wait_until(lambda: not marked_processes(tmp_path), f"left: {marked_processes(tmp_path)}", 15)
 
 
+@pytest.mark.slow(reason="builds in a process of its own")
 def test_library_when_building_writes_nothing_of_onnxruntimes_into_the_cache(tmp_path, own_home):
     project = tiny_models.write_project(tmp_path)
     environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}

@@ -76,6 +76,7 @@ def push(*words: str) -> int:
     return run(["push", "dist", "--tries", "1", *words])
 
 
+@pytest.mark.slow(reason="pushes to several devices several times")
 def test_push_when_one_device_is_off_has_it_pending_until_a_resume_finds_it(
     fleet, servers, bundle, capsys
 ):
@@ -153,6 +154,7 @@ def test_push_to_one_device_prints_its_release_and_its_own_error(fleet, bundle, 
     assert "it is pending" in streams.err
 
 
+@pytest.mark.slow(reason="pushes to several devices several times")
 def test_abort_when_devices_are_pending_lets_nothing_more_start(fleet, bundle, capsys):
     assert push("--device", "off", "--device", "board-a") == 8
     assert run(["rollout", "abort"]) == 0
@@ -165,6 +167,7 @@ def test_abort_when_devices_are_pending_lets_nothing_more_start(fleet, bundle, c
     assert run(["rollout", "abort"]) == 2
 
 
+@pytest.mark.slow(reason="pushes to several devices several times")
 def test_resume_when_one_rollout_cannot_go_on_still_does_the_others(fleet, bundle, capsys):
     assert push("--device", "off", "--device", "board-a") == 8
     other = write_tiny_bundle(Path("other"))
@@ -230,6 +233,7 @@ def test_push_when_the_warm_up_is_longer_than_the_deadline_is_refused_before_any
     assert RolloutStore().all().rollouts == []
 
 
+@pytest.mark.slow(reason="pushes to several devices several times")
 @pytest.mark.parametrize(
     ("words", "seconds"),
     [((), 900.0), (("--deadline", "50"), 50.0), (("--warm-up", "77"), 77.0)],

@@ -53,6 +53,7 @@ def test_bench_when_inconclusive_prints_and_stores_the_report_and_exits_with_11(
     assert [row.id for row in ResultsStore().rows()] == [report.id, stored]
 
 
+@pytest.mark.slow(reason="starts whole commands")
 @pytest.mark.parametrize("command", ["inspect", "build"])
 def test_command_when_its_reader_has_gone_ends_quietly(tmp_path, command):
     model = tiny_models.conv_net(tmp_path / "net.onnx")
@@ -65,6 +66,7 @@ def test_command_when_its_reader_has_gone_ends_quietly(tmp_path, command):
     assert b"Broken" not in done.stderr
 
 
+@pytest.mark.slow(reason="starts whole commands")
 def test_command_when_both_of_its_readers_have_gone_ends_with_141(tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
@@ -83,6 +85,7 @@ def test_command_when_interrupted_says_so(monkeypatch, capsys):
     assert capsys.readouterr().err == "interrupted; nothing half-written is left\n"
 
 
+@pytest.mark.slow(reason="starts whole commands")
 @pytest.mark.parametrize("closed", [False, True])
 def test_device_add_when_nobody_can_be_asked_names_the_option(tmp_path, closed):
     with LoopbackServer(tmp_path / "board") as server:
@@ -109,6 +112,7 @@ def test_inspect_when_a_name_holds_escape_sequences_shows_none(tmp_path, capsys)
     assert "\x1b" not in capsys.readouterr().err
 
 
+@pytest.mark.slow(reason="starts whole commands")
 def test_inspect_when_stdout_is_ascii_escapes_the_names(tmp_path):
     model = rename_input(tiny_models.conv_net(tmp_path / "net.onnx"), "bild\u00e4")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
@@ -119,6 +123,7 @@ def test_inspect_when_stdout_is_ascii_escapes_the_names(tmp_path):
     assert b"bild\\xe4" in done.stdout
 
 
+@pytest.mark.slow(reason="starts whole commands")
 def test_build_when_the_terminal_is_narrow_shows_its_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
     project = tiny_models.write_project(tmp_path)

@@ -101,6 +101,7 @@ def test_timeout_kills_the_whole_process_group(run: Run, tmp_path: Path) -> None
     assert wait_until(lambda: not any(lives(pid) for pid in pids))
 
 
+@pytest.mark.slow(reason="waits for deadlines")
 def test_timeout_kills_what_ignores_sigterm(run: Run, tmp_path: Path) -> None:
     script = f"trap '' TERM HUP INT; echo $$ > {tmp_path}/pid; while :; do sleep 1; done"
     with pytest.raises(RemoteCommandError, match="took longer"):
@@ -169,6 +170,7 @@ def test_stream_read_is_stopped_when_nothing_comes(transport: Transport) -> None
         stream.read(1)
 
 
+@pytest.mark.slow(reason="waits for deadlines")
 def test_a_hanging_streamed_program_is_killed_when_its_context_is_left(
     transport: Transport, tmp_path: Path
 ) -> None:

@@ -228,6 +228,7 @@ def test_release_that_fails_in_use_is_taken_back_without_python(
     assert board.current() == first
 
 
+@pytest.mark.slow(reason="starts a server of its own")
 def test_hook_that_hangs_is_stopped_with_what_it_started(board: Board, bundle: Path) -> None:
     first = deploy(bundle, board.device, self_test=False).release
     script = "grep -q 1.0.0 /data/tiny/current/manifest.json || { sleep 4321 & sleep 4322; }"
@@ -299,6 +300,7 @@ def test_command_line_pushes_to_a_bare_board(
     assert "no release was current before" in capsys.readouterr().err
 
 
+@pytest.mark.slow(reason="starts a server of its own")
 def test_python_agent_and_harness_work_over_dropbear(tmp_path: Path, bundle: Path) -> None:
     require_dropbear()
     with DropbearServer(tmp_path / "server", bare=False) as server:

@@ -59,6 +59,7 @@ def check_smoke(report: RunReport, device: str) -> None:
     assert isinstance(report.verdict, Inconclusive)
 
 
+@pytest.mark.slow(reason="measures a whole bundle")
 def test_bench_makes_a_report_when_the_device_is_this_machine(
     bundle: Path, here: Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

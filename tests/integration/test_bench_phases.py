@@ -38,6 +38,7 @@ def here(tmp_path: Path) -> Device:
     return Device("here", entry)
 
 
+@pytest.mark.slow(reason="measures a whole bundle")
 def test_bench_when_all_phases_are_asked_for_reports_each(
     bundle: Path, here: Device, tmp_path: Path
 ) -> None:

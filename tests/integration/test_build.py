@@ -410,6 +410,7 @@ def test_cache_when_an_entry_is_cut_off_is_made_again(tmp_path, own_home):
     assert again.bundles[0].bundle.digest == first.bundle.digest
 
 
+@pytest.mark.slow(reason="builds twice at a time")
 def test_builds_when_run_at_the_same_time_agree(tmp_path):
     import subprocess
     import sys

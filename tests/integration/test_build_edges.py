@@ -62,6 +62,7 @@ def test_build_when_the_rank_of_an_output_cannot_be_inferred_keeps_the_declared_
     assert not any("onnxsim skipped" in line for line in manifest.steps)
 
 
+@pytest.mark.slow(reason="builds without a cache")
 def test_build_when_nothing_is_cached_counts_no_step_as_cached(tmp_path):
     project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
     fresh, again = (

@@ -94,6 +94,7 @@ def test_offered_variant_when_it_misses_a_limit_is_an_error_only_if_it_was_named
         result.require_all()
 
 
+@pytest.mark.slow(reason="builds without a cache")
 def test_variant_when_its_diagnosis_fails_is_shipped_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("edgepack.build.planning.LayerErrors", worker_tasks.RefusedDiagnosis)
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))

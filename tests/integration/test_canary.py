@@ -164,6 +164,7 @@ def write_bundle(folder: Path) -> Path:
     return bundle
 
 
+@pytest.mark.slow(reason="uses every command on a device")
 def test_secrets_when_devices_are_used_show_nowhere(
     board: Board, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

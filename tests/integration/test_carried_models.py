@@ -159,6 +159,7 @@ def test_carried_model_when_there_are_labels_has_their_metric_and_no_comparison(
     assert f"top1 {found.value:.4f} (20 samples)" in readme
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_carried_model_when_the_metric_is_agreement_is_not_measured(tmp_path):
     project = write_evaluated(tmp_path, ", metric: agreement")
     result = build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist")
@@ -169,6 +170,7 @@ def test_carried_model_when_the_metric_is_agreement_is_not_measured(tmp_path):
         evaluate(result.bundles[0].bundle.path, load_device("local"), project=project)
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_carried_model_when_evaluated_on_a_device_has_the_metric_alone(tmp_path):
     project = write_evaluated(tmp_path, ", metric: top1")
     result = build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist")

@@ -104,6 +104,7 @@ def test_candidate_when_it_is_many_times_slower_fails(
     assert any(reason.startswith("p50 is +") for reason in on_device.reasons)
 
 
+@pytest.mark.slow(reason="makes 12 process runs")
 def test_release_in_use_when_it_is_the_base_stays_in_use(
     bundle: Path,
     tmp_path: Path,
@@ -142,6 +143,7 @@ def test_devices_when_there_are_two_are_compared_at_once(
     assert {each.pairs for each in found.devices} == {6}
 
 
+@pytest.mark.slow(reason="makes 12 process runs")
 def test_device_when_it_cannot_be_used_is_missed_and_the_other_is_compared(
     bundle: Path, tmp_path: Path, device: Device
 ) -> None:

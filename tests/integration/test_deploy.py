@@ -128,6 +128,7 @@ def test_release_whose_goldens_do_not_hold_never_becomes_current(
     assert (untried.variant, current(root)) == (None, untried.release)
 
 
+@pytest.mark.slow(reason="waits for deadlines")
 @pytest.mark.parametrize("hook", ["after_switch", "health"])
 @pytest.mark.parametrize("script", ["exit 3", "sleep 60"])
 def test_release_that_fails_in_use_is_taken_back(
@@ -222,6 +223,7 @@ def test_application_uses_the_engines_that_the_self_test_built(
     assert verify_device(device(root)).problems() == []
 
 
+@pytest.mark.slow(reason="waits for deadlines")
 def test_self_test_that_hangs_is_stopped_there_and_changes_nothing(
     tmp_path: Path, bundle: Path
 ) -> None:

@@ -81,6 +81,7 @@ def running(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow(reason="reads hundreds of megabytes")
 @AGENTS
 @pytest.mark.parametrize(
     ("login", "said"),
@@ -112,6 +113,7 @@ def test_push_when_the_login_writes_other_than_utf8_to_stderr_succeeds(
     assert ended
 
 
+@pytest.mark.slow(reason="reads hundreds of megabytes")
 def test_push_when_the_device_prints_and_does_not_read_takes_no_memory(
     client: Pusher, tmp_path: Path
 ) -> None:
@@ -157,6 +159,7 @@ print(json.dumps([said, peak_bytes()]))
 """
 
 
+@pytest.mark.slow(reason="reads hundreds of megabytes")
 @pytest.mark.parametrize(
     ("how", "to", "output"),
     [("run", "1", "stdout"), ("run", "2", "stderr"), ("stream", "1", "stdout")],

@@ -74,12 +74,14 @@ def test_encoder_when_smoothed_gives_the_same_embeddings(encoder):
     assert encoder.worst_cosine(encoder.smooth) > 0.999999
 
 
+@pytest.mark.slow(reason="builds an encoder")
 def test_int8_dynamic_when_norms_are_smooth_keeps_embeddings(encoder, tmp_path):
     step = Int8Dynamic(int8_nets.CPU, MAX_IR)
     int8_nets.run(step, {"model": encoder.smooth, "samples": encoder.samples}, tmp_path / "out")
     assert encoder.worst_cosine(tmp_path / "out") >= LEAST_COSINE
 
 
+@pytest.mark.slow(reason="builds an encoder")
 def test_int8_dynamic_when_large_channels_stay_is_refused(encoder, tmp_path):
     step = Int8Dynamic(int8_nets.dialect("uint8", "int8", per_channel=False), MAX_IR)
     inputs = {"model": encoder.made, "samples": encoder.samples}
@@ -151,6 +153,7 @@ def test_embedding_when_it_turns_too_far_is_named_with_its_cosine(encoder, tmp_p
     require_close(other, other, encoder.samples)
 
 
+@pytest.mark.slow(reason="builds an encoder")
 @pytest.mark.parametrize(
     ("output", "shape"),
     [

@@ -56,6 +56,7 @@ def test_evaluate_over_ssh_when_the_device_is_this_machine_agrees_with_the_build
     assert accuracy.measured == accuracy.simulated == bundle.manifest.variants[0].accuracy
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_a_variant_is_named_measures_that_one(built):
     project, bundle = built
     accuracy = evaluate(bundle.path, load_device("local"), project=project, variant="cpu-fp32")
@@ -64,6 +65,7 @@ def test_evaluate_when_a_variant_is_named_measures_that_one(built):
     assert accuracy.measured.worst.sqnr_db > 60
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_the_metric_is_python_calls_it_here(built, tmp_path):
     project, _ = built
     (tmp_path / "mymetric.py").write_text("def mean(outputs, labels):\n    return len(outputs)\n")
@@ -134,6 +136,7 @@ def test_evaluate_when_the_connection_is_lost_goes_on_from_there(built, tmp_path
     assert not kept.exists()
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_told_not_to_resume_begins_anew(built, own_home):
     project, bundle = built
     device = load_device("local")
@@ -166,6 +169,7 @@ def test_evaluate_command_stores_what_it_shows(built, tmp_path, monkeypatch, cap
     assert f"simulated on the host │ {shown.simulated.value:.4f}" in table
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_command_when_nodes_ran_elsewhere_is_inconclusive(built, monkeypatch, capsys):
     project, bundle = built
     profile = Harness.profile
@@ -184,6 +188,7 @@ def test_evaluate_command_when_nodes_ran_elsewhere_is_inconclusive(built, monkey
     assert reason in said.err
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_fp32_ran_before_takes_what_it_gave(built, own_home):
     project, bundle = built
     first = evaluate(bundle.path, load_device("local"), project=project)
@@ -195,6 +200,7 @@ def test_evaluate_when_fp32_ran_before_takes_what_it_gave(built, own_home):
     assert again.measured.worst.sqnr_db < first.measured.worst.sqnr_db
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_a_label_is_no_class_stops_with_the_sample(built, tmp_path):
     project, bundle = built
     images, labels = tiny_models.images(SAMPLES, seed=2), np.full(SAMPLES, 9)

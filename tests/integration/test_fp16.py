@@ -265,6 +265,7 @@ Fp16(8, ("Relu", "Where")).run({"model": folder / "in"}, folder / "out")
 """
 
 
+@pytest.mark.slow(reason="starts several processes")
 def test_file_when_written_twice_is_the_same_whatever_the_hash_seed(tmp_path):
     nodes = [
         node("Neg", ["x"], ["a"], "a"),

@@ -142,6 +142,7 @@ def test_measure_when_queries_arrive_otherwise_times_queries(
             assert run.throughput < 2 * 400
 
 
+@pytest.mark.slow(reason="measures")
 @pytest.mark.parametrize("scenario", ["single-stream", "offline"])
 def test_measure_when_there_would_be_too_many_queries_says_what_to_do(
     harness: Harness, scenario: str

@@ -280,6 +280,7 @@ def test_lease_when_something_else_is_answered_is_an_error(
     assert caught.value.where == "odd"
 
 
+@pytest.mark.slow(reason="measures a whole bundle")
 def test_bench_when_others_hold_the_device_is_refused_and_holds_it_itself(
     here: Device, transport: Transport, tmp_path: Path
 ) -> None:

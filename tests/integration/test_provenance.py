@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tiny_models
 from edgepack.build import build
 from edgepack.bundle import Manifest, verify
@@ -35,6 +36,7 @@ def test_bundle_when_built_names_its_model_profile_samples_and_tools(tmp_path):
     assert found.calibration.sha256 != found.evaluation.sha256
 
 
+@pytest.mark.slow(reason="builds twice")
 def test_samples_when_the_same_from_another_file_have_the_same_digest(tmp_path):
     project = tiny_models.write_project(tmp_path)
     _, first = built(project)

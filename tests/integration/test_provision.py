@@ -105,6 +105,7 @@ def test_same_wheels_are_not_installed_again(provisioned: Device, wheels: list[P
     assert not [line for line in said if "pushing" in line or "installing" in line]
 
 
+@pytest.mark.slow(reason="makes virtual environments")
 def test_new_wheels_take_the_place_of_old_ones(
     provisioned: Device, wheels: list[Path], tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_new_wheels_take_the_place_of_old_ones(
     assert names(tmp_path / "root") == sorted(["venv", str(old), str(new)])
 
 
+@pytest.mark.slow(reason="makes virtual environments")
 def test_runtime_that_does_not_work_is_not_switched_to(
     provisioned: Device, wheels: list[Path], tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_missing_wheel_is_named_before_anything_is_pushed(
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.slow(reason="makes virtual environments")
 def test_environment_of_someone_else_is_left_alone(
     device: Device, wheels: list[Path], tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ for kill in range(3):
 """
 
 
+@pytest.mark.slow(reason="kills a dozen writers")
 def test_store_when_its_writers_are_killed_has_whole_batches(tmp_path):
     run_script(SAVE_AND_KILL, f"sqlite:///{tmp_path}/results.sqlite")
 

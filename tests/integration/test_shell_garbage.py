@@ -115,6 +115,7 @@ def test_push_when_another_names_its_release_waits_and_one_that_died_is_no_obsta
     assert not held.is_symlink()
 
 
+@pytest.mark.slow(reason="pushes many times")
 def test_pushes_when_at_once_leave_an_unbroken_history(
     device: Device, bundles: list[Path], tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_release_damaged_on_the_device_is_sent_again(board: Board, bundle: Path)
     assert board.releases() == [again.release]
 
 
+@pytest.mark.slow(reason="pushes many times")
 @pytest.mark.parametrize("cut_after_bytes", [20_000, 2_000_000])
 def test_connection_lost_without_python_leaves_everything_as_it_was(
     board: Board, bundle: Path, tmp_path: Path, cut_after_bytes: int

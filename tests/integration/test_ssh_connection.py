@@ -272,6 +272,7 @@ with connect(Device("board", SshEntry(**json.loads(sys.argv[1])))) as transport:
 """
 
 
+@pytest.mark.slow(reason="waits for deadlines")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_remote_command_ends_when_the_client_is_killed(
     server: LoopbackServer, tmp_path: Path, number: signal.Signals

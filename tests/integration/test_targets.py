@@ -302,6 +302,7 @@ def test_all_when_built_together_shares_preparation_and_calibration(tmp_path):
     assert sorted(observed) == [False, True]
 
 
+@pytest.mark.slow(reason="builds twice")
 def test_rebuild_when_one_profile_changes_redoes_only_what_it_touches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     project = tiny_models.write_project(tmp_path, FIXED)

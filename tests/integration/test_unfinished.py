@@ -134,6 +134,7 @@ def test_bench_when_the_connection_is_lost_before_a_run_ended_keeps_nothing(
     assert not kept
 
 
+@pytest.mark.slow(reason="makes several process runs")
 @pytest.mark.parametrize(
     ("command", "code", "why"),
     [
@@ -168,6 +169,7 @@ def asked(bundle: Path, **changes: Any) -> Question:
     return Question(bundle, base=bundle, preset=SHORT, rule=rule, **changes)
 
 
+@pytest.mark.slow(reason="makes several process runs")
 def test_compare_when_the_connection_is_lost_decides_nothing_there(
     bundle: Path, over_wire: tuple[Device, Callable[[], None]]
 ) -> None:
@@ -194,6 +196,7 @@ def test_compare_when_a_decided_device_vanishes_before_its_placement_is_known_de
     assert on_device.outcome == on_device.metrics[0].outcome == "INCONCLUSIVE"
 
 
+@pytest.mark.slow(reason="makes several process runs")
 def test_compare_when_the_first_pair_is_not_whole_raises_what_ended_it(
     bundle: Path, tmp_path: Path
 ) -> None:
@@ -217,6 +220,7 @@ def test_noise_when_the_device_vanishes_is_not_given(
     assert "it ended early, after 1 pairs: the harness failed with exit code 5" in said.err
 
 
+@pytest.mark.slow(reason="makes several process runs")
 @pytest.mark.parametrize("others", [0, 1])
 def test_compare_command_when_interrupted_shows_what_was_measured(
     bundle: Path,

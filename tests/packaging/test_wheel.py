@@ -42,6 +42,7 @@ def test_wheel_when_listed_holds_the_package_and_its_data(wheel):
     assert names == sources | data
 
 
+@pytest.mark.slow(reason="builds and installs a wheel")
 def test_wheel_when_installed_elsewhere_finds_its_targets(wheel, tmp_path):
     place = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
