@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from edgepack import statistics
-from edgepack.bench.presets import Preset, find_preset
+from edgepack.bench.presets import PRESETS, Preset
 from edgepack.bench.report import (
     Cause,
     Conditions,
@@ -128,20 +128,23 @@ def require_valid(report: RunReport, bundle: Path) -> None:
     match report.verdict:
         case Valid():
             return
-        case Invalid(reasons=reasons) as verdict:
+        case Invalid(reasons=reasons):
             found = "".join(f"\n  - {reason}" for reason in reasons)
-            raise InconclusiveError(
-                f"the measurement is INVALID{found}",
-                hint=_invalid_hint(report, verdict, bundle),
-                where=report.device,
-            )
+            problem = f"the measurement is INVALID{found}"
         case Inconclusive(reason=reason):
-            hint = _again(report, bundle)
-            if report.facts.emulated:
-                hint = _REAL_DEVICE
-            raise InconclusiveError(
-                f"the measurement is INCONCLUSIVE: {reason}", hint=hint, where=report.device
-            )
+            problem = f"the measurement is INCONCLUSIVE: {reason}"
+    raise InconclusiveError(problem, hint=remedy(report, bundle), where=report.device)
+
+
+def remedy(report: RunReport, bundle: Path) -> str:
+    """Return what to do about a verdict, with the one command for it; nothing if it is VALID."""
+    match report.verdict:
+        case Valid():
+            return ""
+        case Invalid() as verdict:
+            return _invalid_hint(report, verdict, bundle)
+        case Inconclusive():
+            return _REAL_DEVICE if report.facts.emulated else _again(report, bundle)
 
 
 def _invalid_hint(report: RunReport, verdict: Invalid, bundle: Path) -> str:
@@ -170,7 +173,8 @@ def _again(
     report: RunReport, bundle: Path, *, variant: str | None = None, tune: bool = False
 ) -> str:
     """Return the command that asks the same question with a preset that can settle it."""
-    preset = report.preset if find_preset(report.preset).conclusive else "standard"
+    known = PRESETS.get(report.preset)  # another edgepack may have had others
+    preset = known.name if known and known.conclusive else "standard"
     argv = ["edgepack", "bench", str(bundle), "--device", report.device, "--preset", preset]
     if variant is None and report.variant_requested == report.variant_used:
         variant = report.variant_used

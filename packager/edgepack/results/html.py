@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -165,7 +165,7 @@ def render_html(
     if not reports:
         raise UsageError("there is no report to show", hint=MAKE_ONE)
     newest_first = sorted(reports, key=lambda each: (each.created, each.id), reverse=True)
-    sections = _sections(newest_first, {each.id: each for each in [*history, *reports]})
+    sections = _sections(newest_first, history)
     overviews = [
         _overview(number, title, group, evaluations)
         for number, (title, group) in enumerate(_by_project(sections), 1)
@@ -246,24 +246,24 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}" + ("" if number == 1 else "s")
 
 
-def _sections(reports: Sequence[RunReport], known_runs: Mapping[str, RunReport]) -> list[Section]:
+def _sections(reports: Sequence[RunReport], history: Sequence[RunReport]) -> list[Section]:
+    subjects: dict[tuple[str, ...], dict[str, RunReport]] = {}
+    for each in [*history, *reports]:
+        subjects.setdefault(same_subject(each), {})[each.id] = each
+
     @cache
-    def summary_of(run: str) -> Summary:
-        return summarize(known_runs[run])
+    def summary_of(subject: tuple[str, ...], run: str) -> Summary:
+        return summarize(subjects[subject][run])
 
     detail = max(LEAST_STRETCHES, min(STRETCHES, ALL_STRETCHES // len(reports)))
-    groups: dict[tuple[str, ...], list[RunReport]] = {}
-    for each in known_runs.values():
-        groups.setdefault(same_subject(each), []).append(each)
     sections = []
     for number, report in enumerate(reports, 1):
-        before = last_before(report, groups[same_subject(report)])
+        subject = same_subject(report)
+        summary = summary_of(subject, report.id)
+        before = last_before(report, [*subjects[subject].values()])
         changed = (
-            since(before, report, (summary_of(before.id), summary_of(report.id)))
-            if before
-            else None
+            since(before, report, (summary_of(subject, before.id), summary)) if before else None
         )
-        summary = summary_of(report.id)
         sections.append(section_of(f"run-{number}", report, summary, changed, detail))
     return sections
 

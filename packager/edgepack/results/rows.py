@@ -96,20 +96,10 @@ def _of_run(report: RunReport) -> RunRow:
     interval = summary.median_interval_ms
     low, high = (interval.low, interval.high) if isinstance(interval, Interval) else (None, None)
     memory, canary = report.memory, report.canary
-    return RunRow(
-        id=report.id,
-        created=_stamp(report.created),
-        kind=kind_of(report),
-        project=_text(report.project),
-        bundle=_text(report.bundle) or "",
-        target=_text(report.target),
-        device=_text(report.device) or "",
-        device_model=_text(report.facts.model),
-        variant=_text(report.variant_used),
+    return replace(
+        _measured(report, report.variant_used),
         preset=_text(report.preset),
         scenario=report.scenario.name,
-        runtime=_text(report.facts.onnxruntime),
-        fingerprint=fingerprint(report),
         p50_ms=summary.p50_ms,
         p90_ms=summary.p90_ms,
         low_ms=low,
@@ -118,7 +108,6 @@ def _of_run(report: RunReport) -> RunRow:
         bundle_bytes=min(report.bundle_bytes, LARGEST),
         canary_ns=None if isinstance(canary, NotMeasured) else median(canary.medians_ns),
         canary_sha256=None if isinstance(canary, NotMeasured) else canary.model_sha256,
-        manifest_sha256=report.manifest_sha256,
         run_p50_ms=_over_runs(report, 50),
         run_p90_ms=_over_runs(report, 90),
         verdict=verdict_word(report),
@@ -129,6 +118,20 @@ def _of_run(report: RunReport) -> RunRow:
 def _of_evaluation(report: EvaluationReport) -> RunRow:
     times, interval = report.inference_ns, report.interval
     low, high = (None, None) if isinstance(interval, NotMeasured) else interval
+    return replace(
+        _measured(report, report.variant),
+        p50_ms=median(times) / NS_PER_MS if times else None,
+        p90_ms=percentile(times, 90) / NS_PER_MS if times else None,
+        metric=_text(report.measured.metric),
+        value=report.measured.value,
+        value_low=low,
+        value_high=high,
+        verdict="INVALID" if report.reasons else "VALID",
+    )
+
+
+def _measured(report: RunReport | EvaluationReport, variant: str) -> RunRow:
+    """Return what every report of a bundle on a device tells."""
     return RunRow(
         id=report.id,
         created=_stamp(report.created),
@@ -138,17 +141,10 @@ def _of_evaluation(report: EvaluationReport) -> RunRow:
         target=_text(report.target),
         device=_text(report.device) or "",
         device_model=_text(report.facts.model),
-        variant=_text(report.variant),
+        variant=_text(variant),
         runtime=_text(report.facts.onnxruntime),
         fingerprint=fingerprint(report),
-        p50_ms=median(times) / NS_PER_MS if times else None,
-        p90_ms=percentile(times, 90) / NS_PER_MS if times else None,
         manifest_sha256=_text(report.manifest_sha256),
-        metric=_text(report.measured.metric),
-        value=report.measured.value,
-        value_low=low,
-        value_high=high,
-        verdict="INVALID" if report.reasons else "VALID",
     )
 
 

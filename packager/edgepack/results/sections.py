@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from edgepack import statistics
 from edgepack.bench.report import (
@@ -15,6 +16,7 @@ from edgepack.bench.report import (
     RunReport,
     SweepPoint,
 )
+from edgepack.bench.verdict import remedy
 from edgepack.bundle.manifest import Accuracy, LayerError, NotMeasured
 from edgepack.results.plots import (
     STRETCHES,
@@ -148,6 +150,8 @@ class Section:
     summary: Summary
     verdict: str
     reasons: list[str]
+    remedy: str
+    """What to do about them, with the one command for it; nothing if the verdict is VALID."""
     headline: str
     tiles: list[Tile]
     since: Since | None
@@ -205,6 +209,7 @@ def section_of(
         summary=summary,
         verdict=verdict_word(report),
         reasons=verdict_reasons(report),
+        remedy=remedy(report, Path("BUNDLE")),
         headline=headline(summary),
         tiles=_tiles(report, summary),
         since=since,

@@ -320,6 +320,22 @@ def test_page_says_what_is_wrong_with_a_run_and_what_is_not_known(
     assert said in text_of(render_html([example_report(**changes)]))
 
 
+@pytest.mark.parametrize("verdict", [Invalid(reasons=["hot"]), Inconclusive(reason="few")])
+def test_page_when_a_run_must_not_be_used_has_the_command_that_mends_it(verdict: Any) -> None:
+    text = text_of(render_html([example_report(verdict=verdict)]))
+    assert "edgepack bench BUNDLE --device pi5-a --preset standard" in text
+    assert "edgepack bench BUNDLE" not in render_html([example_report()])
+
+
+def test_page_when_two_devices_have_runs_of_one_id_has_both() -> None:
+    other = example_report(device="pi5-b", runs=[example_run(scale=3.0)])
+    page = render_html([example_report(), other], history=[other])
+    assert page.count('class="run"') == 2
+    assert all(
+        f"p50 {summarize(each).p50_ms:.3g}"[:6] in page for each in (example_report(), other)
+    )
+
+
 def test_page_when_a_kind_of_sensor_was_not_read_says_why() -> None:
     sampling = example_run().sampling
     assert not isinstance(sampling, NotMeasured)
