@@ -125,14 +125,13 @@ def require_valid(report: RunReport, bundle: Path) -> None:
     Raises:
         InconclusiveError: They may not; the message has the verdict and all its reasons.
     """
-    match report.verdict:
-        case Valid():
-            return
-        case Invalid(reasons=reasons):
-            found = "".join(f"\n  - {reason}" for reason in reasons)
-            problem = f"the measurement is INVALID{found}"
-        case Inconclusive(reason=reason):
-            problem = f"the measurement is INCONCLUSIVE: {reason}"
+    verdict = report.verdict
+    if isinstance(verdict, Valid):
+        return
+    if isinstance(verdict, Invalid):
+        problem = "the measurement is INVALID" + "".join(f"\n  - {why}" for why in verdict.reasons)
+    else:
+        problem = f"the measurement is INCONCLUSIVE: {verdict.reason}"
     raise InconclusiveError(problem, hint=remedy(report, bundle), where=report.device)
 
 
