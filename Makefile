@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint bench placement runtimes chaos lab clean
+.PHONY: demo test lint bench placement runtimes chaos lab mobile-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -41,5 +41,8 @@ chaos: $(READY)  ## Pushes that are disturbed, a thousand times; needs Linux and
 lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
 	$(ROOM) $(BIN)/python tests/lab/run.py $(LAB)
 
+mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven and, for Swift, root on Debian
+	$(ROOM) $(BIN)/python tests/mobile/run.py $(MOBILE)
+
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes build dist demo
+	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .mobile build dist demo

@@ -29,7 +29,16 @@ from edgepack.profile import Provider, Requires, SessionSettings
 from edgepack.resources import harness_dir
 
 VARIANTS = ("cpu-int8-static", "cpu-fp32")
-LOADER = ("edgepack_loader.py", "edgepack_names.py", "edgepack_providers.py", "edgepack_shapes.py")
+LOADER = (
+    "edgepack_answers.py",
+    "edgepack_images.py",
+    "edgepack_loader.py",
+    "edgepack_meaning.py",
+    "edgepack_names.py",
+    "edgepack_providers.py",
+    "edgepack_shapes.py",
+    "edgepack_wordpiece.py",
+)
 ROLES: dict[str, Literal["model", "golden", "harness"]] = {
     ".onnx": "model",
     ".bin": "golden",

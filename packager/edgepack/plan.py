@@ -41,6 +41,8 @@ class PlannedVariant:
     """The step whose model is judged: the .onnx that the shipped file is made from."""
     shipped: str
     """The step whose model is shipped."""
+    reference: str
+    """The step whose fp32 model takes the same inputs."""
     goldens: str
     evaluation: str | None
     """None when the project has no evaluation samples."""
@@ -63,8 +65,9 @@ class PlannedVariant:
     @property
     def steps(self) -> tuple[str, ...]:
         """Every step that the variant needs directly: if one fails, the variant is lost."""
-        others = (self.goldens, self.evaluation, self.placed, self.fusion)
-        return (*self.history, *(step_id for step_id in others if step_id is not None))
+        others = (self.reference, self.goldens, self.evaluation, self.placed, self.fusion)
+        needed = (*self.history, *(step_id for step_id in others if step_id is not None))
+        return tuple(dict.fromkeys(needed))
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class PlannedBundle:
     variants: tuple[PlannedVariant, ...]
     left_out: tuple[tuple[str, str], ...]
     """Variant id and the reason, as far as it is known before anything runs."""
+    most: int | None = None
+    """How many variants are shipped, the best ones; None ships all."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,8 @@ class Plan:
                 yield f"bundle  {bundle.profile.id:24} {made}"
             for variant_id, reason in bundle.left_out:
                 yield f"bundle  {bundle.profile.id:24} without {variant_id}: {reason}"
+            if bundle.most is not None and len(bundle.variants) > bundle.most:
+                yield f"bundle  {bundle.profile.id:24} ships {bundle.most} of them, the best"
 
 
 def profile_digest(profile: Profile) -> str:

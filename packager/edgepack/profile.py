@@ -72,6 +72,18 @@ class Runtime(StrictModel):
     """The highest ai.onnx opset that the pinned runtime loads."""
     providers: dict[str, ProviderSource] = {}
     """For execution providers that ``packages`` do not hold: where they come from."""
+    checksums: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}
+    """For packages whose archive a bundle's code names: its sha256, in hexadecimal digits."""
+
+
+class BundleSize(StrictModel):
+    """The most that a bundle of the target holds, where it is part of what people download."""
+
+    variants: Annotated[int, Field(gt=0)]
+    """The best ones; the last of them runs on the CPU alone if no better one does. Variants that
+    are named with ``--variant`` or in the project are all shipped."""
+    goldens: Annotated[int, Field(gt=0)]
+    """Golden samples."""
 
 
 class Dialect(StrictModel):
@@ -115,6 +127,8 @@ class Requires(StrictModel):
 
     cpu: list[str] = []
     """CPU flags as Linux spells them in ``/proc/cpuinfo``."""
+    extensions: Annotated[bool, Field(exclude_if=lambda given: not given)] = False
+    """The Python package onnxruntime-extensions, whose operators the model has."""
 
 
 class OrtFormat(StrictModel):
@@ -203,6 +217,8 @@ class Profile(StrictModel):
     family: Family
     device: DeviceKind
     runtime: Runtime
+    bundle: Annotated[BundleSize | None, Field(exclude_if=lambda size: size is None)] = None
+    """None ships all. Written only where it is given, as ``graph_optimization_level``."""
     variants: Annotated[list[Variant], Field(min_length=1)]
     """In order of preference, best first."""
     sources: list[Source]
@@ -213,6 +229,16 @@ class Profile(StrictModel):
         for variant_id in ids:
             if ids.count(variant_id) > 1:
                 raise ValueError(f"two variants are called {variant_id!r} | rename one")
+        return self
+
+    @model_validator(mode="after")
+    def _archives_have_checksums(self) -> Self:
+        if self.family == "apple":
+            for name in set(self.runtime.packages) - set(self.runtime.checksums):
+                raise ValueError(
+                    f"runtime.checksums has nothing for {name}, which a Swift package names with it"
+                    " | add what 'swift package compute-checksum' says of the archive"
+                )
         return self
 
     def variant(self, variant_id: str) -> Variant:

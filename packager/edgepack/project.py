@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from edgepack.errors import UsageError
+from edgepack.identifiers import is_reserved_in_packages, taken_types
 from edgepack.profile import Id, StrictModel, VariantChange
 from edgepack.yaml_source import YamlSource, read_yaml
 
@@ -28,6 +29,26 @@ def _is_taken(name: str) -> bool:
 def _own_folder(name: str) -> str:
     if _is_taken(name):
         raise ValueError(f"{name!r} is a folder of edgepack's own on devices: choose another name")
+    return name
+
+
+def _package(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", name):
+        raise ValueError(
+            f"{name!r} is no package | lower-case words joined by dots, such as com.acme.detector"
+        )
+    if reserved := [word for word in name.split(".") if is_reserved_in_packages(word)]:
+        raise ValueError(
+            f"{name!r} holds {reserved[0]!r}, a word of Kotlin's or Java's | choose another word"
+        )
+    return name
+
+
+def _type(name: str) -> str:
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
+        raise ValueError(f"{name!r} is no type's name | letters and digits, such as Detector")
+    if name in taken_types():
+        raise ValueError(f"{name!r} is a type that the code uses | call it {name}Model")
     return name
 
 
@@ -104,10 +125,27 @@ class ImageInput(StrictModel):
         return self
 
 
+class TokensInput(StrictModel):
+    """How a text becomes token ids: by the ``tokenizer.json`` of a BERT model, which is WordPiece.
+
+    The ids go into the input that this describes, the other two into the inputs that are named, as
+    far as the model has them. All get one text, ``(1, tokens)``.
+    """
+
+    file: str
+    """One of the project's ``files``."""
+    length: Annotated[int, Field(gt=1)]
+    """The most tokens, special ones included; longer texts are cut. Where the input's last axis is
+    fixed, the tokens are filled up to it; where it is symbolic, they are as many as there are."""
+    attention_mask: str = "attention_mask"
+    token_type_ids: str = "token_type_ids"  # noqa: S105  (an input, not a secret)
+
+
 class InputDescription(StrictModel):
     """What one input of the model is made from, and what fills it up to a size in ``dims``."""
 
     image: ImageInput | None = None
+    tokens: TokensInput | None = None
     pad: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
     """What the loader puts behind the input's values, along symbolic dimensions with a list of
     sizes, up to the next of them. Default: 0, which in a mask hides what it stands for."""
@@ -118,22 +156,108 @@ class InputDescription(StrictModel):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self == InputDescription.model_construct():
-            raise ValueError("it says nothing | give 'image', 'pad' or 'mask', or remove the input")
-        if self.mask is not None and (self.image is not None or self.pad is not None):
-            other = "image" if self.image is not None else "pad"
             raise ValueError(
-                f"'mask' and {other!r} are given"
+                "it says nothing | give 'image', 'tokens', 'pad' or 'mask', or remove the input"
+            )
+        given = [key for key in ("image", "tokens", "pad") if getattr(self, key) is not None]
+        if self.mask is not None and given:
+            raise ValueError(
+                f"'mask' and {given[0]!r} are given"
                 " | a mask is ones and zeros, padded with zeros: give one of the two"
+            )
+        if self.image is not None and self.tokens is not None:
+            raise ValueError("'image' and 'tokens' are given | give one of the two")
+        return self
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class RawOutput(StrictModel):
+    """An output that is given as it is."""
+
+    kind: Literal["raw"] = "raw"
+    labels: str | None = None
+    """A file of the project's ``files``."""
+
+
+class ClassificationOutput(StrictModel):
+    """One score per class: the answer is the best classes."""
+
+    kind: Literal["classification"]
+    labels: str | None = None
+    """A file of the project's ``files`` with one label a line."""
+    activation: Literal["none", "softmax", "sigmoid"] = "none"
+    """What makes scores of what the model gives; the order is the same with each."""
+    top: Positive = 5
+    """How many classes an answer holds, at most."""
+
+
+class DetectionOutput(StrictModel):
+    """Boxes with scores: the answer is objects in the pixels of the caller's picture."""
+
+    kind: Literal["detection"]
+    layout: Literal["yolo", "yolov5"]
+    """``yolo``: centre x and y, width, height, then a score per class: ``(1, 4 + C, N)`` or
+    ``(1, N, 4 + C)``. ``yolov5``: between them the score that there is an object at all,
+    ``(1, N, 5 + C)``. Boxes are in pixels of the input."""
+    labels: str | None = None
+    """A file of the project's ``files`` with one label a line."""
+    score: Share = 0.25
+    """The least that counts."""
+    iou: Share = 0.45
+    """Of two boxes of one class whose intersection is more than this part of their union, the one
+    with the better score stays."""
+    most: Positive = 100
+    """How many objects an answer holds, at most."""
+
+
+class EmbeddingOutput(StrictModel):
+    """Values that stand for the whole sample: the answer is one vector per sample."""
+
+    kind: Literal["embedding"]
+    pooling: Literal["none", "cls", "mean", "max"]
+    """How ``(B, S, D)`` becomes ``(B, D)``: the first position, or mean or maximum over all."""
+    mask: str | None = None
+    """An input ``(B, S)``: positions where it is 0 do not count."""
+    normalize: bool = False
+    """Whether vectors get length 1."""
+
+    @model_validator(mode="after")
+    def _mask_goes_with_pooling(self) -> Self:
+        if self.mask is not None and self.pooling in ("none", "cls"):
+            raise ValueError(
+                f"'mask' does not go with pooling {self.pooling!r}"
+                " | give pooling: mean or max, or remove 'mask'"
             )
         return self
 
 
-class OutputDescription(StrictModel):
-    """What one output of the model means. Carried into the bundle."""
+OutputDescription = Annotated[
+    RawOutput | ClassificationOutput | DetectionOutput | EmbeddingOutput,
+    Field(discriminator="kind"),
+]
+"""What one output of the model means. Carried into the bundle."""
 
-    kind: Literal["classification", "raw"] = "raw"
-    labels: str | None = None
-    """A file of the project's ``files`` with one label a line."""
+
+class Preprocess(StrictModel):
+    """Where what ``image`` says is done: by the caller, or in the model itself."""
+
+    in_graph: bool = False
+    """Whether it is put into the model, which then takes a picture's pixels: uint8 ``(H, W, 3)``,
+    RGB, of any size unless ``dims`` fixes ``<input>_height`` and ``<input>_width``."""
+    extensions: list[Literal["decode_image"]] = []
+    """Operators of onnxruntime-extensions that come before that, on Linux alone. ``decode_image``:
+    the model takes the bytes of a JPEG or PNG file, uint8 ``(N,)``."""
+
+    @model_validator(mode="after")
+    def _extensions_come_before_something(self) -> Self:
+        if self.extensions and not self.in_graph:
+            raise ValueError(
+                "'extensions' are given without 'in_graph'"
+                " | write preprocess: {in_graph: true, extensions: [decode_image]}"
+            )
+        return self
 
 
 class PythonMetric(StrictModel):
@@ -234,6 +358,15 @@ class Span(StrictModel):
         return self
 
 
+class AppNames(StrictModel):
+    """What the code of bundles for phones is called."""
+
+    package: Annotated[str, AfterValidator(_package)] | None = None
+    """The Kotlin package, such as ``com.acme.detector``. Default: ``edgepack.`` and the name."""
+    type: Annotated[str, AfterValidator(_type)] | None = None
+    """The class that stands for the model, such as ``Detector``. Default: the project's name."""
+
+
 class ChangedTarget(StrictModel):
     """A target with variants of the project's own."""
 
@@ -255,9 +388,11 @@ class Project(StrictModel):
     """Values for symbolic dimensions: one; several, each of which a provider with static shapes
     gets a model for; or a span."""
     inputs: dict[str, InputDescription] = {}
+    preprocess: Preprocess = Preprocess()
     outputs: dict[str, OutputDescription] = {}
     samples: Samples = Samples()
     targets: list[Id | ChangedTarget] = []
+    app: AppNames = AppNames()
     limits: Limits = Limits()
     interpreter: str | None = None
     """The Python that runs the project's hooks; default: the one edgepack runs in."""
@@ -276,6 +411,27 @@ class Project(StrictModel):
     def spans(self) -> dict[str, Span]:
         """The symbolic dimensions that have a span."""
         return {name: size for name, size in self.dims.items() if isinstance(size, Span)}
+
+    @property
+    def pictures(self) -> dict[str, ImageInput]:
+        """The inputs that take pictures, because what becomes of them is put into the model."""
+        if not self.preprocess.in_graph:
+            return {}
+        return {name: d.image for name, d in self.inputs.items() if d.image is not None}
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether pictures are taken as the bytes of image files."""
+        return "decode_image" in self.preprocess.extensions
+
+    @model_validator(mode="after")
+    def _pictures_are_described(self) -> Self:
+        if self.preprocess.in_graph and not self.pictures:
+            raise ValueError(
+                "preprocess: in_graph is given, and no input says what is done to images"
+                " | add inputs: {NAME: {image: {resize: {letterbox: 640}, scale: 0.00392157}}}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _limits_can_be_judged(self) -> Self:

@@ -8,7 +8,7 @@ System = Literal["android", "ios", "linux", "macos"]
 """What a device runs, as profiles say it."""
 
 _REPOSITORY = "https://github.com/microsoft/onnxruntime"
-_NO_TELEMETRY_SINCE = (1, 30)
+_NO_TELEMETRY_SINCE = (1, 29)
 _WITHOUT_EXCEPTIONS = ("--disable_exceptions", "--disable_rtti")
 
 _FOR_SYSTEM: dict[System, tuple[str, ...]] = {
@@ -68,9 +68,9 @@ def build_command(
     ``default_mobile_ios_framework_build_settings.json``) for the options' names;
     ``reduced_build_config_parser.py`` 1.31.1, which ignores the types without ``flatbuffers``;
     ``build_apple_framework.py`` for ``--apple_sysroot``. Android API level 24 and iOS 15.1 are
-    what the official packages of 2026 ask for. ``--no_telemetry`` is from pull request 29911
-    (July 2026) and is seen used with 1.30.0; whether 1.29 has it was not found, so it is left out
-    there, and the loaders' ``ORT_DISABLE_TELEMETRY=1`` stays needed.
+    what the official packages of 2026 ask for. ``--no_telemetry`` is in the
+    Privacy.md of com.microsoft.onnxruntime:onnxruntime:1.29.0 and not looked for in older releases,
+    where it is left out, and the loaders' ``ORT_DISABLE_TELEMETRY=1`` stays needed.
     """
     minimal = "--minimal_build extended" if extended else "--minimal_build"
     options = [

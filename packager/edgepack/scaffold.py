@@ -11,13 +11,20 @@ from pathlib import Path
 
 from edgepack.data.images import image_files
 from edgepack.errors import UsageError
+from edgepack.harness.edgepack_wordpiece import WordPiece
 from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
 from edgepack.project import PROJECT_FILE, Project, project_for_model
 from edgepack.yaml_source import parse_yaml
 
+NAMES = "names.txt"
+TOKENIZER = "tokenizer.json"
+
 
 def init(model: Path, *, images: Path | None = None) -> Path:
     """Write ``edgepack.yaml`` beside a model and return its path.
+
+    Where the model tells names of classes, and what they are for, ``names.txt`` is written too,
+    unless there is one.
 
     Raises:
         ModelError: The model cannot be read.
@@ -32,8 +39,13 @@ def init(model: Path, *, images: Path | None = None) -> Path:
     if images is not None:
         _check_images(images, facts)
     relative = os.path.relpath(images, path.parent) if images else None
-    text = "\n".join(_lines(project_for_model(model).project.name, facts, relative)) + "\n"
+    lines = [*_lines(project_for_model(model).project.name, facts, relative)]
+    lines += _tokens(facts, path.parent / TOKENIZER)
+    text = "\n".join(lines) + "\n"
     parse_yaml(text, name=str(path)).parse(Project)
+    names = path.with_name(NAMES)
+    if _meaning(facts) and not names.exists():
+        _write_new(names, "".join(f"{name}\n" for name in class_names(facts)))
     _write_new(path, text)
     return path
 
@@ -80,6 +92,7 @@ def _lines(name: str, facts: ModelFacts, images: str | None) -> Iterator[str]:
     yield f"model: {_quoted(facts.name)}"
     yield from _dims(facts)
     yield from _inputs(facts, images)
+    yield from _outputs(facts, images)
     yield from _samples(facts, images)
     yield "targets: [host]   # edgepack targets list"
     yield "# limits: {metric_drop: 0.01}   # what int8 may lose, in the metric's unit"
@@ -131,6 +144,48 @@ def _inputs(facts: ModelFacts, images: str | None) -> Iterator[str]:
         yield f"# the model knows {len(names)} classes: {', '.join(names[:5])}, ..."
 
 
+def _outputs(facts: ModelFacts, images: str | None) -> Iterator[str]:
+    """Yield what the first output means; a detection needs the image that is described above."""
+    if meaning := _meaning(facts):
+        hash_mark = "" if images or "detection" not in meaning else "# "
+        yield "# What the output means, so that devices give answers. See docs/answers.md."
+        yield f"{hash_mark}files: [{NAMES}]"
+        yield f"{hash_mark}outputs: {{{_quoted(facts.outputs[0].name)}: {meaning}}}"
+
+
+def _meaning(facts: ModelFacts) -> str:
+    """Return what ultralytics' metadata tells of the first output; nothing where it does not.
+
+    Source: its exporter writes ``task`` and ``names``; a detection without suppression in it is
+    ``(batch, 4 + classes, boxes)``, a classification ``(batch, classes)`` after softmax
+    (ultralytics/nn/modules/head.py, Detect and Classify, read 2026-11-22).
+    """
+    task, classes = facts.metadata.get("task"), len(class_names(facts))
+    shape = facts.outputs[0].shape or ()
+    if classes and task == "detect" and len(shape) == 3 and shape[1] == 4 + classes:
+        return f"{{kind: detection, layout: yolo, labels: {NAMES}, score: 0.25, iou: 0.45}}"
+    if classes and task == "classify" and shape[1:] == (classes,):
+        return f"{{kind: classification, labels: {NAMES}}}"
+    return ""
+
+
+def _tokens(facts: ModelFacts, tokenizer: Path) -> Iterator[str]:
+    """Yield how texts become token ids, where a tokenizer that devices can run lies there."""
+    ids = [s for s in facts.inputs if s.name == "input_ids" and len(s.shape or ()) == 2]
+    if not ids or not tokenizer.is_file():
+        return
+    try:
+        WordPiece.parse(tokenizer.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        yield f"# {TOKENIZER} does not run on devices: {str(error).splitlines()[0]}"
+        return
+    size = (ids[0].shape or ())[1]
+    length = size if isinstance(size, int) else 128
+    yield f"# With {TOKENIZER}, devices take texts. See docs/answers.md."
+    yield f"# files: [{TOKENIZER}]"
+    yield f"# inputs: {{input_ids: {{tokens: {{file: {TOKENIZER}, length: {length}}}}}}}"
+
+
 def _samples(facts: ModelFacts, images: str | None) -> Iterator[str]:
     yield "# Calibration samples are needed for int8, evaluation samples for accuracy figures."
     if images:
@@ -173,7 +228,9 @@ def _filled(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None
 def class_names(facts: ModelFacts) -> list[str]:
     """Return the class names in the model's metadata (ultralytics: a dict of index to name)."""
     names = _literal(facts.metadata.get("names", ""))
-    return [str(name) for name in names.values()] if isinstance(names, dict) else []
+    if not isinstance(names, dict):
+        return []
+    return [" ".join(str(name).split()) for name in names.values()]
 
 
 def _literal(text: str) -> object:

@@ -35,7 +35,8 @@ def grade_cell(profile: Profile, seen: Evidence | None) -> str:
         return "rendered"
     ran = [variant.id for variant in seen.variants]
     which = "all variants" if ran == [v.id for v in profile.variants] else ", ".join(ran)
-    return f"**{seen.grade}**: {which}, {seen.device}, {seen.date}"
+    said = ", ".join(filter(None, (which, seen.device, str(seen.date))))
+    return f"**{seen.grade}**: {said}"
 
 
 def with_table(text: str) -> str:

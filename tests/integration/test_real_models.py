@@ -72,3 +72,20 @@ def test_real_model_when_built_for_both_targets_keeps_its_accuracy_and_runs(proj
     report = bench(host.path, load_device("local"), preset="smoke")
     assert report.variant_used == "cpu-int8-static"
     assert report.placement.share("CPUExecutionProvider") == 1
+
+
+@pytest.mark.slow(reason="takes a minute")
+def test_real_model_when_preprocessing_is_in_the_graph_keeps_its_accuracy(project, tmp_path):
+    """A level of 255 in some pixels changes the answer for one photograph in fifty at most."""
+    file, drop, _ = project
+    plain = build(project=file, targets=["host"], variants=["cpu-fp32"], out=tmp_path / "plain")
+    file.write_text(file.read_text() + "preprocess: {in_graph: true}\n")
+    result = build(project=file, targets=["host"], out=tmp_path / "dist")
+    result.require_all()
+    found = result.bundles[0].bundle.manifest
+    assert found.inputs[0].dtype == "uint8"
+    expected = plain.bundles[0].bundle.manifest.variants[0].accuracy
+    int8, fp32 = (variant.accuracy for variant in found.variants)
+    assert abs(fp32.value - expected.value) <= 0.02
+    assert int8.drop <= drop
+    assert verify_here(result.bundles[0].bundle.path).goldens[0].passed is not False

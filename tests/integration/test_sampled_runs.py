@@ -15,7 +15,7 @@ import pytest
 from edgepack import audit, comparison
 from edgepack.bench import conditions
 from edgepack.bench.assemble import Measurements, Question, make_report
-from edgepack.bench.conditions import cool_down, tuned
+from edgepack.bench.conditions import tuned
 from edgepack.bench.harness import Harness
 from edgepack.bench.presets import Preset, find_preset
 from edgepack.bench.report import Sampling, Selection, TunedSetting
@@ -105,7 +105,7 @@ def test_cool_down_on_a_device_goes_on_when_the_bundle_is_of_an_older_edgepack(
     (bundle / "harness" / "edgepack_conditions.py").unlink()
     with connect(HERE) as transport:
         harness = Harness(transport, PurePosixPath(bundle), sys.executable)
-        cool_down(harness, COOL, 0.0, pytest.fail)
+        harness.cool_down(COOL, 0.0, pytest.fail)
 
 
 def test_cool_down_on_a_device_says_how_hot_it_is(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_cool_down_on_a_device_says_how_hot_it_is(tmp_path: Path) -> None:
     said: list[str] = []
     with connect(HERE) as transport:
         harness = Harness(transport, PurePosixPath(bundle), sys.executable)
-        cool_down(harness, COOL, 10.0, said.append)
-        cool_down(harness, COOL.model_copy(update={"temperature_c": UNKNOWN}), 10.0, said.append)
+        harness.cool_down(COOL, 10.0, said.append)
+        harness.cool_down(COOL.model_copy(update={"temperature_c": UNKNOWN}), 10.0, said.append)
     assert said == ["cooling down: 61.5 °C, to 46.5 °C"]
 
 

@@ -73,6 +73,32 @@ def write_newest_project(folder: Path, opset: int, profiles: Sequence[Profile]) 
     return path
 
 
+def write_pictures_project(folder: Path, profiles: Sequence[Profile]) -> Path:
+    """Write a project whose models take pictures: preprocessing is in the graph.
+
+    Its variants are for the CPU, as the operators that preprocess are.
+    """
+    tiny_models.conv_net(folder / "net.onnx")
+    random = np.random.default_rng(6)
+    pixels = random.integers(0, 256, (12, 37, 53, 3), np.uint8)
+    np.savez(folder / "pictures.npz", image=pixels)
+    samples = {"path": "pictures.npz"}
+    variants = [{"backend": "cpu", "recipe": recipe} for recipe in ("int8-static", "fp32")]
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "name": "pictures",
+        "version": "1.0.0",
+        "model": "net.onnx",
+        "inputs": {"image": {"image": {"resize": {"letterbox": 8}, "scale": 1 / 255}}},
+        "preprocess": {"in_graph": True},
+        "samples": {"calibration": samples, "evaluation": samples},
+        "targets": [{"id": profile.id, "variants": variants} for profile in profiles],
+    }
+    path = folder / "edgepack.yaml"
+    path.write_text(json.dumps(document, indent=1))
+    return path
+
+
 def _newest_net(path: Path, opset: int) -> None:
     """Image [1, 3, 8, 8] to 4 probabilities, with operators that came with late opsets.
 

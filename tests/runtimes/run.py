@@ -10,10 +10,10 @@ the oldest Python that the profile allows and this machine has. In it:
 - one-node models say the highest IR version and opset that it loads, and the highest opset that
   it has kernels for QuantizeLinear and DequantizeLinear of: the profile's ``max_ir`` and
   ``max_opset`` have to be these,
-- bundles of the example, and of a model with the highest opset that the profile allows, have
-  to load: variants for the CPU by the bundle's own loader, goldens included; the model files of
-  the others in a CPU session, near the goldens too; .ort files for Arm with this processor's
-  kernels, near or not,
+- bundles of the example, of a model that takes pictures (preprocessing in the graph), and of one
+  with the highest opset that the profile allows, have to load: variants for the CPU by the
+  bundle's own loader, goldens included; the model files of the others in a CPU session, near the
+  goldens too; .ort files for Arm with this processor's kernels, near or not,
 - the harness has to run in every mode.
 
 The last onnxruntime for Python 3.8 is tried like that with one bundle: no profile pins it, but the
@@ -43,7 +43,7 @@ from edgepack.resources import example_dir, harness_dir, targets_dir
 from environments import Environment, Interpreter, allowed, environment, interpreters, locked
 from findings import Finding, print_table, say, write_record
 from harness import run_modes
-from models import write_limits, write_newest_project
+from models import write_limits, write_newest_project, write_pictures_project
 from pins import OLDEST, Pin, pins
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".runtimes"
@@ -102,6 +102,7 @@ def no_python(finding: Finding) -> None:
 def build_all(profiles: Sequence[Profile], work: Path, findings: Sequence[Finding]) -> list[Path]:
     """Build the bundles of all projects; what could not be built is noted where it is missed."""
     projects = {example_dir() / "edgepack.yaml": list(profiles)}
+    projects[write_pictures_project(work / "pictures", profiles)] = list(profiles)
     for opset in sorted({profile.runtime.max_opset for profile in profiles}):
         theirs = [profile for profile in profiles if profile.runtime.max_opset == opset]
         projects[write_newest_project(work / f"opset-{opset}", opset, theirs)] = theirs

@@ -10,13 +10,16 @@ import pytest
 
 PACKAGE = Path(edgepack.__file__).parent
 LAYERS = [
-    {"errors", "resources", "machine", "clock", "terminal", "harness", "worker", "__init__"},
+    {"errors", "resources", "machine", "clock", "terminal", "harness", "worker", "__init__"}
+    | {"identifiers"},
     {"yaml_source", "yaml_problems", "processes", "progress", "stored"},
-    {"render", "profile", "grades", "project", "model", "data", "statistics", "reduced_runtime"},
+    {"render", "profile", "grades", "project", "model", "data", "statistics", "reduced_runtime"}
+    | {"apps", "maven"},
     {"calibration", "accuracy"},
     {"plan", "bundle", "devices", "backends", "quantization", "steps"},
     {
         "build",
+        "aar",
         "bench",
         "results",
         "fleet",

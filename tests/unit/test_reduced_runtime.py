@@ -44,7 +44,7 @@ def test_build_command_when_ml_operators_are_needed_keeps_them():
 
 
 @pytest.mark.parametrize(
-    ("version", "knows"), [("1.23.2", False), ("1.29.0", False), ("1.30.0", True), ("2.0", True)]
+    ("version", "knows"), [("1.23.2", False), ("1.28.1", False), ("1.29.0", True), ("2.0", True)]
 )
 def test_build_command_when_the_version_knows_the_switch_builds_without_telemetry(version, knows):
     assert ("--no_telemetry" in options("android", version)) == knows

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import shlex
 
+import numpy as np
+import onnx
 import pytest
 import tiny_models
 from edgepack.cli.main import run
 from edgepack.errors import SamplesError, UsageError
 from edgepack.project import read_project
 from edgepack.scaffold import init
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 FLOAT, HALF, IDS = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
@@ -66,3 +68,65 @@ def test_init_command_when_the_path_has_a_space_prints_a_command_that_can_be_pas
     assert run(["init", str(model)]) == 0
     command = shlex.split(capsys.readouterr().out.partition("then: ")[2])
     assert command[:4] == ["edgepack", "build", "--project", str(model.with_name("edgepack.yaml"))]
+
+
+NAMES = "{0: 'person', 1: 'traffic\\nlight'}"
+
+
+def with_metadata(path, output, **metadata):
+    """A model of one image whose metadata says what ultralytics' exporter does."""
+    nodes = [helper.make_node("Identity", ["scores"], ["out"])]
+    inputs = [("images", FLOAT, [1, 3, 32, 32]), ("scores", FLOAT, output)]
+    tiny_models.save(path, nodes, inputs, [("out", FLOAT, output)])
+    model = onnx.load(path)
+    del model.graph.input[1]
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(output, np.float32), "scores"))
+    helper.set_model_props(model, metadata)
+    onnx.save(model, path)
+    return path
+
+
+def test_init_when_metadata_tells_of_a_detection_describes_its_answers(tmp_path):
+    model = with_metadata(tmp_path / "m.onnx", [1, 6, 21], task="detect", names=NAMES)
+    project = read_project(init(model, images=photos(tmp_path / "photos", 2))).project
+    assert project.files == ["names.txt"]
+    assert (tmp_path / "names.txt").read_text() == "person\ntraffic light\n"
+    described = project.outputs["out"]
+    assert (described.kind, described.layout, described.labels) == (
+        "detection",
+        "yolo",
+        "names.txt",
+    )
+
+
+def test_init_when_a_detection_has_no_images_yet_leaves_its_answers_to_be_uncommented(tmp_path):
+    model = with_metadata(tmp_path / "m.onnx", [1, 6, 21], task="detect", names=NAMES)
+    path = init(model)
+    assert read_project(path).project.outputs == {}
+    assert "# outputs: {out: {kind: detection" in path.read_text()
+
+
+def test_init_when_metadata_tells_of_a_classification_describes_its_answers(tmp_path):
+    model = with_metadata(tmp_path / "m.onnx", [1, 2], task="classify", names=NAMES)
+    (tmp_path / "names.txt").write_text("my own\n")
+    described = read_project(init(model)).project.outputs["out"]
+    assert (described.kind, described.labels) == ("classification", "names.txt")
+    assert (tmp_path / "names.txt").read_text() == "my own\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "task"), [([1, 300, 6], "detect"), ([1, 5, 21], "detect"), ([1, 6, 21], "segment")]
+)
+def test_init_when_an_output_is_not_what_the_metadata_would_make_describes_nothing(
+    tmp_path, output, task
+):
+    model = with_metadata(tmp_path / "m.onnx", output, task=task, names=NAMES)
+    assert "outputs:" not in init(model).read_text()
+    assert not (tmp_path / "names.txt").exists()
+
+
+def test_init_when_a_tokenizer_lies_there_says_whether_devices_run_it(tmp_path):
+    model = copies(tmp_path / "m.onnx", [("input_ids", IDS, [1, 16])])
+    (tmp_path / "tokenizer.json").write_text('{"normalizer": {"type": "NFC"}}')
+    path = init(model)
+    assert "tokenizer.json does not run on devices: its normalizer is NFC" in path.read_text()

@@ -6,9 +6,9 @@ shows. int8 there means uint8 or uint16 activations; float
 models run in float16 (option ``enable_htp_fp16_precision``, on unless 0).
 
 Sources: onnxruntime/onnxruntime-qnn, the documentation of provider 2.3.0 and
-``builder/opbuilder/gemm_op_builder.cc`` (stored copies of 2026, looked up 2026-11-21; nothing was
-tried). That tensors have 5 dimensions at most is inferred: the provider fuses patterns just to
-avoid 6.
+``builder/opbuilder/{gemm,resize}_op_builder.cc`` (stored copies of 2026, looked up 2026-11-21 and
+22; nothing was tried). That tensors have 5 dimensions at most is inferred: the provider fuses
+patterns just to avoid 6.
 """
 
 from __future__ import annotations
@@ -167,4 +167,5 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "Gather": (_positive_indices,),
     "Gemm": (attribute_in("alpha", 1.0, 1.0), attribute_in("beta", 1.0, 0.0, 1.0)),
     "LpNormalization": (attribute_in("p", 2, 2),),
+    "Resize": (attribute_in("antialias", 0, 0),),
 }

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from edgepack.bench.canary import CANARY, CanaryRun
+from edgepack.bench.canary import CANARY, CanaryRun, has_canary
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import (
+    Conditions,
     Count,
     Memory,
     Name,
@@ -24,7 +25,7 @@ from edgepack.bench.report import (
     Selection,
     Trial,
 )
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.bundle.manifest import Manifest, NotMeasured
 from edgepack.devices.answers import MAX_BYTES, parse_json
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import OldBundleError, RemoteCommandError, one_line
@@ -44,6 +45,12 @@ SLOWEST_S = 5.0
 """An inference may take so long, on average, before its process is taken for one that hangs."""
 WARM_UP_ITERATIONS = 40
 """So many are made however long they take: 10, and a window of 30, which the cap does not cut."""
+COOLER_C = 5.0
+"""A run begins when the device is at most so much warmer than it was at first."""
+_CONDITIONS = "harness/edgepack_conditions.py"
+_COOLING = "edgepack-cooling "
+_COOL_DOWN_S = 360.0
+"""The device itself waits for 300 s at most."""
 _TRIAL = re.compile(rb"edgepack-progress ([^\n]*)\n")
 """What ``edgepack_watcher.py`` writes to stderr, perhaps behind what others wrote."""
 
@@ -69,6 +76,60 @@ class _Profile(StrictModel):
     runs: Count
     nodes: list[Any]
     events: Events
+
+
+def run_timeout_s(
+    preset: Preset, load_timeout_s: float = LOAD_TIMEOUT_S, slowest_s: float = SLOWEST_S
+) -> float:
+    """Return how long a process run may take, of a model that is as slow as it may be."""
+    # No preset makes more; that there are more of offline is because they are fast.
+    queries = min(preset.iterations, MIN_SAMPLES_P99)
+    least = WARM_UP_ITERATIONS + queries * preset.scenario.samples_per_query
+    known_s = load_timeout_s + preset.warm_up_s + preset.warm_up_cap_s + preset.longest_s
+    return known_s + least * slowest_s
+
+
+class Measurer(Protocol):
+    """What measures a bundle on a device; see :class:`Harness`, which says what each call does."""
+
+    @property
+    def transport(self) -> Transport:
+        """To the device, or to the machine that it is attached to."""
+
+    def select(
+        self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
+    ) -> Selection:
+        """Choose a variant, and learn what the device is."""
+
+    def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
+        """Make one process run."""
+
+    def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
+        """Return the command of a process run."""
+
+    def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
+        """Time how long the variant's sessions take to create, in nanoseconds."""
+
+    def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
+        """Make one process run with inputs of other shapes."""
+
+    def memory(self, variant: str) -> Memory:
+        """Measure peak memory."""
+
+    def profile(self, variant: str) -> Placement:
+        """Learn which provider runs each node."""
+
+    def trace(self, variant: str) -> tuple[Placement, Events]:
+        """Learn which provider runs each node, with the first events of the profile."""
+
+    def has_canary(self, manifest: Manifest) -> bool:
+        """Tell whether the canary can be timed."""
+
+    def canary(self) -> CanaryRun:
+        """Time the canary once."""
+
+    def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
+        """Wait until the device is nearly as cool as it was at first."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +177,7 @@ class Harness:
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
         """Make one process run; ``seed`` decides when the queries of ``server`` arrive."""
         argv = self.measure_argv(variant, preset, seed)
-        timeout_s = self._run_timeout_s(preset)
+        timeout_s = run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
         return self._document(ProcessRun, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
 
     def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
@@ -146,16 +207,8 @@ class Harness:
         """
         argv = [*self.run_prefix, *self.argv("sweep", variant), *preset.arguments]
         argv.append(f"--shapes={json.dumps(shapes)}")
-        timeout_s = self._run_timeout_s(preset)
+        timeout_s = run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
         return self._document(Swept, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
-
-    def _run_timeout_s(self, preset: Preset) -> float:
-        """Return how long a process run may take, of a model that is as slow as it may be."""
-        # No preset makes more; that there are more of offline is because they are fast.
-        queries = min(preset.iterations, MIN_SAMPLES_P99)
-        least = WARM_UP_ITERATIONS + queries * preset.scenario.samples_per_query
-        known_s = self.load_timeout_s + preset.warm_up_s + preset.warm_up_cap_s + preset.longest_s
-        return known_s + least * self.slowest_s
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
@@ -179,6 +232,34 @@ class Harness:
         )
         fields = {"variant": found.variant, "runs": found.runs, "nodes": found.nodes}
         return Placement.model_validate(fields), found.events
+
+    def has_canary(self, manifest: Manifest) -> bool:
+        """Tell whether the bundle brings the canary."""
+        return has_canary(manifest)
+
+    def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
+        """Wait until the device is nearly as cool as it was at first, for five minutes at most.
+
+        Where no temperature can be read, and with a bundle of an older edgepack, nothing is waited
+        for.
+
+        Args:
+            first: The device's conditions before anything was timed.
+            pause_s: Wait at least so long.
+            note: Told every few seconds how hot it is.
+        """
+        if not isinstance(first.temperature_c, float):
+            return
+        limit_c = first.temperature_c + COOLER_C
+
+        def on_stderr(line: str) -> None:
+            if line.startswith(_COOLING):
+                celsius = line[len(_COOLING) :].strip()
+                note(f"cooling down: {celsius} °C, to {limit_c:.1f} °C")
+
+        program = str(self.release / _CONDITIONS)
+        argv = [self.python, "-IS", program, "cool-down", f"{limit_c:.1f}", f"{pause_s:g}"]
+        self.transport.run(argv, timeout_s=_COOL_DOWN_S, on_stderr=on_stderr)
 
     def canary(self) -> CanaryRun:
         """Time the canary once. The bundle must have one."""

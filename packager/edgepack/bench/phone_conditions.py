@@ -2,8 +2,8 @@
 
 Of Android it is the text that :data:`ANDROID_COMMANDS` print in a shell of the phone; of iOS the
 line that a test bundle prints: ``edgepack-conditions`` and a JSON object with ``thermal_state``
-(``ProcessInfo.thermalState.rawValue``) and ``low_power_mode`` (``isLowPowerModeEnabled``). Nothing
-calls these readers before phones can be measured.
+(``ProcessInfo.thermalState.rawValue``), ``low_power_mode`` (``isLowPowerModeEnabled``) and
+``battery_percent`` (of ``UIDevice.batteryLevel``).
 
 Sources: Android's ThermalManagerService.java and BatteryService.java (``dump``), Temperature.java
 and PowerManager.java (``THERMAL_STATUS_*``) in frameworks/base; Linux's
@@ -59,6 +59,7 @@ def android_conditions(outputs: Outputs) -> Conditions:
         throttled_since_boot=NO_COUNTER,
         power_mode=_android_power_mode(outputs),
         load=float(load[0]) if load else NotMeasured(reason="/proc/loadavg cannot be read"),
+        battery_percent=_android_battery(outputs),
     )
 
 
@@ -124,6 +125,7 @@ def ios_conditions(printed: str) -> Conditions:
         throttled_since_boot=NO_COUNTER,
         power_mode=unknown if low is None else "low power" if low else "normal",
         load=hidden,
+        battery_percent=said.get("battery_percent", unknown),
     )
 
 
@@ -148,6 +150,13 @@ def _android_power_mode(outputs: Outputs) -> str | NotMeasured:
             return "normal"
         case _:
             return NotMeasured(reason="the setting 'low_power' cannot be read")
+
+
+def _android_battery(outputs: Outputs) -> float | NotMeasured:
+    level = re.search(r"^ *level: (\d+)", outputs.get("battery", ""), re.MULTILINE)
+    if level is None:
+        return NotMeasured(reason="the battery service tells no level")
+    return min(100.0, float(level[1]))
 
 
 def _by_policy(text: str) -> dict[str, str]:

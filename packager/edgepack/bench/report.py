@@ -22,6 +22,7 @@ Name = Annotated[str, Field(max_length=10_000)]
 
 OLDER = NotMeasured(reason="the edgepack that made this report did not measure it")
 """Of what reports of schema version 1 lack."""
+NO_BATTERY = NotMeasured(reason="the device has no battery, or does not tell")
 TIMELESS = NotMeasured(reason="it took no time")
 
 
@@ -72,6 +73,8 @@ class Conditions(StrictModel):
     """As the device names it: ``MAXN`` of a Jetson, ``low power`` of a phone."""
     load: Annotated[float, Field(ge=0)] | NotMeasured = OLDER
     """Processes that run or wait to, on average over the last minute."""
+    battery_percent: Annotated[float, Field(ge=0, le=100)] | NotMeasured = NO_BATTERY
+    """How full a phone's battery is."""
 
 
 class Sample(StrictModel):

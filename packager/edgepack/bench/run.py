@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 from edgepack.bench.assemble import Measurements, Question, make_report
-from edgepack.bench.canary import CanaryRun, has_canary
-from edgepack.bench.conditions import cool_down, tuned
-from edgepack.bench.harness import Harness, Swept
+from edgepack.bench.canary import CanaryRun
+from edgepack.bench.conditions import tuned
+from edgepack.bench.harness import Measurer, Swept
 from edgepack.bench.perfetto import make_trace
+from edgepack.bench.phones import open_phone, require_asked_of_phones
 from edgepack.bench.presets import Preset, find_preset
 from edgepack.bench.report import (
     SINGLE_STREAM,
@@ -25,7 +27,7 @@ from edgepack.bench.scenarios import with_threads
 from edgepack.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
 from edgepack.bench.sweeps import Shapes, batch_of, sweep_points
 from edgepack.bundle.manifest import Manifest, NotMeasured
-from edgepack.devices import Device
+from edgepack.devices import Device, PhoneEntry
 from edgepack.errors import (
     EdgepackError,
     OldBundleError,
@@ -35,6 +37,8 @@ from edgepack.errors import (
 )
 from edgepack.progress import Progress, Silent
 from edgepack.stored import ELSEWHERE, require_writable, write_atomically, writing
+
+Opening = Callable[..., AbstractContextManager[Measurer]]
 
 
 def bench(  # noqa: PLR0913  (the command's options)
@@ -77,7 +81,8 @@ def bench(  # noqa: PLR0913  (the command's options)
             process run, or if the trace cannot be written; then what ended it is raised.
 
     Raises:
-        UsageError: There is no such preset, variant or shape, or the trace cannot be written.
+        UsageError: There is no such preset, variant or shape, or the trace cannot be written; or a
+            phone is asked for what phones cannot do.
         BundleError: The bundle is incomplete or altered.
         DeviceError: The device cannot be reached or used, or is not the bundle's target; others
             hold it, or may have used it meanwhile.
@@ -85,6 +90,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         ToolError: The trace cannot be written.
     """
     chosen = find_preset(preset).under(scenario)
+    opening = _opening(device, scenario, tune=tune)
     opened = read_bundle(bundle, device, variant)
     progress = progress or Silent()
     question = Question(
@@ -101,7 +107,7 @@ def bench(  # noqa: PLR0913  (the command's options)
     measured: Measurements | None = None
     try:
         with (
-            open_harness(opened, device, "bench", wait_s=wait_s, progress=progress) as harness,
+            opening(opened, device, "bench", wait_s=wait_s, progress=progress) as harness,
             tuned(harness.transport, device, tune=tune) as held,
             progress.task("bench", total=chosen.runs + 4 + len(question.sweep)) as advance,
         ):
@@ -125,8 +131,16 @@ def bench(  # noqa: PLR0913  (the command's options)
     return report
 
 
+def _opening(device: Device, scenario: Scenario, *, tune: bool) -> Opening:
+    """Return what brings a bundle to a device and hands out its measurements there."""
+    if not isinstance(device.entry, PhoneEntry):
+        return open_harness
+    require_asked_of_phones(device, scenario, tune=tune)
+    return open_phone
+
+
 def measure_all(
-    harness: Harness,
+    harness: Measurer,
     question: Question,
     measured: Measurements,
     advance: Callable[[str], None],
@@ -140,7 +154,7 @@ def measure_all(
     measured.scenario = preset.scenario
     measured.argv = harness.measure_argv(used, preset)
     for number in range(1, preset.runs + 1):
-        cool_down(harness, measured.selection.device.conditions, preset.pause_s, note)
+        harness.cool_down(measured.selection.device.conditions, preset.pause_s, note)
         measured.runs.append(harness.measure(used, preset, seed=number - 1))
         preset = _same_samples(preset, measured.runs[0])
         advance(f"process run {number} of {preset.runs}")
@@ -165,7 +179,7 @@ def _same_samples(preset: Preset, first: ProcessRun) -> Preset:
     return replace(preset, duration_s=0.0, iterations=first.inferences)
 
 
-def create_sessions(harness: Harness, variant: str, times: int) -> Creation | NotMeasured:
+def create_sessions(harness: Measurer, variant: str, times: int) -> Creation | NotMeasured:
     """Create sessions cold and warm in turn; cold no more after the device could not.
 
     That it fails is no reason to lose the measurement.
@@ -189,7 +203,7 @@ def create_sessions(harness: Harness, variant: str, times: int) -> Creation | No
     return Creation(cold_ns=cold, warm_ns=warm)
 
 
-def _sweep_point(harness: Harness, question: Question, variant: str, point: Shapes) -> SweepPoint:
+def _sweep_point(harness: Measurer, question: Question, variant: str, point: Shapes) -> SweepPoint:
     """Measure one point; a process that fails there, as for want of memory, is its problem."""
     try:
         swept = harness.sweep(variant, question.preset.under(SINGLE_STREAM), point)
@@ -206,13 +220,13 @@ def _sweep_point(harness: Harness, question: Question, variant: str, point: Shap
     )
 
 
-def measure_canary(harness: Harness, manifest: Manifest) -> CanaryRun | NotMeasured:
+def measure_canary(harness: Measurer, manifest: Manifest) -> CanaryRun | NotMeasured:
     """Time the canary once; that it fails is no reason to lose the measurement.
 
     Raises:
         DeviceError: The connection broke.
     """
-    if not has_canary(manifest):
+    if not harness.has_canary(manifest):
         return NotMeasured(reason="the bundle brings no canary: an older edgepack built it")
     try:
         return harness.canary()

@@ -41,9 +41,10 @@ def golden_shapes(manifest: Manifest) -> Shapes:
 
 
 def batch_of(manifest: Manifest, point: Mapping[str, Sequence[int]]) -> int:
-    """Return the size of the first input's first dimension; 1 if it has none."""
-    shape = point[manifest.inputs[0].name]
-    return max(1, shape[0]) if shape else 1
+    """Return the size of the first input's first dimension; 1 if it has none, or is a picture."""
+    name = manifest.inputs[0].name
+    shape = point[name]
+    return max(1, shape[0]) if shape and name not in manifest.pictures else 1
 
 
 def _with_batch(manifest: Manifest, golden: Shapes, batch: int) -> Shapes:
@@ -54,6 +55,12 @@ def _with_batch(manifest: Manifest, golden: Shapes, batch: int) -> Shapes:
         raise UsageError(
             f"the input {first.name!r} is a single number, which has no batch",
             hint="leave --batch out",
+            where="--batch",
+        )
+    if first.name in manifest.pictures:
+        raise UsageError(
+            f"the input {first.name!r} is one picture, which has no batch",
+            hint="leave --batch out; the sizes of pictures are tried with --shape",
             where="--batch",
         )
     dim, size = first.shape[0], golden[first.name][0]

@@ -116,6 +116,8 @@ def _reasons(
 
 
 EMULATED = "the processor is emulated: its time is not a device's time"
+_PHONES = ("Android", "iOS", "iPadOS")
+"""So begins what a phone's report calls its system. Their clocks are not ours to hold."""
 _REAL_DEVICE = "measure on a real device: edgepack device list"
 
 
@@ -148,19 +150,23 @@ def remedy(report: RunReport, bundle: Path) -> str:
 
 def _invalid_hint(report: RunReport, verdict: Invalid, bundle: Path) -> str:
     """Return what to do about the reason that weighs most, with the one command for it."""
-    if verdict.cause == "outputs":
+    phone = report.facts.os.startswith(_PHONES)
+    if verdict.cause == "outputs" and not phone:
         device = shlex.quote(report.device)
         return f"the runtime there computes something else: edgepack device check {device}"
     if report.facts.emulated:
         return _REAL_DEVICE
-    if verdict.cause == "placement":
+    if verdict.cause in ("outputs", "placement"):
         others = [variant.id for variant in report.variants if variant.id != report.variant_used]
         if others:
             return f"measure another variant: {_again(report, bundle, variant=others[0])}"
-        return f"see which nodes stay behind: edgepack inspect MODEL --target {report.target}"
+        if verdict.cause == "placement":
+            return f"see which nodes stay behind: edgepack inspect MODEL --target {report.target}"
     again = _again(report, bundle)
-    cause = "conditions" if report.tuned and verdict.cause == "settings" else verdict.cause
+    held = phone or bool(report.tuned)
+    cause = "conditions" if held and verdict.cause == "settings" else verdict.cause
     return {
+        "outputs": f"the runtime there computes something else: {again}",
         "supply": f"give the device a stronger power supply, then: {again}",
         "settings": f"hold the device's clocks: {_again(report, bundle, tune=True)}",
         "queries": f"let fewer queries arrive, or allow more time for each, then: {again}",

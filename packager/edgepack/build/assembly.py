@@ -11,8 +11,11 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
 import edgepack
+from edgepack.apps import App, app_of
 from edgepack.build.cache import StepCache
+from edgepack.build.example import prediction_lines
 from edgepack.build.execution import Execution
+from edgepack.build.extensions import packages
 from edgepack.build.judging import Verdict
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.manifest import (
@@ -39,6 +42,7 @@ from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.bundle.writing import BundleWriter, replacing
 from edgepack.errors import BundleError
 from edgepack.machine import processor
+from edgepack.maven import KOTLIN_VERSION, licensed
 from edgepack.model.facts import ModelFacts, TensorSpec, signature
 from edgepack.model.reading import external_files, external_tensors, model_digest, read_structure
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant, bundle_digest, profile_digest
@@ -63,6 +67,14 @@ from edgepack.steps.placed import read_placement
 
 # Their versions decide the bytes of a bundle.
 _TOOLS = ("numpy", "onnx", "onnxruntime", "onnxsim", "pillow")
+
+_NATIVE_LIBRARIES = {"QNNExecutionProvider": "libcdsprpc.so"}
+"""What a provider loads of the Android system, which apps for API 31 and newer have to name.
+Source: https://onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.html (checked
+2026-11), not tried on a phone."""
+
+_EXAMPLE_SIDE = 480
+"""Of a picture in a README's example, in pixels."""
 
 _CALIBRATED = {Calibration: "samples", Int4Weight: "calibration"}
 """Steps that read the calibration samples, by the name that the set has among their inputs."""
@@ -243,7 +255,8 @@ class _Assembly:
         indexes = {variant: read_goldens(folder)["goldens"] for variant, folder in folders.items()}
         first = next(iter(folders))
         goldens = []
-        for n, golden in enumerate(indexes[first]):
+        size = self.planned.profile.bundle
+        for n, golden in enumerate(indexes[first][: size.goldens if size else None]):
             inputs = [
                 self._tensor(folders[first], f"golden/{n}/input-{k}.bin", entry)
                 for k, entry in enumerate(golden["inputs"])
@@ -278,7 +291,8 @@ class _Assembly:
         self.writer.add(f"files/{place}", path.read_bytes(), role="file")
 
     def _runtime_files(self, variants: list[ManifestVariant]) -> None:
-        for file in render_family(self.planned.profile.family, self._context(variants)):
+        context, app = self._context(variants), self._app()
+        for file in render_family(self.planned.profile.family, context, app):
             self.writer.add(file.path, file.data, role=file.role, mode=file.mode)
 
     def _signature(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -296,9 +310,19 @@ class _Assembly:
         )
         return inputs, outputs
 
+    def _app(self) -> App | None:
+        """Return what the code of a phone's bundle is made from; others carry Python as it is."""
+        profile = self.planned.profile
+        if profile.device.min_version is None:
+            return None
+        return app_of(self.job.loaded.project, profile, *self._signature())
+
     def _context(self, variants: list[ManifestVariant]) -> BundleContext:
         project, profile = self.job.loaded.project, self.planned.profile
         inputs, outputs = self._signature()
+        read = [f for f in self.writer.files.values() if f.role in ("model", "golden")]
+        data = [*read, *(f for f in self.writer.files.values() if f.role == "file")]
+        examples = tuple(self._examples(inputs))
         return BundleContext(
             bundle_id=f"{project.name}-{project.version}-{profile.id}",
             name=project.name,
@@ -308,11 +332,21 @@ class _Assembly:
             outputs=tuple(map(str, outputs)),
             variants=tuple(self._line(variant) for variant in variants),
             left_out=tuple(f"{e.variant}, because {e.reason}" for e in self._left_out()),
-            requirements=tuple(_pin(n, v) for n, v in sorted(profile.runtime.packages.items())),
-            example_inputs=tuple(self._examples(inputs)),
+            requirements=tuple(_pin(n, v) for n, v in self._packages().items()),
+            example_inputs=examples,
+            prediction=prediction_lines(project, examples, outputs),
             providers=tuple(_provider_help(profile)),
             reduced_build=self._reduced_build(),
+            packages=licensed(profile.runtime.packages) if profile.family == "android" else (),
+            kotlin_version=KOTLIN_VERSION,
+            native_libraries=_native_libraries(profile),
+            data_size=f"{sum(file.size_bytes for file in data) / 1e6:.2f} MB",
+            data_suffixes=tuple(sorted({PurePosixPath(f.path).suffix[1:] for f in read})),
         )
+
+    def _packages(self) -> dict[str, str]:
+        shipped = (planned.variant for planned, _ in self.verdict.shipped)
+        return packages(self.planned.profile, shipped)
 
     def _examples(self, inputs: tuple[TensorSpec, ...]) -> Iterator[ExampleInput]:
         """Yield the inputs that a caller gives, of the smallest sizes that the project lists."""
@@ -321,7 +355,10 @@ class _Assembly:
         for spec in inputs:
             described = project.inputs.get(spec.name)
             if described is None or described.mask is None:
-                shape = [s if isinstance(s, int) else smallest.get(s, 1) for s in spec.shape or ()]
+                side = _EXAMPLE_SIDE if spec.name in project.pictures else 1
+                shape = [
+                    s if isinstance(s, int) else smallest.get(s, side) for s in spec.shape or ()
+                ]
                 yield ExampleInput(spec.name, str(shape), spec.dtype)
 
     def _operators(self) -> list[str]:
@@ -405,11 +442,12 @@ class _Assembly:
             outputs=[_tensor(spec) for spec in outputs],
             input_descriptions=project.inputs,
             output_descriptions=project.outputs,
+            preprocess=project.preprocess,
             variants=variants,
             left_out=self._left_out(),
             goldens=goldens,
             goldens_from="samples" if real_samples else "seeded random",
-            runtime=dict(sorted(profile.runtime.packages.items())),
+            runtime=self._packages(),
             provider_sources=profile.runtime.providers,
             built_on=BuildHost(
                 os=platform.system(),
@@ -488,6 +526,12 @@ def _onnxruntime_version(profile: Profile) -> str:
     """Return the version of onnxruntime that a target pins."""
     pins = profile.runtime.packages.items()
     return next(pin.strip("=<>~! ") for name, pin in pins if "onnxruntime" in name)
+
+
+def _native_libraries(profile: Profile) -> tuple[str, ...]:
+    """Return the libraries of the Android system that a target's providers load."""
+    names = {provider.name for variant in profile.variants for provider in variant.providers}
+    return tuple(sorted({_NATIVE_LIBRARIES[name] for name in names if name in _NATIVE_LIBRARIES}))
 
 
 def _provider_help(profile: Profile) -> Iterator[ProviderHelp]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.aar import Toolchain, find_toolchain, write_aar
 from edgepack.backends.checking import chosen_targets, project_targets
 from edgepack.build.assembly import BuiltBundle, Job, assemble
 from edgepack.build.cache import own_cache, temporary_cache
@@ -50,6 +51,8 @@ class BuildResult:
     steps: int
     from_cache: int
     """How many of the steps were there already."""
+    aars: tuple[Path, ...] = ()
+    """Compiled libraries for Android apps, in the Maven repository ``maven`` beside the bundles."""
 
     def require_all(self) -> None:
         """Return if every variant that was asked for is shipped, or is left out for a good reason.
@@ -95,6 +98,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     out: Path = Path("dist"),
     jobs: int | None = None,
     use_cache: bool = True,
+    aar: bool = False,
+    jars: Path | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Build bundles and return them.
@@ -107,6 +112,9 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         out: The folder that bundles go to.
         jobs: How many steps run at the same time; default: one per core, at most 4.
         use_cache: False does every step again, and keeps nothing.
+        aar: Also compile the bundles for Android, into the Maven repository ``out/maven``.
+        jars: For that, a Maven repository or folder with the Kotlin compiler and what it compiles
+            against; default: Maven's own on this machine.
         progress: Where to report; default: nowhere.
 
     Raises:
@@ -114,6 +122,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             returned, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
     job = _planned(model, project, targets, variants)
+    toolchains = _toolchains(job.plan, jars) if aar else {}
     progress = progress or Silent()
     for planned in job.plan.bundles:
         if own := own_profile_file(planned.profile.id):
@@ -138,6 +147,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             for planned, verdict in zip(job.plan.bundles, judged, strict=True)
             if verdict.shipped
         ]
+        libraries = list(_libraries(bundles, toolchains, out / "maven", progress))
         slower = tuple(slower_variants(job.plan, judged, execution))
         told = tuple(warnings(job.plan, judged, execution, job.limits))
     return BuildResult(
@@ -149,7 +159,36 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         warnings=told,
         steps=len(job.plan.steps),
         from_cache=len(execution.from_cache),
+        aars=tuple(libraries),
     )
+
+
+def _toolchains(plan: Plan, jars: Path | None) -> dict[str, Toolchain]:
+    """Return what compiles each target's module, so that what is missing is said at once."""
+    profiles = [planned.profile for planned in plan.bundles]
+    android = [profile for profile in profiles if profile.family == "android"]
+    if not android:
+        raise UsageError(
+            "an AAR is for Android, and no target is",
+            hint="add --target android-xnnpack (edgepack targets list), or leave --aar out",
+            where="--aar",
+        )
+    return {p.id: find_toolchain(p.runtime.packages, jars) for p in android}
+
+
+def _libraries(
+    bundles: Sequence[BuiltBundle],
+    toolchains: Mapping[str, Toolchain],
+    repository: Path,
+    progress: Progress,
+) -> Iterator[Path]:
+    """Write the library of each bundle that there is a toolchain for, and yield its path."""
+    for bundle in (built.bundle for built in bundles):
+        if toolchain := toolchains.get(bundle.manifest.target):
+            progress.note(
+                f"{bundle.manifest.target}: compiling {bundle.path.name} for {repository}"
+            )
+            yield write_aar(bundle.path, repository, toolchain)
 
 
 def dry_run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgepack.build.execution import Execution
@@ -104,7 +104,23 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
                 missed.append(MissedLimit(target, variant.variant.id, f"{reason}{tried}"))
         else:
             shipped.append((variant, accuracy))
-    return Verdict(target, tuple(shipped), tuple(missed), tuple(failed), tuple(refused))
+    verdict = Verdict(target, tuple(shipped), tuple(missed), tuple(failed), tuple(refused))
+    return verdict if planned.most is None else with_most(verdict, planned.most)
+
+
+def with_most(verdict: Verdict, most: int) -> Verdict:
+    """Return a verdict that ships the best variants, one for the CPU among them if there is one."""
+    on_cpu = [entry for entry in verdict.shipped if entry[0].variant.backend == "cpu"]
+    best = verdict.shipped[:most]
+    if on_cpu and on_cpu[0] not in best:
+        best = (*best[:-1], on_cpu[0])
+    reason = (
+        f"a bundle for {verdict.target} holds {most} at most, which are"
+        f" {' and '.join(entry[0].variant.id for entry in best)}; --variant names others"
+    )
+    surplus = [entry[0].variant.id for entry in verdict.shipped if entry not in best]
+    refused = [RefusedVariant(verdict.target, name, reason) for name in surplus]
+    return replace(verdict, shipped=best, refused=(*verdict.refused, *refused))
 
 
 def described_search(variant: PlannedVariant, execution: Execution) -> str:

@@ -10,9 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
+from edgepack.apps import require_types
 from edgepack.backends import BACKENDS
 from edgepack.build.carrying import Carrying
-from edgepack.build.offering import Offers
+from edgepack.build.extensions import (
+    extension_operators,
+    with_extensions,
+    without_extensions,
+)
+from edgepack.build.meanings import check_meanings
+from edgepack.build.offering import Offers, named_targets
+from edgepack.build.pictures import picture_dims, with_pictures
 from edgepack.build.shapes import with_shape_profiles
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
@@ -30,19 +38,23 @@ from edgepack.steps.bucketed import (
     wants_static,
 )
 from edgepack.steps.calibration import Calibration
+from edgepack.steps.comparing import PROBES
 from edgepack.steps.evaluation import Evaluation
 from edgepack.steps.fp16 import Fp16
 from edgepack.steps.fp32 import Fp32
 from edgepack.steps.fusion import Fusion
 from edgepack.steps.goldens import Goldens
+from edgepack.steps.in_graph import InGraph
 from edgepack.steps.int4_weight import Int4Weight
 from edgepack.steps.int8_dynamic import Int8Dynamic
 from edgepack.steps.int8_static import LimitSearch
 from edgepack.steps.layer_errors import LayerErrors
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.ort_format import REPLAY, AsOrt
+from edgepack.steps.pictures import PictureProbes, PictureSamples, TensorSamples
 from edgepack.steps.placed import Placed
-from edgepack.steps.prepared import Prepared, fixed_signature
+from edgepack.steps.prepared import Prepared, fixed_signature, sized
+from edgepack.steps.preprocessing import OPSET as OPSET_OF_PICTURES
 from edgepack.steps.recipes import (
     INT8_OPSET,
     OPSET_OF_16_BITS,
@@ -93,7 +105,8 @@ def make_plan(
     by name counts as any other.
 
     Raises:
-        ModelError: No target's runtime loads the model's opset.
+        ModelError: No target's runtime loads the model's opset, or the language of a phone's apps
+            has no type for an input or output.
         UsageError: A variant that was asked for is not there, or cannot be built.
         ProfileError: The project names an input that the model does not have, or a glob that is
             none.
@@ -108,11 +121,16 @@ def make_plan(
             hint=f"export it with opset {min(highest, 17)} to {highest}",
             where=facts.name,
         )
+    for profile in profiles:
+        require_types(profile, (*facts.inputs, *facts.outputs))
     return planner.builder.plan([planner.bundle(profile, variants) for profile in profiles])
 
 
-def _too_new(facts: ModelFacts, highest: int) -> str:
-    return f"the model has opset {facts.opset}; the target's runtime loads up to {highest}"
+def _too_new(facts: ModelFacts, highest: int, least: int = 0) -> str:
+    loads = f"the target's runtime loads up to {highest}"
+    if facts.opset < least:
+        return f"preprocessing in the graph needs opset {least}; {loads}"
+    return f"the model has opset {facts.opset}; {loads}"
 
 
 @dataclass
@@ -140,18 +158,27 @@ class _Planner:
                     where=self.loaded.where("outputs", name),
                 )
         self.scores_output = self.loaded.scores_output(outputs)
+        self.named = named_targets(self.loaded)
+        self.extensions = extension_operators(project, self.facts)
         self._check_fillings()
         where = self.loaded.where("dims") or "dims"
+        taken = with_pictures(self.facts.inputs, project)
         # A size for each name, so that each is checked; only those with one size are fixed.
-        fixed_signature(self.facts.inputs, dict.fromkeys(project.dims, 1), where)
-        self.signature = fixed_signature(self.facts.inputs, project.fixed_dims, where)
+        fixed_signature((*self.facts.inputs, *taken), dict.fromkeys(project.dims, 1), where)
+        self.dims = {**project.fixed_dims, **picture_dims(self.loaded, self.facts.inputs)}
+        self.signature = sized(taken, self.dims)
+        specs = (self.facts.inputs, self.facts.outputs)
+        check_meanings(self.loaded, *(sized(each, project.fixed_dims) for each in specs))
         self.model = self.builder.source("model", self.loaded.model_path, self.facts.sha256)
         self.folder = self.builder.source("project", self.loaded.folder, "")
         both = project.samples
         folders = [self._image_folder(source) for source in (both.calibration, both.evaluation)]
         self.shared_folder = folders[0] is not None and folders[0] == folders[1]
-        self.calibration = self._samples("calibration", both.calibration)
-        self.evaluation = self._samples("evaluation", both.evaluation)
+        calibration = self._samples("calibration", both.calibration)
+        self.given = self._samples("evaluation", both.evaluation)
+        self.calibration, self.evaluation = map(self._tensors, (calibration, self.given))
+        self.real = self.given or calibration
+        self.probes = self._picture_probes() if project.pictures else self.real
 
     def _check_fillings(self) -> None:
         """Make sure that what the project says about padding and masks is of the model's inputs."""
@@ -189,8 +216,9 @@ class _Planner:
         """Return the planned bundle of one target."""
         chosen = [profile.variant(name) for name in wanted] or profile.variants
         planned, left_out = [], []
-        if self.facts.opset > profile.runtime.max_opset:
-            reason = _too_new(self.facts, profile.runtime.max_opset)
+        opset = OPSET_OF_PICTURES if self.loaded.project.pictures else self.facts.opset
+        if max(opset, self.facts.opset) > profile.runtime.max_opset:
+            reason = _too_new(self.facts, profile.runtime.max_opset, opset)
             return PlannedBundle(profile, (), tuple((v.id, reason) for v in chosen))
         quantization = self.facts.quantization
         unfit = Carrying(quantization).left_out(chosen) if quantization else {}
@@ -213,11 +241,13 @@ class _Planner:
                     )
                 left_out.append((variant.id, NO_CALIBRATION))
                 continue
-            if reason := self._no_static_shapes(variant):
+            if reason := self._no_static_shapes(variant) or self._no_extensions(profile, variant):
                 left_out.append((variant.id, reason))
                 continue
             planned.append(self._variant(profile, variant))
-        return PlannedBundle(profile, tuple(planned), tuple(left_out))
+        size = None if wanted or profile.id in self.named else profile.bundle
+        most = size.variants if size else None
+        return PlannedBundle(profile, tuple(planned), tuple(left_out), most)
 
     def _numbers(self, variant: Variant) -> Recipe:
         """Return the recipe of a variant's numbers: with a model that is carried, the model's."""
@@ -236,43 +266,51 @@ class _Planner:
             return ""
         return static_problem(variant, self.signature, sizes)
 
+    def _no_extensions(self, profile: Profile, variant: Variant) -> str:
+        return self.extensions and without_extensions(self.extensions, profile, variant)
+
     def _variant(self, profile: Profile, variant: Variant) -> PlannedVariant:
         static = wants_static(variant, self.loaded.project.buckets)
         if not static:
             variant = with_shape_profiles(variant, self.signature, self.loaded.project)
         probes = self.evaluation or self.calibration
-        prepared, history = self._float_model(variant, probes)
+        reference, history = self._float_model(variant, probes)
         model = self._recipe(profile, variant, history, probes)
         history.append(model)
         layers = self._layers(variant, model, probes)
-        if last := BACKENDS[variant.backend].LAST_REWRITES:
-            model = self.builder.step(Rewritten(last), model=model, samples=probes)
-            history.append(model)
-        cpu = variant.backend == "cpu"
-        cap_db = (CPU_CAP_DB if cpu else OTHER_CAP_DB)[self._numbers(variant)]
-        goldens = self.builder.step(
-            Goldens(GOLDEN_COUNT, cap_db, processor()), model=model, samples=probes
-        )
-        bucketed = self._bucketed(variant, model, probes) if static else None
-        # The largest size stands for all: what a provider takes does not depend on sizes.
-        placed = None if cpu else self.builder.step(Placed(variant), model=bucketed or model)
-        fusion = None
+        cpu, fusion = variant.backend == "cpu", None
         if cpu and variant.recipe == "int8-static":
             fusion = self.builder.step(Fusion(profile.device.arch), model=model)
+        if self.loaded.project.pictures:
+            reference, model = self._in_graph(reference), self._in_graph(model)
+            history.append(model)
+        if last := BACKENDS[variant.backend].LAST_REWRITES:
+            model = self.builder.step(Rewritten(last), model=model, samples=self.probes)
+            history.append(model)
+        cap_db = (CPU_CAP_DB if cpu else OTHER_CAP_DB)[self._numbers(variant)]
+        goldens = self.builder.step(
+            Goldens(GOLDEN_COUNT, cap_db, processor()),
+            model=model,
+            **{"samples" if self.real else "made": self.probes},
+        )
+        bucketed = self._bucketed(variant, model) if static else None
+        # The largest size stands for all: what a provider takes does not depend on sizes.
+        placed = None if cpu else self.builder.step(Placed(variant), model=bucketed or model)
         shipped, file_format = bucketed or model, variant.model_format
         if bucketed:
             history.append(bucketed)
         if isinstance(file_format, OrtFormat):
             step = AsOrt(file_format.ort, file_format.platform)
-            shipped = self.builder.step(step, model=model, samples=probes)
+            shipped = self.builder.step(step, model=model, samples=self.probes)
             history.append(shipped)
             variant = _replaying(variant) if file_format.ort == "runtime" else variant
         return PlannedVariant(
-            variant=variant,
+            variant=with_extensions(variant) if self.extensions else variant,
             model=model,
             shipped=shipped,
             goldens=goldens,
-            evaluation=self._evaluation(None if self.facts.quantization else prepared, model),
+            reference=reference,
+            evaluation=self._evaluation(None if self.facts.quantization else reference, model),
             placed=placed,
             fusion=fusion,
             layers=layers,
@@ -290,7 +328,12 @@ class _Planner:
         step = LayerErrors(LAYER_SAMPLES, processor())
         return self.builder.step(step, reference=reference, model=model, samples=probes)
 
-    def _bucketed(self, variant: Variant, model: str, probes: str | None) -> str | None:
+    def _in_graph(self, model: str) -> str:
+        """Add the step that lets a model take pictures."""
+        step = InGraph(self.signature, tuple(self.loaded.project.pictures.items()))
+        return self.builder.step(step, model=model, samples=self.probes)
+
+    def _bucketed(self, variant: Variant, model: str) -> str | None:
         """Add the step that makes a model for each size; None where all sizes are fixed."""
         dims = bucket_dims(self.signature, self.loaded.project.buckets)
         if not dims:
@@ -303,20 +346,26 @@ class _Planner:
             masks=tuple((name, d.mask) for name, d in described if d.mask is not None),
             shared=variant.backend not in INLINE_WEIGHTS,
         )
-        return self.builder.step(step, model=model, samples=probes)
+        return self.builder.step(step, model=model, samples=self.probes)
 
     def _float_model(self, variant: Variant, probes: str | None) -> tuple[str, list[str]]:
-        """Add the steps before numbers change; return the first, and all in order.
+        """Add the steps before numbers change; return the fp32 reference, and all in order.
 
         All targets share them, as far as their backends do not want the graph rewritten.
         """
-        dims = tuple(sorted(self.loaded.project.fixed_dims.items()))
+        own = {size for spec in self.facts.inputs for size in spec.shape or ()}
+        dims = tuple(sorted((name, size) for name, size in self.dims.items() if name in own))
         prepared = self.builder.step(Prepared(dims), source=self.model, samples=probes)
-        history = [prepared, self.builder.step(Simplified(), model=prepared, samples=probes)]
+        history = [prepared]
+        if self.loaded.project.pictures:
+            raised = AtLeastOpset(OPSET_OF_PICTURES)
+            history.append(self.builder.step(raised, model=prepared, samples=probes))
+        reference = history[-1]
+        history.append(self.builder.step(Simplified(), model=reference, samples=probes))
         if rewrites := BACKENDS[variant.backend].REWRITES:
             step = Rewritten(rewrites)
             history.append(self.builder.step(step, model=history[-1], samples=probes))
-        return prepared, history
+        return reference, history
 
     def _recipe(
         self, profile: Profile, variant: Variant, history: list[str], probes: str | None
@@ -378,7 +427,7 @@ class _Planner:
     def _evaluation(self, fp32: str | None, model: str) -> str | None:
         """Add the step that evaluates a variant, beside the fp32 model if there is one."""
         source = self.loaded.project.samples.evaluation
-        if self.evaluation is None or source is None:
+        if self.given is None or source is None:
             return None
         metric = source.metric
         hooked = not isinstance(metric, str | None)
@@ -386,7 +435,7 @@ class _Planner:
             Evaluation(metric, self.scores_output, self.loaded.project.interpreter, processor()),
             reference=fp32,
             model=model,
-            samples=self.evaluation,
+            samples=self.given,
             project=self.folder if hooked else None,
         )
 
@@ -405,6 +454,20 @@ class _Planner:
         interpreter = self.loaded.project.interpreter
         step = PythonSamples(self.signature, source.python, interpreter, source.limit)
         return self.builder.step(step, project=self.folder)
+
+    def _tensors(self, samples: str | None) -> str | None:
+        """Add the step that makes a set of tensors, for the model itself, of a set of pictures."""
+        pictures = self.loaded.project.pictures
+        if samples is None or not pictures:
+            return samples
+        step = TensorSamples(sized(self.facts.inputs, self.dims), tuple(pictures.items()))
+        return self.builder.step(step, samples=samples)
+
+    def _picture_probes(self) -> str:
+        sizes = bucket_dims(self.signature, self.loaded.project.buckets)
+        names = tuple(self.loaded.project.pictures)
+        step = PictureProbes(self.signature, names, sizes, PROBES)
+        return self.builder.step(step, samples=self.real)
 
     def _npz(self, role: str, source: SampleSource) -> str:
         path = self.loaded.folder / str(source.path)
@@ -432,7 +495,12 @@ class _Planner:
         if source.labels and source.labels != "folders":
             digest.update(file_digest(self.loaded.folder / source.labels).encode())
         input_name, image = self._image_input()
-        step = ImageSamples(self.signature, input_name, image, source.labels, source.limit, part)
+        chosen = (source.labels, source.limit, part)
+        step = (
+            PictureSamples(self.signature, input_name, self.loaded.project.takes_files, *chosen)
+            if self.loaded.project.pictures
+            else ImageSamples(self.signature, input_name, image, *chosen)
+        )
         origin = self.builder.source(role, folder, digest.hexdigest())
         return self.builder.step(step, source=origin, project=self.folder)
 

@@ -94,7 +94,7 @@ def slower_variants(
                 continue
             int8, fp32 = (
                 execution.artifacts[step].path / MODEL
-                for step in (variant.model, variant.history[0])
+                for step in (variant.model, variant.reference)
             )
             if (int8, fp32) not in measured:
                 samples = _samples(plan, variant, execution)

@@ -22,7 +22,13 @@ from edgepack.profile import (
     SessionSettings,
     StrictModel,
 )
-from edgepack.project import InputDescription, OutputDescription, ProjectName, ProjectVersion
+from edgepack.project import (
+    InputDescription,
+    OutputDescription,
+    Preprocess,
+    ProjectName,
+    ProjectVersion,
+)
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.json.sha256"
@@ -239,7 +245,7 @@ class BundleFile(StrictModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size_bytes: Annotated[int, Field(ge=0)]
     mode: Literal["644", "755"]
-    role: Literal["model", "golden", "file", "loader", "harness", "document", "pins"]
+    role: Literal["model", "golden", "file", "loader", "harness", "document", "pins", "source"]
 
 
 class Manifest(StrictModel):
@@ -255,6 +261,12 @@ class Manifest(StrictModel):
     outputs: list[Tensor]
     input_descriptions: dict[str, InputDescription]
     output_descriptions: dict[str, OutputDescription]
+    preprocess: Annotated[Preprocess, Field(exclude_if=lambda given: given == Preprocess())] = (
+        Preprocess()
+    )
+    """With ``in_graph``, inputs with ``image`` take pictures: uint8 ``(H, W, 3)``, RGB.
+
+    Written only where it is not the default."""
     variants: Annotated[list[ManifestVariant], Field(min_length=1)]
     """In order of preference, best first."""
     left_out: list[LeftOut]
@@ -276,6 +288,12 @@ class Manifest(StrictModel):
     def id(self) -> str:
         """The bundle's directory name."""
         return f"{self.name}-{self.version}-{self.target}"
+
+    @property
+    def pictures(self) -> frozenset[str]:
+        """The inputs that take pictures, because the model holds what is done to them."""
+        described = self.input_descriptions.items()
+        return frozenset(n for n, d in described if d.image and self.preprocess.in_graph)
 
     @model_validator(mode="after")
     def _files_are_apart(self) -> Self:

@@ -18,7 +18,7 @@ from edgepack.bundle.reading import parse_manifest
 from edgepack.bundle.sbom import SBOM, sbom
 from edgepack.errors import BundleError
 
-Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins"]
+Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins", "source"]
 
 
 @dataclass

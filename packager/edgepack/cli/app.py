@@ -89,7 +89,8 @@ def inspect(
 
 @app.command(
     epilog="Examples: edgepack build detector.onnx --target host  |  "
-    "edgepack build --target jetson --target intel  |  edgepack build --target all --dry-run"
+    "edgepack build --target jetson --target intel  |  edgepack build --target all --dry-run  |  "
+    "edgepack build --target android-xnnpack --aar"
 )
 def build(
     model: ModelArgument = None,
@@ -104,6 +105,13 @@ def build(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do every step again.")] = False,
+    aar: Annotated[
+        bool, typer.Option("--aar", help="Also compile Android bundles, into OUT/maven.")
+    ] = False,
+    jars: Annotated[
+        Path | None,
+        typer.Option(help="Jars that compile them [default: Maven's own repository]"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
@@ -124,6 +132,8 @@ def build(
         out=out,
         jobs=jobs,
         use_cache=not no_cache,
+        aar=aar,
+        jars=jars,
         progress=terminal_progress(),
     )
     if as_json:

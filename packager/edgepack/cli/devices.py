@@ -30,7 +30,7 @@ def list_devices(as_json: JsonOption = False) -> None:
         print_json({name: device.entry for name, device in devices.items()})
         return
     for name, device in devices.items():
-        host = getattr(device.entry, "host", "this machine")
+        host = getattr(device.host.entry, "host", "this machine")
         tags = f"  [{', '.join(device.entry.tags)}]" if device.entry.tags else ""
         write_line(f"{name:16} {device.target:16} {device.entry.transport:6} {host}{tags}")
     write_line(f"from {find_inventory()}")

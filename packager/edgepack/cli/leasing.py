@@ -22,7 +22,7 @@ def lease(
     from edgepack.cli.printing import print_json, write_line
     from edgepack.devices import connect, load_device, reserve
 
-    device = load_device(name)
+    device = load_device(name).host
     with connect(device) as transport:
         taken = reserve(device, transport, for_s=60 * minutes, purpose=purpose)
     if as_json:
@@ -44,7 +44,7 @@ def release(
     from edgepack.devices import connect, load_device
     from edgepack.devices import release as release_device
 
-    device = load_device(name)
+    device = load_device(name).host
     with connect(device) as transport:
         released = release_device(device, transport, force=force)
     if as_json:
@@ -62,7 +62,7 @@ def who(name: NameArgument, as_json: JsonOption = False) -> None:
     from edgepack.devices import connect, load_device
     from edgepack.devices import who as who_holds
 
-    device = load_device(name)
+    device = load_device(name).host
     with connect(device) as transport:
         holders = who_holds(device, transport)
     if as_json:

@@ -152,6 +152,8 @@ def print_build(result: BuildResult) -> None:
                     f" {found.fp32_ms:.3f} ms, medians of {found.runs} runs in turns"
                 )
         write_line(f"{built.bundle.path}  ({built.archive.name})")
+    for library in result.aars:
+        write_line(str(library))
     for warning in result.warnings:
         write_line(f"warning: {warning}")
     write_line(f"{result.steps} steps, {result.from_cache} from the cache")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.data import hook
-from edgepack.data.images import image_files, image_tensor
+from edgepack.data.images import image_files, image_pixels, image_tensor
 from edgepack.data.sample_set import Array, Sample
 from edgepack.data.spreading import spread
 from edgepack.errors import SamplesError
@@ -32,7 +32,8 @@ def npz_samples(
 ) -> tuple[Iterator[Sample], Array | None]:
     """Return the samples of an ``.npz``, whose leading axis counts them, and its labels.
 
-    Sample ``k`` is ``a[k:k+1]`` where the input's first dimension is 1 or symbolic, else ``a[k]``.
+    Sample ``k`` is ``a[k:k+1]`` where the array has as many dimensions as the input, whose first is
+    1 or symbolic, else ``a[k]``.
 
     Raises:
         SamplesError: The file is not an ``.npz``, or its arrays and labels differ in length.
@@ -85,7 +86,9 @@ def _common_length(path: Path, arrays: dict[str, Array]) -> int:
 
 
 def _take(array: Array, k: int, shape: tuple[int | str, ...] | None) -> Array:
-    keep_axis = shape is None or (bool(shape) and (shape[0] == 1 or isinstance(shape[0], str)))
+    keep_axis = shape is None or (
+        array.ndim == len(shape) > 0 and (shape[0] == 1 or isinstance(shape[0], str))
+    )
     return array[k : k + 1] if keep_axis else array[k]
 
 
@@ -134,6 +137,33 @@ def image_samples(
     """Yield one sample per image file."""
     for path in files:
         yield path.name, {input_name: image_tensor(path, description)}
+
+
+def picture_samples(
+    files: Sequence[Path], input_name: str, *, as_files: bool = False
+) -> Iterator[Sample]:
+    """Yield one sample per image file: its pixels, or the bytes of the file.
+
+    Raises:
+        SamplesError: A file is no image, or not one that models can decode.
+    """
+    for path in files:
+        pixels = image_pixels(path)
+        yield path.name, {input_name: _file_bytes(path) if as_files else pixels}
+
+
+JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+"""What files begin with."""
+
+
+def _file_bytes(path: Path) -> Array:
+    data = path.read_bytes()
+    if not data.startswith((JPEG, PNG)):
+        raise SamplesError(
+            f"{str(path)!r} is neither JPEG nor PNG, which are what decode_image reads",
+            hint="save it as one of the two, or leave 'extensions' out in edgepack.yaml",
+        )
+    return np.frombuffer(data, np.uint8)
 
 
 def onnx_test_data(folders: Sequence[Path], signature: Sequence[TensorSpec]) -> Iterator[Sample]:

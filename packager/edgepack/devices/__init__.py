@@ -11,8 +11,11 @@ from edgepack.devices.checking import (
     runtime_python,
 )
 from edgepack.devices.inventory import (
+    AdbEntry,
+    AppleEntry,
     Device,
     LocalEntry,
+    PhoneEntry,
     SshEntry,
     add_device,
     device_names,
@@ -38,7 +41,9 @@ from edgepack.devices.verifying import verify_device
 __all__ = [
     "TRANSPORTS",
     "AbsentProvider",
+    "AdbEntry",
     "AddedDevice",
+    "AppleEntry",
     "Checked",
     "CommandResult",
     "Device",
@@ -46,6 +51,7 @@ __all__ = [
     "Lease",
     "LocalEntry",
     "Missing",
+    "PhoneEntry",
     "Provisioned",
     "PushedRelease",
     "PythonFacts",

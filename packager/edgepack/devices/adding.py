@@ -87,10 +87,11 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
         facts = probe(device, transport)
         host_key = transport.host_key
     if profile is None:
-        device = Device(name, entry.model_copy(update={"target": propose_target(facts)}))
+        entry = entry.model_copy(update={"target": propose_target(facts)})
+        device = Device(name, entry)
     else:
         _require_kind(name, facts, profile)
-    add_device(path, name, device.entry)
+    add_device(path, name, entry)
     return AddedDevice(device, facts, path, host_key)
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -57,10 +57,9 @@ class LocalEntry(_Entry):
     transport: Literal["local"]
 
 
-class SshEntry(_Entry):
-    """A machine reached over SSH. What is not said here comes from ``~/.ssh/config``."""
+class SshHost(StrictModel):
+    """How to reach a machine over SSH. What is not said here comes from ``~/.ssh/config``."""
 
-    transport: Literal["ssh"]
     host: Annotated[str, Field(pattern=r"^[^-\s\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*$")]
     user: Line | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
@@ -74,7 +73,63 @@ class SshEntry(_Entry):
     """A file to read instead of ``~/.ssh/config``, as ``ssh -F`` does."""
 
 
-Entry = Annotated[LocalEntry | SshEntry, Field(discriminator="transport")]
+class SshEntry(SshHost, _Entry):
+    """A machine reached over SSH."""
+
+    transport: Literal["ssh"]
+
+
+class PhoneEntry(StrictModel):
+    """A phone, which is measured through the machine that it is attached to."""
+
+    target: Id
+    via: SshHost | None = None
+    """That machine; default: this one."""
+    tags: list[Line] = []
+
+    # What machines have and phones have not, for code that asks any device.
+    python: ClassVar[None] = None
+    after_switch: ClassVar[list[str]] = []
+    health: ClassVar[list[str]] = []
+    hook_timeout_s: ClassVar[float] = 60.0
+    keep_releases: ClassVar[int] = 1
+
+
+class AdbEntry(PhoneEntry):
+    """An Android phone, through adb."""
+
+    transport: Literal["adb"]
+    serial: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")]
+    """As ``adb devices`` prints it."""
+    adb: Program = "adb"
+    """On the machine that has the phone."""
+    root: Annotated[str, Field(pattern=f"^/{_LINE}$")] = "/data/local/tmp/edgepack"
+    """On the phone: where the shell may write and run programs."""
+    inside: Literal["shell", "app"] = "shell"
+    """Where the measuring program runs: as one of the phone's shell, or within an app."""
+    run_prefix: list[Line] = []
+    """Put before the measuring program: ``[taskset, f0]``."""
+    package: Line | None = None
+    """The ``onnxruntime-android`` package to measure with, an .aar file on this machine; default:
+    the target's version in the local Maven repository or Gradle's cache."""
+
+
+class AppleEntry(PhoneEntry):
+    """An iPhone or iPad, through Xcode on a Mac."""
+
+    transport: Literal["apple"]
+    udid: Annotated[str, Field(pattern=r"^[0-9A-Fa-f-]{25,40}$")]
+    """As ``xcrun devicectl list devices`` prints it."""
+    team: Annotated[str, Field(pattern=r"^[A-Z0-9]{10}$")]
+    """The development team that signs the measuring app."""
+    keychain_password_env: Annotated[str, Field(pattern=r"^[^=\x00-\x1f\x7f]+$")] | None = None
+    """Name of the environment variable, here, with the password of the Mac's login keychain."""
+    root: ClassVar[str] = ""
+    run_prefix: ClassVar[list[str]] = []
+
+
+AnyEntry = LocalEntry | SshEntry | AdbEntry | AppleEntry
+Entry = Annotated[AnyEntry, Field(discriminator="transport")]
 
 
 class Inventory(StrictModel):
@@ -89,7 +144,7 @@ class Device:
     """A device by its name."""
 
     name: str
-    entry: LocalEntry | SshEntry
+    entry: AnyEntry
 
     @property
     def target(self) -> str:
@@ -100,6 +155,20 @@ class Device:
     def plain_python(self) -> str:
         """A Python 3.8 or newer on the device, for edgepack's own programs: no packages needed."""
         return self.entry.python or (sys.executable if self.entry.transport == LOCAL else "python3")
+
+    @property
+    def host(self) -> Device:
+        """The machine that a phone is attached to, with a root of the phone's own; else itself."""
+        if isinstance(self.entry, LocalEntry | SshEntry):
+            return self
+        key = self.entry.serial if isinstance(self.entry, AdbEntry) else self.entry.udid
+        root = f"~/.local/share/edgepack/phones/{key}"
+        values = {"target": self.target, "root": root}
+        if self.entry.via is None:
+            found = LocalEntry.model_validate({"transport": "local", **values})
+            return Device(self.name, found)
+        reached = {"transport": "ssh", **values, **self.entry.via.model_dump()}
+        return Device(self.name, SshEntry.model_validate(reached))
 
 
 def find_inventory(path: Path | None = None) -> Path:
@@ -126,7 +195,7 @@ def load_inventory(path: Path | None = None) -> Inventory:
 
 def load_devices(path: Path | None = None) -> dict[str, Device]:
     """Return all devices by name, this machine among them as ``local``."""
-    entries: dict[str, LocalEntry | SshEntry] = dict(load_inventory(path).devices)
+    entries: dict[str, AnyEntry] = dict(load_inventory(path).devices)
     if LOCAL not in entries:
         with contextlib.suppress(ToolError):  # this machine is no target: it is not offered
             entries[LOCAL] = LocalEntry(transport="local", target=host_target())

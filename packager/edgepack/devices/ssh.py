@@ -146,13 +146,14 @@ def _lost(device: str, said: str = "") -> UnreachableError:
 
 
 def ssh_entry(device: Device) -> SshEntry:
-    """Return how to reach a device over SSH.
+    """Return how to reach a device, or the machine that a phone is attached to, over SSH.
 
     Raises:
         UsageError: It is reached otherwise.
     """
-    if not isinstance(device.entry, SshEntry):
+    entry = device.host.entry
+    if not isinstance(entry, SshEntry):
         raise UsageError(
             f"device {device.name!r} is not reached over SSH", hint="it has no host key to trust"
         )
-    return device.entry
+    return entry

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgepack.devices.inventory import Device
+from edgepack.devices.inventory import Device, PhoneEntry
 from edgepack.devices.transport import Transport
+from edgepack.errors import UsageError
 
 
 def _local(device: Device) -> Transport:
@@ -24,5 +25,15 @@ TRANSPORTS: dict[str, Callable[[Device], Transport]] = {"local": _local, "ssh": 
 
 
 def connect(device: Device) -> Transport:
-    """Return the transport to a device; entering it connects."""
+    """Return the transport to a machine; entering it connects.
+
+    Raises:
+        UsageError: The device is a phone.
+    """
+    if isinstance(device.entry, PhoneEntry):
+        raise UsageError(
+            f"{device.name} is a phone, which no bundle is pushed to: an app brings it",
+            hint=f"phones are measured: edgepack bench BUNDLE --device {device.name}",
+            where="--device",
+        )
     return TRANSPORTS[device.entry.transport](device)

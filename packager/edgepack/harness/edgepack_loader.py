@@ -8,6 +8,9 @@
     outputs = model({"images": array})
     print(model.variant, model.passed_over)
 
+Where the bundle describes what its inputs are made from and what its outputs mean,
+:meth:`Model.predict` takes pictures and texts and gives answers.
+
 The bundle's manifest lists variants, best first. :func:`load` walks the list. It skips a variant
 whose execution provider or CPU flags this machine lacks, or which has a setting that onnxruntime
 does not know; creates the session, makes sure that the nodes are where the variant wants them, runs
@@ -18,9 +21,8 @@ A variant may have one model for each of several sizes, because its provider wan
 Then there is a session for each; a call takes the smallest that holds its inputs, fills them up at
 the end, and cuts the outputs back.
 
-``edgepack_providers.py``, ``edgepack_names.py`` and ``edgepack_shapes.py`` belong to this module
-and lie beside it. Engines and compiled models that a provider keeps go to a cache folder outside
-the bundle, see :func:`load`.
+The modules ``edgepack_*.py`` beside this one belong to it. Engines and compiled models that a
+provider keeps go to a cache folder outside the bundle, see :func:`load`.
 
 Needs Python 3.8 or newer, numpy and onnxruntime; nothing else. A program that uses several bundles
 names each: ``load("path/to/bundle")``; this module is the same in all of them.
@@ -43,10 +45,12 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import numpy as np
 
 if __package__:
+    from . import edgepack_meaning as meanings
     from . import edgepack_providers as providers
     from . import edgepack_shapes as shapes
 else:  # a bundle's, whose folder need not be on the path
     sys.path.append(str(Path(__file__).resolve().parent))
+    import edgepack_meaning as meanings  # type: ignore[import-not-found,no-redef]
     import edgepack_providers as providers  # type: ignore[import-not-found,no-redef]
     import edgepack_shapes as shapes  # type: ignore[import-not-found,no-redef]
 
@@ -110,6 +114,25 @@ class Model:
                 model of this variant.
         """
         return self.run(self.checked(inputs))
+
+    def predict(self, given: Union[Mapping[str, Any], np.ndarray, str]) -> Dict[str, Any]:
+        """Return answers for pictures and texts, by output.
+
+        Args:
+            given: By input, but for masks; or the one itself if that is one. For an input that the
+                bundle describes as an image, a picture as uint8 ``(H, W, 3)``, RGB, of any size;
+                for one that it describes as tokens, a text; for any other its array.
+
+        Returns:
+            For an output that the bundle describes, the best classes, the objects in the picture's
+            pixels, or one vector per sample, see ``edgepack_answers.py``; for any other its array.
+
+        Raises:
+            ValueError: As when called; or an output is not as it is described.
+        """
+        feed = self.bundle.meaning.feed(given)
+        arrays = self.checked(feed.arrays)
+        return dict(self.bundle.meaning.answers(self.run(arrays), feed._replace(arrays=arrays)))
 
     def run(self, feed: Arrays) -> Arrays:
         """Return the outputs by name, without checking names and dtypes of the inputs.
@@ -210,6 +233,7 @@ class Bundle:
         self.outputs = _specs(self.manifest["outputs"])
         described = self.manifest.get("input_descriptions")
         self.shapes = shapes.InputShapes(self.inputs, described)
+        self.meaning = meanings.Meaning(self.manifest, self.shapes, self._file)
 
     @property
     def goldens(self) -> int:
@@ -232,6 +256,14 @@ class Bundle:
     def golden_outputs(self, index: int, variant: str) -> Arrays:
         """Return what a variant gave on the build host's CPU for one golden sample."""
         return self._tensors(self.manifest["goldens"][index]["outputs"][variant])
+
+    def _file(self, name: str) -> str:
+        """Return the text of one of the project's files."""
+        path = self.folder / "files" / name
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise LoadError(f"the bundle is damaged: {path}: {error}") from error
 
     def _tensors(self, entries: Sequence[Dict[str, Any]]) -> Arrays:
         return {entry["name"]: self._tensor(entry) for entry in entries}

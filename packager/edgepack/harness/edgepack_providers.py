@@ -39,6 +39,7 @@ else:
 PRECISE = "session.x64quantprecision"
 CPU = "CPUExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
+EXTENSIONS = "onnxruntime_extensions"
 CACHE = "{cache}"
 """In a setting's value: the variant's cache folder on this machine."""
 CACHE_VARIABLE = "EDGEPACK_CACHE"
@@ -98,6 +99,13 @@ def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None
     missing = sorted(set(entry["requires"]["cpu"]) - cpu_flags())
     if missing:
         raise Refused(f"this CPU lacks {', '.join(missing)}")
+    if _has_extensions(entry) and importlib.util.find_spec(EXTENSIONS) is None:
+        raise Refused("onnxruntime-extensions is not installed (requirements.txt has its version)")
+
+
+def _has_extensions(entry: Entry) -> bool:
+    """Return whether the model has operators of onnxruntime-extensions."""
+    return bool(entry.get("requires", {}).get("extensions"))
 
 
 def _absence(provider: str) -> str:
@@ -247,6 +255,9 @@ def _session_options(entry: Entry, profile_prefix: str, *, precise: bool = True)
         config.pop(PRECISE, None)
     for key, value in config.items():
         options.add_session_config_entry(key, value)
+    if _has_extensions(entry):
+        library = importlib.import_module(EXTENSIONS).get_library_path()
+        options.register_custom_ops_library(library)
     if profile_prefix:
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix

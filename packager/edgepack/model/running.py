@@ -53,28 +53,59 @@ def make_session(
     Raises:
         ModelError: onnxruntime refuses the model; names the node where it says which.
     """
-    import onnxruntime
-
     given = dict(config or {})
     saturates = processor() == "x86-64" and not has_vnni()
     # With the key onnxruntime 1.31.1 fails at models whose nodes share an int8 constant. Without it
     # these may saturate, which the golden outputs show: they are compared with plain kernels' ones.
-    precise = {_PRECISE: "1", **given} if saturates else given
-    options = [_session_options(e, save_basic, optimized=optimized) for e in (precise, given)]
+    configs = [{_PRECISE: "1", **given}, given] if saturates else [given]
+    options = [_session_options(e, save_basic, optimized=optimized) for e in configs]
     for each in options:
         each.intra_op_num_threads = threads
+    try:
+        return _open(model, options)
+    except ModelError as error:
+        if not any(domain in error.problem for domain in EXTENSION_DOMAINS):
+            raise
+    for each in options:
+        each.register_custom_ops_library(_extensions_library(model))
+    return _open(model, options)
+
+
+def _open(
+    model: Path, options: Sequence[onnxruntime.SessionOptions]
+) -> onnxruntime.InferenceSession:
+    """Return a session with the first options that work; the error is that of the last."""
+    import onnxruntime
+
     providers = ["CPUExecutionProvider"]
     try:
-        if precise != given:
+        for each in options[:-1]:
             with contextlib.suppress(*runtime_errors()):
-                return onnxruntime.InferenceSession(str(model), options[0], providers=providers)
-        return onnxruntime.InferenceSession(str(model), options[1], providers=providers)
+                return onnxruntime.InferenceSession(str(model), each, providers=providers)
+        return onnxruntime.InferenceSession(str(model), options[-1], providers=providers)
     except runtime_errors() as error:
         raise ModelError(
             f"onnxruntime {onnxruntime.__version__} does not load the model: {blame(error)}",
             hint="export the model with operators that onnxruntime has",
             where=model.name,
         ) from error
+
+
+EXTENSIONS = "com.microsoft.extensions"
+EXTENSION_DOMAINS = (EXTENSIONS, "ai.onnx.contrib")
+"""The domains of the operators of onnxruntime-extensions."""
+
+
+def _extensions_library(model: Path) -> str:
+    try:
+        import onnxruntime_extensions
+    except ImportError as error:
+        raise ModelError(
+            "the model has operators of onnxruntime-extensions, which is not installed",
+            hint="install it: python -m pip install 'edgepack[extensions]'",
+            where=model.name,
+        ) from error
+    return str(onnxruntime_extensions.get_library_path())
 
 
 _PRECISE = "session.x64quantprecision"

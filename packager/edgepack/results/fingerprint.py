@@ -17,6 +17,7 @@ from edgepack.bundle.manifest import NotMeasured
 
 UNKNOWN = "unknown"
 HARNESS = "edgepack_harness.py"
+MEASURE = "edgepack_measure"
 STEADY = "quick, standard or gate"
 PRESET_KINDS = {"smoke": "smoke", "sustained": "sustained"}
 """The presets whose latencies are of another kind than those of a short, steady run."""
@@ -92,7 +93,12 @@ def _of_measurement(report: Report) -> dict[str, str]:
 
 
 def run_prefix(argv: list[str]) -> list[str]:
-    """Return what stands before Python in the command of a process run: ``taskset -c 2-3``."""
+    """Return what stands before the harness in the command of a process run: ``taskset -c 2-3``.
+
+    That is Python, or on a phone ``env`` before the measuring program.
+    """
+    if any(word.endswith(f"/{MEASURE}") for word in argv) and "env" in argv:
+        return argv[: argv.index("env")]
     script = next((n for n, word in enumerate(argv) if word.endswith(HARNESS)), 0)
     before = argv[:script]
     options = len(before) - 1

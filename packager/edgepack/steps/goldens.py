@@ -28,7 +28,8 @@ class Goldens:
 
     ``min_sqnr_db`` is the smaller of ``cap_db`` and the SQNR between onnxruntime's optimized and
     unoptimized session less 6 dB: kernels differ between machines about as much as between
-    those two. It is 6 dB at least. Inputs: ``model``; ``samples``, else seeded random ones.
+    those two. It is 6 dB at least. Inputs: ``model``; ``samples``, or ``made``, a set that stands
+    in for them, else seeded random ones.
     """
 
     name: ClassVar[str] = "goldens"
@@ -48,7 +49,8 @@ class Goldens:
         session, plain = make_session(model), make_session(model, optimized=False)
         goldens = []
         own_db = math.inf
-        for n, feed in enumerate(probe_inputs(model, inputs.get("samples"), self.count)):
+        samples = inputs.get("samples", inputs.get("made"))
+        for n, feed in enumerate(probe_inputs(model, samples, self.count)):
             outputs = run_session(session, feed)
             own_db = min(own_db, min_sqnr_db(outputs, run_session(plain, feed)))
             goldens.append(

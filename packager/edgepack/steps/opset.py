@@ -76,6 +76,6 @@ def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
         raise StepError(
             f"onnx cannot convert the model from opset {default_opset(model)} to {version}:"
             f" {message}",
-            hint=f"export the model with opset {version} or higher, or build only fp32:"
-            " --variant cpu-fp32",
+            hint=f"export the model with opset {version} or higher, or build without what needs it:"
+            " int8 (--variant cpu-fp32), or preprocess: {in_graph: true}",
         ) from error

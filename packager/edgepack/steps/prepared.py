@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -158,6 +158,11 @@ def fixed_signature(
                 hint=nearest(name, symbolic),
                 where=where,
             )
+    return sized(inputs, dims)
+
+
+def sized(inputs: Sequence[TensorSpec], dims: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+    """Return inputs with values for symbolic dimensions; names that none has are passed over."""
     return tuple(
         TensorSpec(
             spec.name,

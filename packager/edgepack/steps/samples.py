@@ -24,7 +24,7 @@ from edgepack.steps.base import Inputs, Notes
 Part = Literal["all", "calibration", "evaluation"]
 
 
-class _SamplesStep:
+class SamplesStep:
     """What the steps below share: nothing to check first, and a set that reads back."""
 
     libraries: ClassVar[tuple[str, ...]] = ("numpy",)
@@ -45,14 +45,15 @@ class _SamplesStep:
             raise StepError("the sample set does not read back", hint="build with --no-cache")
 
 
-def _notes(out: Path, origin: str) -> Notes:
+def set_notes(out: Path, origin: str) -> Notes:
+    """Return what a step says about the set that it wrote."""
     samples = SampleSet.read(out)
     labelled = "with labels" if samples.labels is not None else "without labels"
     return Notes(f"{len(samples)} samples {labelled} from {origin}", {"samples": len(samples)})
 
 
 @dataclass(frozen=True)
-class NpzSamples(_SamplesStep):
+class NpzSamples(SamplesStep):
     """Samples from an ``.npz``. Input: ``source``, the file."""
 
     name: ClassVar[str] = "npz-samples"
@@ -64,11 +65,11 @@ class NpzSamples(_SamplesStep):
         """Write the set."""
         samples, labels = npz_samples(inputs["source"], self.signature, self.labels_key, self.limit)
         write_sample_set(out, self.signature, samples, labels)
-        return _notes(out, inputs["source"].name)
+        return set_notes(out, inputs["source"].name)
 
 
 @dataclass(frozen=True)
-class ImageSamples(_SamplesStep):
+class ImageSamples(SamplesStep):
     """Samples from a folder of images. Inputs: ``source``, the folder; ``project``, its folder."""
 
     name: ClassVar[str] = "image-samples"
@@ -91,11 +92,11 @@ class ImageSamples(_SamplesStep):
             image_samples(files, self.input_name, self.image),
             None if labels is None or isinstance(labels, str) else labels,
         )
-        return _notes(out, f"{folder.name}/")
+        return set_notes(out, f"{folder.name}/")
 
 
 @dataclass(frozen=True)
-class OnnxTestData(_SamplesStep):
+class OnnxTestData(SamplesStep):
     """Samples from ONNX test data. Inputs: ``0``, ``1``, ...: the folders, in order."""
 
     name: ClassVar[str] = "test-data-samples"
@@ -106,11 +107,11 @@ class OnnxTestData(_SamplesStep):
         """Write the set."""
         folders = [inputs[str(n)] for n in range(len(inputs))]
         write_sample_set(out, self.signature, onnx_test_data(folders, self.signature))
-        return _notes(out, "ONNX test data")
+        return set_notes(out, "ONNX test data")
 
 
 @dataclass(frozen=True)
-class PythonSamples(_SamplesStep):
+class PythonSamples(SamplesStep):
     """Samples from the user's own function, run at every build. Input: ``project``."""
 
     name: ClassVar[str] = "python-samples"
@@ -127,4 +128,4 @@ class PythonSamples(_SamplesStep):
                 self.hook, inputs["project"], self.interpreter, self.limit, Path(scratch)
             )
             write_sample_set(out, self.signature, samples, labels)
-        return _notes(out, self.hook)
+        return set_notes(out, self.hook)

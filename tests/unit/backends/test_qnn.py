@@ -105,6 +105,13 @@ def test_normalization_when_not_of_p_two_is_refused(tmp_path):
     assert "p is 1" in why(one(tmp_path, "LpNormalization", [1, 4], p=1))
 
 
+def test_resize_when_antialiased_is_refused(tmp_path):
+    sizes = [None, None, ("sizes", np.array([1, 1, 2, 2]))]
+    for antialias, reason in ((0, ""), (1, "antialias is 1; it must be 0")):
+        attributes = {"mode": "linear", "antialias": antialias, "opset": 18}
+        assert why(one(tmp_path, "Resize", [1, 1, 4, 4], sizes, **attributes)) == reason
+
+
 def test_loop_like_operator_when_asked_is_refused(tmp_path):
     graph = one(tmp_path, "Compress", [4], more=[("c", TensorProto.BOOL, [4])])
     assert "no kernel for Compress" in why(graph)

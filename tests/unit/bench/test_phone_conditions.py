@@ -92,6 +92,7 @@ def test_android_conditions_are_those_of_its_services() -> None:
     assert found.temperature_c == 32.6
     assert found.throttled_now == []
     assert (found.power_mode, found.load) == ("normal", 3.1)
+    assert found.battery_percent == 84
     assert isinstance(found.throttle_events, NotMeasured)
 
 

@@ -10,6 +10,7 @@ from edgepack.bench.sweeps import batch_of, sweep_points
 from edgepack.bundle import load_bundle
 from edgepack.bundle.manifest import GoldenTensor, Manifest, Tensor
 from edgepack.errors import UsageError
+from edgepack.project import ImageInput, InputDescription, Preprocess
 from tiny_bundle import write_tiny_bundle
 
 
@@ -76,3 +77,17 @@ def test_sweep_when_a_point_is_none_says_what_is_wrong(
 def test_batch_when_the_input_is_a_number_says_so(manifest: Manifest) -> None:
     with pytest.raises(UsageError, match="a single number"):
         sweep_points(with_inputs(manifest, {"k": ([], [])}), [2], [])
+
+
+def test_batch_when_the_first_input_is_a_picture_is_one_and_cannot_be_changed(
+    manifest: Manifest,
+) -> None:
+    dims = ["image_height", "image_width", 3]
+    plain = with_inputs(manifest, {"image": (dims, [480, 640, 3])})
+    image = ImageInput.model_validate({"resize": {"letterbox": 8}})
+    described = {"image": InputDescription(image=image)}
+    update = {"input_descriptions": described, "preprocess": Preprocess(in_graph=True)}
+    pictures = plain.model_copy(update=update)
+    assert batch_of(pictures, {"image": [480, 640, 3]}) == 1
+    with pytest.raises(UsageError, match="is one picture"):
+        sweep_points(pictures, [4], [])

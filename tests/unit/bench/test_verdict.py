@@ -366,6 +366,9 @@ def test_find_preset_says_which_is_near_when_there_is_none() -> None:
         find_preset("standart")
 
 
+PHONE = example_facts().model_copy(update={"os": "Android 15 (API 35)"})
+
+
 def test_report_when_valid_is_accepted() -> None:
     require_valid(example_report(), Path("dist/b"))
 
@@ -425,6 +428,16 @@ def test_report_when_valid_is_accepted() -> None:
             {"verdict": Invalid(reasons=["volts"], cause="supply")},
             "INVALID",
             "a stronger power supply, then: edgepack bench",
+        ),
+        (
+            {"verdict": Invalid(reasons=["wrong"], cause="outputs"), "facts": PHONE},
+            "INVALID",
+            "--preset standard --variant cpu-fp32",
+        ),
+        (
+            {"verdict": Invalid(reasons=["x"], cause="settings"), "facts": PHONE, "tuned": []},
+            "INVALID",
+            "cool down and idle, then: edgepack bench 'my dist/b' --device pi5-a --preset standard",
         ),
         (
             {

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.images import image_files, image_tensor
+from edgepack.data.images import file_pixels, image_files, image_pixels, image_tensor
+from edgepack.data.sources import picture_samples
 from edgepack.errors import SamplesError
 from edgepack.project import ImageInput
 from PIL import Image
@@ -109,3 +110,27 @@ def test_image_when_transparent_shows_white(tmp_path, mode):
     image.convert(mode).save(tmp_path / "a.png", **({"transparency": 0} if mode == "P" else {}))
     tensor = image_tensor(tmp_path / "a.png", describe(resize={"width": 4, "height": 4}))
     assert (tensor == 255).all()
+
+
+def test_pixels_when_the_file_is_turned_and_transparent_are_upright_over_white(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = np.zeros((2, 3, 4), np.uint8)
+    pixels[:, 0] = (10, 20, 30, 255)
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+    expected = np.full((3, 2, 3), 255)
+    expected[0] = (10, 20, 30)
+    assert np.array_equal(image_pixels(tmp_path / "a.png"), expected)
+    assert np.array_equal(file_pixels((tmp_path / "a.png").read_bytes(), "a"), expected)
+
+
+def test_pictures_when_files_are_wanted_are_their_bytes(tmp_path):
+    picture(tmp_path / "a.png")
+    ((title, feed),) = picture_samples([tmp_path / "a.png"], "image", as_files=True)
+    assert (title, feed["image"].tobytes()) == ("a.png", (tmp_path / "a.png").read_bytes())
+
+
+def test_pictures_when_files_are_wanted_and_no_model_decodes_them_names_the_file(tmp_path):
+    picture(tmp_path / "a.bmp")
+    with pytest.raises(SamplesError, match=r"a\.bmp' is neither JPEG nor PNG"):
+        list(picture_samples([tmp_path / "a.bmp"], "image", as_files=True))

@@ -76,6 +76,17 @@ def test_npz_when_first_dimension_is_fixed_takes_the_axis_away(tmp_path):
     assert labels is None
 
 
+def test_npz_when_the_first_dimension_is_symbolic_and_no_sample_axis_gives_whole_samples(tmp_path):
+    """The height of a picture is symbolic, and is not what counts samples."""
+    pixels = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+    np.savez(tmp_path / "s.npz", image=pixels)
+    spec = TensorSpec("image", "uint8", ("height", "width", 3))
+    samples, _ = npz_samples(tmp_path / "s.npz", (spec,), None, None)
+    found = [feed["image"] for _, feed in samples]
+    assert [array.shape for array in found] == [(4, 5, 3), (4, 5, 3)]
+    assert np.array_equal(np.stack(found), pixels)
+
+
 def test_npz_when_wrong_says_what_is_wrong(tmp_path):
     with pytest.raises(SamplesError, match="there is no file"):
         npz_samples(tmp_path / "none.npz", (IMAGE,), None, None)

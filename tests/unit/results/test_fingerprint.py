@@ -86,7 +86,8 @@ def test_fingerprint_when_a_report_is_older_is_that_of_one_that_does_not_know():
         (["/v/bin/python", "-B", "/r/harness/edgepack_harness.py", "measure"], []),
         (["nice", "-n", "-5", "py", "-B", "edgepack_harness.py"], ["nice", "-n", "-5"]),
         (["sh", "measure.sh"], []),
+        (["taskset", "f0", "env", "A=1", "/tools/edgepack_measure", "measure"], ["taskset", "f0"]),
     ],
 )
-def test_run_prefix_when_given_a_command_is_what_stands_before_python(argv, prefix):
+def test_run_prefix_when_given_a_command_is_what_stands_before_the_harness(argv, prefix):
     assert run_prefix(argv) == prefix

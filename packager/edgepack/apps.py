@@ -1,0 +1,231 @@
+"""What an app's code needs to know of a bundle: the names and types of its API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from edgepack.errors import ModelError
+from edgepack.identifiers import comment, identifiers, package_segment, type_name
+from edgepack.model.facts import TensorSpec
+from edgepack.profile import Profile
+from edgepack.project import Project
+
+AnswerKind = Literal["raw", "classification", "detection", "embedding"]
+
+# Tensor classes of templates/android/kotlin/Tensors.kt.j2. onnxruntime's Java API has no uint16,
+# uint32 and uint64 (ai.onnxruntime.OnnxJavaType of 1.29.0). float16 is float32 at the border.
+_KOTLIN_TYPES = {
+    "float16": "FloatTensor",
+    "float32": "FloatTensor",
+    "float64": "DoubleTensor",
+    "int8": "ByteTensor",
+    "uint8": "UByteTensor",
+    "int16": "ShortTensor",
+    "int32": "IntTensor",
+    "int64": "LongTensor",
+    "bool": "BooleanTensor",
+}
+# Elements of a tensor in Swift; float16 is Float at the border.
+_SWIFT_TYPES = {
+    "float16": "Float",
+    "float32": "Float",
+    "float64": "Double",
+    "int8": "Int8",
+    "uint8": "UInt8",
+    "int16": "Int16",
+    "uint16": "UInt16",
+    "int32": "Int32",
+    "uint32": "UInt32",
+    "int64": "Int64",
+    "uint64": "UInt64",
+    "bool": "Bool",
+}
+
+
+@dataclass(frozen=True)
+class AppTensor:
+    """One input or output of the model, as a property of a class."""
+
+    name: str
+    """The model's name for it, any text."""
+    kotlin: str
+    """A valid identifier, as the next, each unique among the inputs or among the outputs."""
+    swift: str
+    dtype: str
+    """A numpy dtype name, what the model takes or gives."""
+    shape: tuple[int | str, ...]
+    """An int where fixed, a name where symbolic, ``?`` where unknown."""
+    image: bool
+    """Of an input: whether the project describes how an image becomes it."""
+    tokens: bool
+    """Of an input: whether the project describes how a text becomes it."""
+    mask: bool
+    """Of an input: whether it is a mask, which a caller may leave out."""
+    answer: AnswerKind
+    """Of an output: what the project says that it means."""
+
+    @property
+    def kotlin_type(self) -> str:
+        """The class of its tensors in Kotlin."""
+        return _KOTLIN_TYPES[self.dtype]
+
+    @property
+    def swift_type(self) -> str:
+        """The type of its tensors' elements in Swift."""
+        return _SWIFT_TYPES[self.dtype]
+
+    @property
+    def about(self) -> str:
+        """Name, dtype and shape for a documentation comment, such as ``ids: int64[batch, 8]``."""
+        sizes = ", ".join(map(str, self.shape))
+        return comment(f"{self.name}: {self.dtype}[{sizes}]")
+
+
+@dataclass(frozen=True)
+class App:
+    """What the templates of phones use beside the bundle's own description."""
+
+    type_name: str
+    """Of the class or struct that stands for the model: ``Detector``. Valid in both languages."""
+    kotlin_package: str
+    package_path: str
+    """The package as a path: ``edgepack/detector``."""
+    swift_module: str
+    assets: str
+    """Where the bundle's files lie among an Android app's assets: ``edgepack/detector``."""
+    min_version: str
+    """The lowest Android API level or iOS version."""
+    runtime_version: str
+    """Of onnxruntime."""
+    runtime_checksum: str
+    """The sha256 of its archive for iOS; empty where there is none."""
+    group: str
+    """The coordinates in a Maven repository, with ``artifact`` and ``version``."""
+    artifact: str
+    version: str
+    inputs: tuple[AppTensor, ...]
+    outputs: tuple[AppTensor, ...]
+    beside_tokens: frozenset[str]
+    """The inputs that a text becomes beside those with its token ids."""
+
+    @property
+    def needed(self) -> tuple[AppTensor, ...]:
+        """The inputs that a caller has to give: all but masks."""
+        return tuple(tensor for tensor in self.inputs if not tensor.mask)
+
+    @property
+    def masks(self) -> tuple[AppTensor, ...]:
+        """The inputs that a caller may leave out."""
+        return tuple(tensor for tensor in self.inputs if tensor.mask)
+
+    @property
+    def image_input(self) -> AppTensor | None:
+        """The input that a picture becomes, if a caller has to give nothing else."""
+        return self.needed[0] if len(self.needed) == 1 and self.needed[0].image else None
+
+    @property
+    def text_input(self) -> AppTensor | None:
+        """The input that a text becomes, if a caller has to give nothing else."""
+        given = [tensor for tensor in self.needed if tensor.name not in self.beside_tokens]
+        return given[0] if len(given) == 1 and given[0].tokens else None
+
+    @property
+    def answered(self) -> tuple[AppTensor, ...]:
+        """The outputs that the project says the meaning of."""
+        return tuple(tensor for tensor in self.outputs if tensor.answer != "raw")
+
+
+def app_of(
+    project: Project,
+    profile: Profile,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+) -> App:
+    """Return what templates need to know of the app's side of a bundle.
+
+    Args:
+        project: The project.
+        profile: The target, a phone.
+        inputs: The model's inputs, with ranks.
+        outputs: The model's outputs, with ranks.
+
+    Raises:
+        ModelError: The language has no type for a tensor.
+    """
+    require_types(profile, (*inputs, *outputs))
+    named = project.app.type or type_name(project.name)
+    package = project.app.package or f"edgepack.{package_segment(project.name)}"
+    return App(
+        type_name=named,
+        kotlin_package=package,
+        package_path=package.replace(".", "/"),
+        # A module of the type's own name would hide what it holds: Detector.Tensor would be looked
+        # for in the type.
+        swift_module=f"Edgepack{named}",
+        assets=f"edgepack/{project.name}",
+        min_version=str(profile.device.min_version),
+        runtime_version=_runtime_version(profile),
+        runtime_checksum=profile.runtime.checksums.get("onnxruntime-c", ""),
+        group=package.rpartition(".")[0],
+        artifact=f"{project.name}-{profile.id}",
+        version=project.version,
+        inputs=_tensors(inputs, "input", project),
+        outputs=_tensors(outputs, "output", project),
+        beside_tokens=frozenset(
+            name
+            for described in project.inputs.values()
+            if described.tokens is not None
+            for name in (described.tokens.attention_mask, described.tokens.token_type_ids)
+        ),
+    )
+
+
+def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:
+    """Return if the target is no phone, or its apps can name all inputs, outputs and types.
+
+    Raises:
+        ModelError: They cannot name one of them.
+    """
+    types: Mapping[str, str] = _KOTLIN_TYPES if profile.family == "android" else _SWIFT_TYPES
+    for spec in specs if profile.device.min_version is not None else ():
+        if spec.dtype not in types:
+            raise ModelError(
+                f"{spec.name!r} is {spec.dtype}, which apps for {profile.id} have no tensors of",
+                hint=f"cast it in the model; there are {', '.join(types)}",
+            )
+        # Names pass through JNI, whose UTF-8 is another one there (onnxruntime 1.29.0, tried).
+        if profile.family == "android" and not all("\0" < c < "\U00010000" for c in spec.name):
+            raise ModelError(
+                f"onnxruntime's Java API cannot name {spec.name!r}: it mangles characters beyond"
+                " U+FFFF",
+                hint="rename it in the model",
+            )
+
+
+def _tensors(specs: Sequence[TensorSpec], role: str, project: Project) -> tuple[AppTensor, ...]:
+    names = [spec.name for spec in specs]
+    kotlin, swift = identifiers(names, "kotlin", role), identifiers(names, "swift", role)
+    return tuple(_tensor(spec, kotlin[n], swift[n], project, role) for n, spec in enumerate(specs))
+
+
+def _tensor(spec: TensorSpec, kotlin: str, swift: str, project: Project, role: str) -> AppTensor:
+    taken = project.inputs.get(spec.name) if role == "input" else None
+    given = project.outputs.get(spec.name) if role == "output" else None
+    return AppTensor(
+        name=spec.name,
+        kotlin=kotlin,
+        swift=swift,
+        dtype=spec.dtype,
+        shape=spec.shape or (),
+        image=taken is not None and taken.image is not None,
+        tokens=taken is not None and taken.tokens is not None,
+        mask=taken is not None and taken.mask is not None,
+        answer=given.kind if given else "raw",
+    )
+
+
+def _runtime_version(profile: Profile) -> str:
+    pins = profile.runtime.packages.items()
+    return next(pin.strip("=<>~! ") for name, pin in pins if "onnxruntime" in name)

@@ -1,0 +1,348 @@
+"""An iPhone or iPad with the measuring app and a bundle's models in its documents.
+
+The app is built on the Mac from ``harness/native/apple``, in the configuration Release, and signed
+by the team of the inventory. A test of it runs the measuring program once, with the arguments and
+the plan that were copied into the app's documents; what it wrote is copied back. No debugger is
+attached. Not tried with a Mac.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pydantic import ConfigDict
+
+from edgepack.bench.native import About, Ran
+from edgepack.bench.phone_conditions import IOS_MARK, ios_conditions
+from edgepack.bench.plans import Plan, files_of
+from edgepack.bench.report import Conditions, DeviceFacts, Name
+from edgepack.bundle import Bundle
+from edgepack.bundle.manifest import NotMeasured
+from edgepack.devices import Device, Transport
+from edgepack.devices.answers import read_answer
+from edgepack.devices.transport import CommandResult
+from edgepack.devices.xcode import BUILD_S, Xcode
+from edgepack.errors import BundleError, DeviceError, EdgepackError
+from edgepack.operations import audited
+from edgepack.profile import StrictModel, load_profile
+from edgepack.progress import Progress
+from edgepack.resources import harness_dir
+
+RUNTIME = "onnxruntime-c"
+IDENTIFIER = "edgepack.harness"
+PLACE = "Documents/edgepack"
+"""In the app's container."""
+PLAN = "plan.txt"
+OVERHEAD_S = 180.0
+"""To install and start the test, besides what the program takes."""
+NO_PYTHON = "none (a test of an app)"
+_STAGE = "edgepack-phone.XXXXXXXX"
+_PACKAGE = """\
+// swift-tools-version: 5.9
+import PackageDescription
+
+let package = Package(
+    name: "Measure",
+    platforms: [.iOS(.v15)],
+    products: [.library(name: "EdgepackMeasure", targets: ["EdgepackMeasure"])],
+    targets: [
+        .binaryTarget(
+            name: "onnxruntime",
+            url: "https://download.onnxruntime.ai/pod-archive-onnxruntime-c-{version}.zip",
+            checksum: "{checksum}"
+        ),
+        .target(
+            name: "EdgepackMeasure",
+            dependencies: ["onnxruntime"],
+            cSettings: [.define("EDGEPACK_LINKED")],
+            linkerSettings: [
+                .linkedLibrary("c++"), .linkedFramework("CoreML"), .linkedFramework("Foundation"),
+                .linkedFramework("Network"), .linkedFramework("Security"),
+                .linkedFramework("SystemConfiguration"), .linkedFramework("UIKit"),
+            ]
+        ),
+    ]
+)
+"""
+
+
+class _Facts(StrictModel):
+    system: Name
+    version: Name
+    model: Name
+    boot: Name
+    simulator: bool
+    debugged: bool
+
+
+class _Moment(StrictModel):
+    model_config = ConfigDict(extra="ignore")
+
+    thermal_state: int
+    low_power_mode: bool
+    battery_percent: float | None = None
+
+
+class _Answer(StrictModel):
+    exit: int
+    before: _Moment
+    after: _Moment
+    facts: _Facts
+
+
+@contextmanager
+def ready_apple(
+    bundle: Bundle, device: Device, mac: Transport, progress: Progress
+) -> Iterator[ApplePhone]:
+    """Build the measuring app, and put it and a bundle's models on a phone.
+
+    Raises:
+        DeviceError: The phone cannot be reached or used, or the app cannot be signed.
+        ToolError: The Mac has no Xcode.
+        RemoteCommandError: The build or a copy failed.
+    """
+    xcode = Xcode(device, mac)
+    xcode.require_ready()
+    xcode.unlock_keychain()
+    made = xcode.run(["mktemp", "-d", f"/tmp/{_STAGE}"], "making a folder on the Mac")  # noqa: S108
+    stage = PurePosixPath(made.text.strip())
+    phone = ApplePhone(xcode, stage)
+    try:
+        with audited("push", device, bundle.path) as operation:
+            operation.describe(host_key=mac.host_key)
+            with progress.task("push", total=3) as advance:
+                phone.build(bundle)
+                advance("the measuring app is built")
+                phone.install()
+                advance("it is on the phone")
+                phone.send_bundle(bundle)
+                advance("the models are there")
+        yield phone
+    finally:
+        with suppress(EdgepackError):  # what is left is in the way of nothing
+            xcode.run(["rm", "-rf", str(stage)], "cleaning up on the Mac")
+
+
+@dataclass
+class ApplePhone:
+    """One phone and one bundle on it; see :class:`~edgepack.bench.native.Phone`."""
+
+    xcode: Xcode
+    stage: PurePosixPath
+    """A folder on the Mac."""
+    work: str = "work"
+    cache: str = "cache"
+    scratch: str = "."
+    cpu_flags: frozenset[str] = frozenset()
+    _answer: _Answer | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+        return self.xcode.device.name
+
+    @property
+    def host(self) -> Transport:
+        """To the Mac."""
+        return self.xcode.mac
+
+    @property
+    def identifier(self) -> str:
+        """The app's, of which each team has its own."""
+        return f"{IDENTIFIER}.{self.xcode.entry.team.lower()}"
+
+    def build(self, bundle: Bundle) -> None:
+        """Build the app and its test on the Mac, for phones alone."""
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
+            files = write_project(Path(name), bundle)
+            self._copy(Path(name), files, self.stage / "project")
+        self.xcode.run(
+            [
+                *("xcodebuild", "build-for-testing"),
+                *("-project", str(self.stage / "project" / "Harness.xcodeproj")),
+                *("-scheme", "Harness", "-configuration", "Release"),
+                *("-destination", "generic/platform=iOS"),
+                *("-derivedDataPath", str(self.stage / "built")),
+                "-allowProvisioningUpdates",
+                f"DEVELOPMENT_TEAM={self.xcode.entry.team}",
+                f"EDGEPACK_IDENTIFIER={self.identifier}",
+            ],
+            "building the measuring app",
+            timeout_s=BUILD_S,
+        )
+
+    def install(self) -> None:
+        """Install the app, so that it has documents."""
+        app = self.stage / "built/Build/Products/Release-iphoneos/Harness.app"
+        self.xcode.devicectl(["install", "app"], [str(app)], "installing the measuring app")
+
+    def send_bundle(self, bundle: Bundle) -> None:
+        """Copy models and goldens into the app's documents."""
+        self._copy(bundle.path, list(files_of(bundle)), self.stage / "bundle")
+        self.xcode.send(self.stage / "bundle", self.identifier, PLACE)
+
+    def facts(self, about: About) -> DeviceFacts:
+        """Return what the phone is."""
+        answer = self._last()
+        return DeviceFacts(
+            os=f"{answer.facts.system} {answer.facts.version}",
+            arch="arm64",
+            model=answer.facts.model,
+            cpu=NotMeasured(reason="iOS does not name its chip"),
+            cpu_count=max(1, about.cpu_count),
+            emulated=answer.facts.simulator,
+            python=NO_PYTHON,
+            numpy=NO_PYTHON,
+            onnxruntime=about.onnxruntime,
+            providers=about.providers,
+            driver=f"{answer.facts.system} {answer.facts.version}",
+            boot_id=self.boot_id(),
+            conditions=self.conditions(),
+        )
+
+    def boot_id(self) -> str | NotMeasured:
+        """Return what changes when the phone restarts."""
+        return self._last().facts.boot or NotMeasured(reason="iOS does not tell when it started")
+
+    def conditions(self) -> Conditions:
+        """Return what decided the phone's speed when the program last ended."""
+        return _conditions(self._last().after)
+
+    def program(self, arguments: Sequence[str]) -> list[str]:
+        """Return the arguments of the measuring program."""
+        return ["edgepack_measure", *arguments, "--plan", PLAN]
+
+    def measure(
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
+    ) -> CommandResult:
+        """Run the measuring program; its document is the result's stdout."""
+        return self.timed(arguments, plan, timeout_s=timeout_s).result
+
+    def timed(self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float) -> Ran:
+        """Run the measuring program, and tell the conditions before and after."""
+        # So that what an earlier test wrote is not taken for what this one did.
+        mark = secrets.token_hex(4)
+        argv = [*self.program(arguments), "--out", f"document-{mark}.json"]
+        self._send_request(argv, f"answer-{mark}.json", plan)
+        self._run_test(timeout_s)
+        self._answer = self._read_answer(f"answer-{mark}.json")
+        result = CommandResult(tuple(argv), self._answer.exit, self._fetch(argv[-1]), b"")
+        return Ran(result, _conditions(self._answer.before), _conditions(self._answer.after))
+
+    def take(self, path: str) -> bytes:
+        """Return a file that the program wrote."""
+        return self._fetch(path)
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder in the app's documents, by a file in it: devicectl copies folders."""
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
+            kept = Path(name) / path / "kept"
+            kept.parent.mkdir(parents=True)
+            kept.touch()
+            self._copy(Path(name), [f"{path}/kept"], self.stage / "folders")
+        self.xcode.send(self.stage / "folders", self.identifier, PLACE)
+
+    def _send_request(self, argv: Sequence[str], answer: str, plan: Plan | None) -> None:
+        files = {} if plan is None else {**plan.files, PLAN: plan.text.encode()}
+        files["request.json"] = json.dumps({"arguments": argv[1:], "answer": answer}).encode()
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
+            for path, data in files.items():
+                (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(name) / path).write_bytes(data)
+            self._copy(Path(name), list(files), self.stage / "request")
+        self.xcode.send(self.stage / "request", self.identifier, PLACE)
+
+    def _run_test(self, timeout_s: float) -> None:
+        products = str(self.stage / "built/Build/Products")
+        found = self.xcode.run(
+            ["find", products, "-name", "*.xctestrun"], "looking for the built test"
+        )
+        lines = found.text.split("\n")
+        if not lines[0]:
+            raise DeviceError(
+                "xcodebuild made no .xctestrun file",
+                hint="build the project in Xcode once, to see why",
+                where=self.name,
+            )
+        self.xcode.run(
+            [
+                *("xcodebuild", "test-without-building", "-xctestrun", lines[0]),
+                *("-destination", f"platform=iOS,id={self.xcode.entry.udid}"),
+            ],
+            "the measuring test",
+            timeout_s=timeout_s + OVERHEAD_S,
+        )
+
+    def _read_answer(self, path: str) -> _Answer:
+        what = "the measuring test's answer"
+        answer = read_answer(_Answer, self._fetch(path), device=self.name, what=what)
+        if answer.facts.debugged:
+            raise DeviceError(
+                "a debugger was attached to the measuring app, which slows CoreML down",
+                hint="close Xcode on the Mac, then try again",
+                where=self.name,
+            )
+        return answer
+
+    def _fetch(self, path: str) -> bytes:
+        target = self.stage / "fetched" / PurePosixPath(path).name
+        self.xcode.run(["mkdir", "-p", str(target.parent)], "making a folder on the Mac")
+        return self.xcode.fetch(self.identifier, f"{PLACE}/{path}", target)
+
+    def _copy(self, folder: Path, files: Sequence[str], target: PurePosixPath) -> None:
+        """Copy files to a folder of the Mac, which holds nothing else then."""
+        with tempfile.TemporaryFile() as packed:
+            with tarfile.open(fileobj=packed, mode="w") as archive:
+                for path in files:
+                    archive.add(folder / path, path)
+            packed.seek(0)
+            self.xcode.unpack(iter(lambda: packed.read(1 << 17), b""), target)
+
+    def _last(self) -> _Answer:
+        if self._answer is None:
+            raise RuntimeError("the phone is asked for after the program ran")
+        return self._answer
+
+
+def write_project(folder: Path, bundle: Bundle) -> list[str]:
+    """Write the Xcode project of the measuring app, and return its files.
+
+    The measuring program is a Swift package of its own, with the pinned onnxruntime.
+
+    Raises:
+        BundleError: The bundle's target pins no onnxruntime for iOS.
+    """
+    native = harness_dir() / "native"
+    version = bundle.manifest.runtime.get(RUNTIME)
+    checksum = load_profile(bundle.manifest.target).runtime.checksums.get(RUNTIME)
+    if version is None or checksum is None:
+        raise BundleError(
+            f"the bundle's target {bundle.manifest.target} pins no {RUNTIME} with a checksum",
+            hint="build the bundle again: edgepack build",
+        )
+    files = {
+        path.relative_to(native / "apple").as_posix(): path.read_bytes()
+        for path in sorted((native / "apple").rglob("*"))
+        if path.is_file()
+    }
+    sources = "Measure/Sources/EdgepackMeasure"
+    package = _PACKAGE.replace("{version}", version).replace("{checksum}", checksum)
+    files["Measure/Package.swift"] = package.encode()
+    files[f"{sources}/edgepack_measure.c"] = (native / "edgepack_measure.c").read_bytes()
+    header = (native / "edgepack_measure.h").read_bytes()
+    files[f"{sources}/include/edgepack_measure.h"] = header
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return list(files)
+
+
+def _conditions(moment: _Moment) -> Conditions:
+    return ios_conditions(IOS_MARK + moment.model_dump_json(exclude_none=True))

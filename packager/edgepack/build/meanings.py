@@ -1,0 +1,226 @@
+"""Whether what a project says about its inputs and outputs can be so, before anything is built.
+
+The device-side modules that do what is said (``harness/edgepack_images.py``,
+``edgepack_answers.py``, ``edgepack_wordpiece.py``) refuse the same at run time, as far as shapes
+are not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from edgepack.errors import ProfileError, nearest
+from edgepack.harness.edgepack_answers import read_labels
+from edgepack.harness.edgepack_images import placement
+from edgepack.harness.edgepack_wordpiece import TokenizerError, WordPiece
+from edgepack.model.facts import TensorSpec
+from edgepack.project import (
+    ClassificationOutput,
+    DetectionOutput,
+    EmbeddingOutput,
+    ImageInput,
+    LoadedProject,
+    TokensInput,
+)
+
+_Place = tuple[str, ...]
+BEFORE_SCORES = {"yolo": 4, "yolov5": 5}
+"""Values of a box that stand before its class scores."""
+
+
+def check_meanings(
+    loaded: LoadedProject, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> None:
+    """Hold the descriptions of inputs and outputs against the model.
+
+    Args:
+        loaded: The project, whose names of inputs and outputs the model has.
+        inputs: What the model takes, with the sizes that the project fixes.
+        outputs: What it gives, likewise.
+
+    Raises:
+        ProfileError: A file is none of the project's, or not what it has to be, or a shape cannot
+            be what is described.
+    """
+    check = _Check(loaded, {spec.name: spec for spec in inputs})
+    for name, described in loaded.project.inputs.items():
+        if described.image is not None:
+            check.image(name, described.image)
+        if described.tokens is not None:
+            check.tokens(name, described.tokens, described.pad or 0)
+    for spec in outputs:
+        meaning = loaded.project.outputs.get(spec.name)
+        if isinstance(meaning, ClassificationOutput):
+            check.classification(spec, meaning)
+        elif isinstance(meaning, DetectionOutput):
+            check.detection(spec, meaning)
+        elif isinstance(meaning, EmbeddingOutput):
+            check.embedding(spec, meaning)
+
+
+@dataclass(frozen=True)
+class _Check:
+    loaded: LoadedProject
+    inputs: dict[str, TensorSpec]
+
+    def image(self, name: str, image: ImageInput) -> None:
+        place = placement(1, 1, image.resize.model_dump())
+        channels = 1 if image.order == "GRAY" else 3
+        made = (1, place.input_height, place.input_width, channels)
+        if image.layout == "NCHW":
+            made = (1, channels, place.input_height, place.input_width)
+        spec = self.inputs[name]
+        if not spec.dtype.startswith("float") or not _may_be(spec, made):
+            raise self._error(
+                ("inputs", name, "image"),
+                f"the input is {spec}, and an image would become float32{list(made)}",
+                "change 'resize', 'order' or 'layout', or give 'dims' the sizes that it makes",
+            )
+
+    def tokens(self, name: str, tokens: TokensInput, pad: float) -> None:
+        place = ("inputs", name, "tokens")
+        text = self._file(tokens.file, (*place, "file"))
+        try:
+            wordpiece = WordPiece.parse(text)
+        except TokenizerError as error:
+            raise self._error(
+                (*place, "file"),
+                f"{tokens.file!r} is not a tokenizer that runs on devices: {error}",
+                "leave 'tokens' out and give token ids; docs/answers.md says what there is for"
+                " other tokenizers",
+            ) from error
+        spec = self.inputs[name]
+        if spec.dtype not in ("int32", "int64") or not _may_be(spec, (1, "tokens")):
+            raise self._error(
+                place, f"the input is {spec}, not ids [1, tokens]", "describe another input"
+            )
+        self._check_length(spec, tokens, wordpiece.special_tokens)
+        length = spec.shape[1] if spec.shape else "?"
+        if isinstance(length, str) and wordpiece.pad_id != pad:
+            raise self._error(
+                place,
+                f"{tokens.file!r} fills up with {wordpiece.pad_id}, the loader with {pad:g}",
+                f"add pad: {wordpiece.pad_id} to the input {name!r}",
+            )
+
+    def _check_length(self, spec: TensorSpec, tokens: TokensInput, special: int) -> None:
+        place = ("inputs", spec.name, "tokens", "length")
+        size = spec.shape[1] if spec.shape else "?"
+        if isinstance(size, int) and size != tokens.length:
+            raise self._error(
+                place, f"the input is {spec}, with {size} tokens", f"give length: {size}"
+            )
+        most = max(self.loaded.project.buckets.get(str(size), [tokens.length]))
+        if tokens.length > most:
+            raise self._error(
+                place,
+                f"{tokens.length} tokens are more than the largest size of {size!r}, {most}",
+                f"give length: {most}",
+            )
+        if tokens.length <= special:
+            raise self._error(
+                place,
+                f"{tokens.length} tokens hold nothing beside the {special} special ones",
+                "give more",
+            )
+
+    def classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
+        place = ("outputs", spec.name)
+        labels = self._labels(meaning.labels, place)
+        sizes = [size for size in (spec.shape or ())[1:] if size != 1]
+        if len(sizes) > 1:
+            raise self._error(
+                place,
+                f"the output is {spec}, and a classification is one row of scores",
+                "describe the output that holds the scores",
+            )
+        if labels and sizes and isinstance(sizes[0], int) and sizes[0] != labels:
+            raise self._error(
+                (*place, "labels"),
+                f"{meaning.labels!r} has {labels} labels, the output {sizes[0]} classes",
+                "give one label a line for each class, in their order",
+            )
+
+    def detection(self, spec: TensorSpec, meaning: DetectionOutput) -> None:
+        place = ("outputs", spec.name)
+        images = [name for name, d in self.loaded.project.inputs.items() if d.image is not None]
+        if len(images) != 1:
+            raise self._error(
+                place,
+                "a detection's boxes are in the pixels of a picture, and"
+                f" {len(images)} inputs are described as images",
+                "describe the input that takes the picture: inputs: {NAME: {image: ...}}",
+            )
+        if self.loaded.project.preprocess.extensions:
+            raise self._error(
+                place,
+                "a detection's boxes are in the pixels of a picture, and the size of one that the"
+                " model decodes is not known outside it",
+                "leave 'extensions' out: preprocess: {in_graph: true} takes pixels",
+            )
+        labels = self._labels(meaning.labels, place)
+        values: int | str = BEFORE_SCORES[meaning.layout] + labels if labels else "values"
+        shapes: list[tuple[int | str, ...]] = [(1, "boxes", values)]
+        if meaning.layout == "yolo":
+            shapes.append((1, values, "boxes"))
+        if not any(_may_be(spec, shape) for shape in shapes):
+            wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
+            raise self._error(
+                place,
+                f"the output is {spec}; the layout {meaning.layout!r} with {labels or 'no'} labels"
+                f" is {wanted}",
+                "choose the layout that the model was exported with, and one label per class",
+            )
+
+    def embedding(self, spec: TensorSpec, meaning: EmbeddingOutput) -> None:
+        place = ("outputs", spec.name)
+        pooled = meaning.pooling != "none"
+        if pooled and not _may_be(spec, ("batch", "positions", "values")):
+            raise self._error(
+                (*place, "pooling"),
+                f"the output is {spec}, and pooling takes [batch, positions, values]",
+                "give pooling: none",
+            )
+        if meaning.mask is None:
+            return
+        mask = self.inputs.get(meaning.mask)
+        if mask is None or not _may_be(mask, ("batch", "positions")):
+            raise self._error(
+                (*place, "mask"),
+                f"the model has no input {meaning.mask!r} [batch, positions]",
+                nearest(meaning.mask, list(self.inputs)),
+            )
+
+    def _labels(self, name: str | None, place: _Place) -> int:
+        """Return how many labels there are."""
+        return len(read_labels(self._file(name, (*place, "labels")))) if name else 0
+
+    def _file(self, name: str, place: _Place) -> str:
+        files = self.loaded.project.files
+        if name not in files or str(PurePosixPath(name)) != name:
+            raise self._error(
+                place,
+                f"{name!r} is none of the project's files",
+                f"add it to the bundle, spelled alike in both places: files: [{name}]",
+            )
+        try:
+            return (self.loaded.folder / name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._error(
+                place, f"cannot read {name!r} as text: {error}", "check the file: it is UTF-8"
+            ) from error
+
+    def _error(self, place: _Place, problem: str, hint: str) -> ProfileError:
+        return ProfileError(problem, hint=hint, where=self.loaded.where(*place))
+
+
+def _may_be(spec: TensorSpec, shape: Sequence[int | str]) -> bool:
+    """Return whether a tensor may have a shape, in which names stand for any size."""
+    if spec.shape is None:
+        return True
+    return len(spec.shape) == len(shape) and all(
+        own == size or isinstance(own, str) or isinstance(size, str)
+        for own, size in zip(spec.shape, shape, strict=True)
+    )

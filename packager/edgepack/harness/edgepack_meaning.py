@@ -1,0 +1,147 @@
+"""What a bundle's inputs are made from, and what its outputs mean, as the manifest describes them.
+
+Needs Python 3.8 or newer and numpy; nothing else.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+
+if __package__:
+    from . import edgepack_answers as answers
+    from . import edgepack_images as images
+    from . import edgepack_shapes as shapes
+    from . import edgepack_wordpiece as wordpiece
+else:  # a bundle's
+    import edgepack_answers as answers  # type: ignore[import-not-found,no-redef]
+    import edgepack_images as images  # type: ignore[import-not-found,no-redef]
+    import edgepack_shapes as shapes  # type: ignore[import-not-found,no-redef]
+    import edgepack_wordpiece as wordpiece  # type: ignore[import-not-found,no-redef]
+
+Given = Union[Mapping[str, Any], np.ndarray, str]
+"""Pictures, texts and tensors by input, or the only one itself."""
+
+
+class Feed(NamedTuple):
+    """What the model is to be fed."""
+
+    arrays: Dict[str, np.ndarray]
+    place: Optional[images.Placement]
+    """Where the picture lies in the input; None unless there is just one, whose size is known."""
+
+
+class Meaning:
+    """Makes tensors of pictures and texts, and answers of tensors. Threads may share it.
+
+    Args:
+        manifest: The bundle's.
+        inputs: What the model takes.
+        read: Returns the text of one of the bundle's files by its name in the project.
+    """
+
+    def __init__(
+        self,
+        manifest: Mapping[str, Any],
+        inputs: shapes.InputShapes,
+        read: Callable[[str], str],
+    ) -> None:
+        described: Mapping[str, Mapping[str, Any]] = manifest.get("input_descriptions") or {}
+        self._specs = {spec.name: spec for spec in inputs.inputs}
+        self._images = {n: d["image"] for n, d in described.items() if d.get("image")}
+        self._texts = {n: d["tokens"] for n, d in described.items() if d.get("tokens")}
+        self._outputs: Mapping[str, Any] = manifest.get("output_descriptions") or {}
+        made = {tokens[key] for tokens in self._texts.values() for key in _BESIDE_IDS}
+        self.needed = [spec.name for spec in inputs.needed if spec.name not in made]
+        self._read = read
+
+    def feed(self, given: Given) -> Feed:
+        """Return tensors for what a caller gives.
+
+        Args:
+            given: By input, or the one itself where only one is needed: a picture as uint8
+                ``(H, W, 3)``, RGB, for one that is described as an image, or a file's bytes where
+                the model decodes them itself; a text for one that is described as tokens; for any
+                other its tensor.
+
+        Raises:
+            ValueError: A picture is none.
+            TypeError: A text is none.
+        """
+        if not isinstance(given, Mapping):
+            if len(self.needed) != 1:
+                raise ValueError(
+                    f"the model has several inputs: pass a dict with {', '.join(self.needed)}"
+                )
+            given = {self.needed[0]: given}
+        arrays: Dict[str, np.ndarray] = {}
+        places = []
+        for name, value in given.items():
+            if name in self._images:
+                arrays[name], place = self._picture(name, value)
+                places.append(place)
+            elif name in self._texts:
+                arrays.update(self._tokens(name, value))
+            else:
+                arrays[name] = np.asarray(value)
+        return Feed(arrays, places[0] if len(places) == 1 else None)
+
+    def _picture(self, name: str, value: Any) -> Tuple[np.ndarray, Optional[images.Placement]]:
+        """Return a picture's tensor, or the picture where the model does the rest itself."""
+        spec, described = self._specs[name], self._images[name]
+        if len(spec.shape) == 1:
+            # The model decodes the file itself: where the picture lies is not known.
+            return np.frombuffer(value, np.uint8), None
+        pixels = np.asarray(value)
+        images.check(pixels)
+        place = images.placement(pixels.shape[1], pixels.shape[0], described["resize"])
+        if spec.dtype == "uint8":
+            return pixels, place
+        return images.tensor(pixels, described).astype(spec.dtype, copy=False), place
+
+    def _tokens(self, name: str, text: object) -> Dict[str, np.ndarray]:
+        if not isinstance(text, str):
+            raise TypeError(f"the input {name!r} is a text, not a {type(text).__name__}")
+        tokens, spec = self._texts[name], self._specs[name]
+        fixed = isinstance(spec.shape[-1], int)
+        encoded = self._tokenizers[name].encode(text, tokens["length"], pad=fixed)
+        values = {name: encoded.input_ids}
+        values.update({tokens[key]: getattr(encoded, key) for key in _BESIDE_IDS})
+        return {
+            key: np.array([ids], self._specs[key].dtype)
+            for key, ids in values.items()
+            if key in self._specs
+        }
+
+    def answers(self, outputs: Mapping[str, np.ndarray], feed: Feed) -> Dict[str, answers.Answer]:
+        """Return what the outputs of a feed mean; those without a description are as they are.
+
+        Raises:
+            ValueError: An output has not the shape that its description wants.
+        """
+        found: Dict[str, answers.Answer] = {}
+        for name, output in outputs.items():
+            described = self._outputs.get(name, _RAW)
+            mask = feed.arrays.get(described.get("mask") or "")
+            found[name] = answers.answer(
+                output, described, self._labels.get(name, []), feed.place, mask
+            )
+        return found
+
+    @cached_property
+    def _labels(self) -> Dict[str, List[str]]:
+        files = {name: d["labels"] for name, d in self._outputs.items() if d.get("labels")}
+        return {name: answers.read_labels(self._read(file)) for name, file in files.items()}
+
+    @cached_property
+    def _tokenizers(self) -> Dict[str, wordpiece.WordPiece]:
+        return {
+            name: wordpiece.WordPiece.parse(self._read(tokens["file"]))
+            for name, tokens in self._texts.items()
+        }
+
+
+_BESIDE_IDS = ("attention_mask", "token_type_ids")
+_RAW: Mapping[str, Any] = {"kind": "raw"}

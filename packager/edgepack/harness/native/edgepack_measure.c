@@ -1,0 +1,893 @@
+/* Measure a model through onnxruntime's C API, where there is no Python: on phones.
+ *
+ *     edgepack_measure MODE --plan FILE [--runtime LIBRARY] [--out FILE] [OPTION VALUE ...]
+ *
+ * MODE is one of
+ *   about    what the runtime is: {"onnxruntime", "providers", "cpu_count"}; needs no plan
+ *   check    create the sessions and compare the goldens
+ *   measure  the same, then warm up until steady and time inferences: one process run
+ *   create   create the sessions: {"session_create_ns"}
+ *   memory   peaks of resident memory: {"baseline_bytes", "loaded_bytes", "peak_bytes", "runs"}
+ *   profile  run the first golden under onnxruntime's profiler: {"profile": FILE, "runs"}
+ *   clock    the monotonic clock of timed_from_ns: {"ns"}; needs no plan
+ *   steady   read windows ("BEGIN_S MEDIAN" each) from stdin, say whether they are steady
+ *
+ * Prints one JSON document on stdout, or into --out, and everything else to stderr. Exit codes:
+ * 0; 2 the arguments or the plan are wrong; 3 the model does not work here, then the document is
+ * {"refused": "session" | "inference" | "provider", "message"}; 4 there would be more latencies
+ * than can be kept. Times are nanoseconds of CLOCK_MONOTONIC.
+ *
+ * The plan says in lines of words what the host has read in the bundle's manifest, so that nothing
+ * is parsed here that is not flat. Words are percent-encoded, an empty one is "%"; paths count from
+ * the working folder. Lines that belong to a session or golden stand below it.
+ *
+ *     fetch OUTPUT                        an output that every inference computes, in this order
+ *     session MODEL                       a model's file
+ *     threads COUNT                       within an operator; 0: onnxruntime's default
+ *     level disabled|basic|extended|all   of graph optimizations
+ *     config KEY VALUE
+ *     provider NAME                       all but the CPU's, in order
+ *     option KEY VALUE                    of the provider above
+ *     golden SESSION                      inputs for the session of this number, from 0
+ *     input NAME DTYPE PATH DIM...        raw little-endian values, in C order
+ *     output NAME DTYPE PATH DIM...       what it has to be near
+ *     cut OUTPUT AXIS SIZE                before it is compared
+ *
+ * It is the counterpart of edgepack_harness.py and edgepack_load.py, and warms up, times and
+ * compares as they do. Needs C11, POSIX and onnxruntime_c_api.h of onnxruntime 1.20 or newer; the
+ * library is opened at run time, or with EDGEPACK_LINKED linked in, as on iOS.
+ */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "edgepack_measure.h"
+#ifdef EDGEPACK_LINKED
+#include <onnxruntime/onnxruntime_c_api.h>
+#else
+#include "onnxruntime_c_api.h"
+#endif
+
+enum { DONE = 0, USAGE = 2, REFUSED = 3, TOO_MANY = 4 };
+enum { MAX_WORDS = 40, WARM_UP_ITERATIONS = 10, WINDOW_ITERATIONS = 30, TREND_WINDOWS = 7 };
+enum { STEADY_WINDOWS = 3, MEMORY_RUNS = 20, PROFILE_RUNS = 10 };
+static const size_t MAX_LATENCIES = 2000000;
+static const double STEADY_SPREAD = 0.03, TREND_DEVIATIONS = 1.5, TREND_PER_MINUTE = 0.01;
+static const double EQUAL_DB = 200.0, INCOMPARABLE_DB = -200.0, MIN_EQUAL_SHARE = 0.99;
+/* At least, on providers other than the CPU: they compile, move data and raise clocks. */
+static const double COMPILING_WARM_UP_S = 3.0;
+
+typedef struct {
+  char *name, *dtype, *path;
+  int64_t dims[MAX_WORDS];
+  size_t rank, bytes;
+  void *data;
+} Tensor;
+
+typedef struct {
+  Tensor *items;
+  size_t count;
+} Tensors;
+
+typedef struct {
+  char *output;
+  size_t axis;
+  int64_t size;
+} Cut;
+
+typedef struct {
+  char **keys, **values;
+  size_t count;
+} Pairs;
+
+typedef struct {
+  char *name;
+  Pairs options;
+} Provider;
+
+typedef struct {
+  char *model;
+  int threads;
+  GraphOptimizationLevel level;
+  Pairs config;
+  Provider *providers;
+  size_t provider_count;
+  OrtSession *session;
+} Session;
+
+typedef struct {
+  size_t session;
+  Tensors inputs, outputs;
+  Cut *cuts;
+  size_t cut_count;
+  const char **input_names;
+  OrtValue **input_values;
+} Golden;
+
+typedef struct {
+  char **fetched;
+  size_t fetched_count;
+  Session *sessions;
+  size_t session_count;
+  Golden *goldens;
+  size_t golden_count;
+} Plan;
+
+typedef struct {
+  const char *mode, *plan, *runtime, *out, *profile_prefix;
+  double duration_s, warm_up_s, window_s, warm_up_cap_s;
+  size_t iterations;
+  unsigned at_most_s;
+} Arguments;
+
+typedef struct {
+  int64_t *latencies_ns;
+  size_t count;
+  int64_t from_ns, to_ns;
+} Timed;
+
+typedef struct {
+  double begin_s, median;
+} Window;
+
+typedef struct {
+  size_t iterations;
+  bool steady;
+  double median_ns;
+} WarmUp;
+
+static const OrtApi *ort;
+static OrtEnv *environment;
+static FILE *out;
+static jmp_buf leaving;
+static int exit_code;
+
+static void leave(int code) {
+  exit_code = code;
+  longjmp(leaving, 1);
+}
+
+/* ---- text -------------------------------------------------------------------------------- */
+
+static void wrong(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fputs("edgepack_measure: ", stderr);
+  vfprintf(stderr, format, arguments);
+  fputc('\n', stderr);
+  va_end(arguments);
+  leave(USAGE);
+}
+
+static void *grown(void *items, size_t count, size_t size) {
+  /* Doubled at powers of two, so that adding one by one stays cheap. */
+  if (count & (count - 1)) return items;
+  void *more = realloc(items, (count ? 2 * count : 1) * size);
+  if (!more) wrong("out of memory");
+  return more;
+}
+
+#define ADD(items, count, item)                              \
+  ((items) = grown((items), (count), sizeof *(items)),       \
+   (items)[(count)++] = (item))
+
+static void *made(size_t bytes) {
+  void *memory = calloc(1, bytes ? bytes : 1);
+  if (!memory) wrong("out of memory");
+  return memory;
+}
+
+static void write_string(const char *text) {
+  fputc('"', out);
+  for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+    if (*at == '"' || *at == '\\')
+      fprintf(out, "\\%c", *at);
+    else if (*at < 0x20)
+      fprintf(out, "\\u%04x", *at);
+    else
+      fputc(*at, out);
+  }
+  fputc('"', out);
+}
+
+static void refuse(const char *kind, const char *message) {
+  fputs("{\"refused\":", out);
+  write_string(kind);
+  fputs(",\"message\":", out);
+  write_string(message);
+  fputs("}\n", out);
+  leave(REFUSED);
+}
+
+static void check(OrtStatus *status, const char *kind) {
+  if (!status) return;
+  char *message = strdup(ort->GetErrorMessage(status));
+  ort->ReleaseStatus(status);
+  refuse(kind, message ? message : "out of memory");
+}
+
+/* ---- the plan ---------------------------------------------------------------------------- */
+
+static int digit(char letter) {
+  if (letter >= '0' && letter <= '9') return letter - '0';
+  letter = (char)tolower(letter);
+  return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
+}
+
+static char *decoded(const char *word) {
+  char *text = made(strlen(word) + 1), *to = text;
+  for (; *word; word++) {
+    if (*word == '%' && digit(word[1]) >= 0 && digit(word[2]) >= 0) {
+      *to++ = (char)(16 * digit(word[1]) + digit(word[2]));
+      word += 2;
+    } else if (*word != '%') {
+      *to++ = *word;
+    }
+  }
+  return text;
+}
+
+static int64_t number(const char *word) {
+  char *end;
+  errno = 0;
+  long long value = strtoll(word, &end, 10);
+  if (errno || *end || end == word) wrong("%s is no number", word);
+  return value;
+}
+
+static GraphOptimizationLevel level_of(const char *word) {
+  if (!strcmp(word, "disabled")) return ORT_DISABLE_ALL;
+  if (!strcmp(word, "basic")) return ORT_ENABLE_BASIC;
+  if (!strcmp(word, "extended")) return ORT_ENABLE_EXTENDED;
+  if (strcmp(word, "all")) wrong("there is no level %s", word);
+  return ORT_ENABLE_ALL;
+}
+
+static void add_pair(Pairs *pairs, const char *key, const char *value) {
+  size_t count = pairs->count;
+  ADD(pairs->keys, count, decoded(key));
+  ADD(pairs->values, pairs->count, decoded(value));
+}
+
+static Tensor tensor_of(char **words, size_t count) {
+  Tensor tensor = {0};
+  tensor.name = decoded(words[1]);
+  tensor.dtype = decoded(words[2]);
+  tensor.path = decoded(words[3]);
+  for (size_t index = 4; index < count; index++) tensor.dims[tensor.rank++] = number(words[index]);
+  return tensor;
+}
+
+static void read_line(Plan *plan, char **words, size_t count) {
+  const char *what = words[0];
+  Session *session = plan->session_count ? &plan->sessions[plan->session_count - 1] : NULL;
+  Golden *golden = plan->golden_count ? &plan->goldens[plan->golden_count - 1] : NULL;
+  if (!strcmp(what, "fetch") && count == 2) {
+    ADD(plan->fetched, plan->fetched_count, decoded(words[1]));
+  } else if (!strcmp(what, "session") && count == 2) {
+    ADD(plan->sessions, plan->session_count, ((Session){.model = decoded(words[1])}));
+    plan->sessions[plan->session_count - 1].level = ORT_ENABLE_ALL;
+  } else if (!strcmp(what, "golden") && count == 2) {
+    ADD(plan->goldens, plan->golden_count, ((Golden){.session = (size_t)number(words[1])}));
+  } else if (session && !strcmp(what, "threads") && count == 2) {
+    session->threads = (int)number(words[1]);
+  } else if (session && !strcmp(what, "level") && count == 2) {
+    session->level = level_of(words[1]);
+  } else if (session && !strcmp(what, "config") && count == 3) {
+    add_pair(&session->config, words[1], words[2]);
+  } else if (session && !strcmp(what, "provider") && count == 2) {
+    ADD(session->providers, session->provider_count, ((Provider){.name = decoded(words[1])}));
+  } else if (session && session->provider_count && !strcmp(what, "option") && count == 3) {
+    add_pair(&session->providers[session->provider_count - 1].options, words[1], words[2]);
+  } else if (golden && !strcmp(what, "input") && count >= 4) {
+    ADD(golden->inputs.items, golden->inputs.count, tensor_of(words, count));
+  } else if (golden && !strcmp(what, "output") && count >= 4) {
+    ADD(golden->outputs.items, golden->outputs.count, tensor_of(words, count));
+  } else if (golden && !strcmp(what, "cut") && count == 4) {
+    Cut cut = {decoded(words[1]), (size_t)number(words[2]), number(words[3])};
+    ADD(golden->cuts, golden->cut_count, cut);
+  } else {
+    wrong("the plan has a line that is not known: %s, with %zu words", what, count);
+  }
+}
+
+static Plan read_plan(const char *path) {
+  Plan plan = {0};
+  FILE *file = fopen(path, "r");
+  if (!file) wrong("%s: %s", path, strerror(errno));
+  char *line = NULL;
+  size_t size = 0;
+  while (getline(&line, &size, file) > 0) {
+    char *words[MAX_WORDS], *rest = NULL;
+    size_t count = 0;
+    for (char *word = strtok_r(line, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {
+      if (count == MAX_WORDS) wrong("the plan has a line of more than %d words", MAX_WORDS);
+      words[count++] = word;
+    }
+    if (count) read_line(&plan, words, count);
+  }
+  free(line);
+  fclose(file);
+  if (!plan.fetched_count || !plan.session_count || !plan.golden_count)
+    wrong("the plan has no output, session or golden");
+  for (size_t index = 0; index < plan.golden_count; index++)
+    if (plan.goldens[index].session >= plan.session_count) wrong("a golden is of no session");
+  return plan;
+}
+
+static void read_data(Tensor *tensor) {
+  FILE *file = fopen(tensor->path, "rb");
+  if (!file || fseek(file, 0, SEEK_END)) wrong("%s: %s", tensor->path, strerror(errno));
+  tensor->bytes = (size_t)ftell(file);
+  rewind(file);
+  tensor->data = made(tensor->bytes);
+  if (fread(tensor->data, 1, tensor->bytes, file) != tensor->bytes)
+    wrong("%s cannot be read", tensor->path);
+  fclose(file);
+}
+
+/* ---- sessions ---------------------------------------------------------------------------- */
+
+static const struct {
+  const char *name;
+  ONNXTensorElementDataType type;
+  size_t size;
+} DTYPES[] = {
+    {"float32", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4},
+    {"float64", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, 8},
+    {"float16", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 2},
+    {"bool", ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1},
+    {"int8", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, 1},
+    {"int16", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, 2},
+    {"int32", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4},
+    {"int64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8},
+    {"uint8", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, 1},
+    {"uint16", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, 2},
+    {"uint32", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, 4},
+    {"uint64", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, 8},
+};
+
+static size_t dtype_of(const char *name) {
+  for (size_t index = 0; index < sizeof DTYPES / sizeof *DTYPES; index++)
+    if (!strcmp(DTYPES[index].name, name)) return index;
+  wrong("there is no dtype %s", name);
+  return 0;
+}
+
+static void *library(const char *path) {
+#ifdef EDGEPACK_LINKED
+  (void)path;
+  return RTLD_DEFAULT;
+#else
+  if (!path) wrong("--runtime is missing: the path of libonnxruntime.so");
+  void *found = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  if (!found) refuse("runtime", dlerror());
+  return found;
+#endif
+}
+
+static const OrtApiBase *open_runtime(void *runtime) {
+#ifdef EDGEPACK_LINKED
+  (void)runtime;
+  return OrtGetApiBase();
+#else
+  const OrtApiBase *(*base)(void);
+  *(void **)&base = dlsym(runtime, "OrtGetApiBase");
+  if (!base) refuse("runtime", "the library has no OrtGetApiBase");
+  return base();
+#endif
+}
+
+/* By its name in the manifest, what the C API calls a provider. Source: the documentation of
+ * SessionOptionsAppendExecutionProvider in onnxruntime_c_api.h. */
+static const char *registered_name(const char *name) {
+  if (!strcmp(name, "XnnpackExecutionProvider")) return "XNNPACK";
+  if (!strcmp(name, "CoreMLExecutionProvider")) return "CoreML";
+  if (!strcmp(name, "QNNExecutionProvider")) return "QNN";
+  return name;
+}
+
+static const struct {
+  const char *name;
+  uint32_t bit;
+} NNAPI_FLAGS[] = {{"USE_FP16", 1}, {"USE_NCHW", 2}, {"CPU_DISABLED", 4}, {"CPU_ONLY", 8}};
+
+/* NNAPI has a function of its own, which the library of the Android package exports. Source:
+ * nnapi_provider_factory.h, the flags too. Not tried on a phone. */
+static void append_nnapi(OrtSessionOptions *options, const Pairs *given, void *runtime) {
+  uint32_t flags = 0;
+  for (size_t index = 0; index < given->count; index++)
+    for (size_t flag = 0; flag < sizeof NNAPI_FLAGS / sizeof *NNAPI_FLAGS; flag++)
+      if (!strcmp(given->keys[index], NNAPI_FLAGS[flag].name) && !strcmp(given->values[index], "1"))
+        flags |= NNAPI_FLAGS[flag].bit;
+  OrtStatus *(*append)(OrtSessionOptions *, uint32_t);
+  *(void **)&append = dlsym(runtime, "OrtSessionOptionsAppendExecutionProvider_Nnapi");
+  if (!append) refuse("provider", "the runtime has no OrtSessionOptionsAppendExecutionProvider_Nnapi");
+  check(append(options, flags), "provider");
+}
+
+static OrtSessionOptions *options_of(const Session *session, void *runtime, const char *profile) {
+  OrtSessionOptions *options;
+  check(ort->CreateSessionOptions(&options), "session");
+  check(ort->SetSessionLogSeverityLevel(options, ORT_LOGGING_LEVEL_ERROR), "session");
+  check(ort->SetIntraOpNumThreads(options, session->threads), "session");
+  check(ort->SetSessionGraphOptimizationLevel(options, session->level), "session");
+  for (size_t index = 0; index < session->config.count; index++)
+    check(ort->AddSessionConfigEntry(options, session->config.keys[index],
+                                     session->config.values[index]),
+          "session");
+  if (profile) check(ort->EnableProfiling(options, profile), "session");
+  for (size_t index = 0; index < session->provider_count; index++) {
+    const Provider *provider = &session->providers[index];
+    if (!strcmp(provider->name, "NnapiExecutionProvider")) {
+      append_nnapi(options, &provider->options, runtime);
+      continue;
+    }
+    check(ort->SessionOptionsAppendExecutionProvider(
+              options, registered_name(provider->name),
+              (const char *const *)provider->options.keys,
+              (const char *const *)provider->options.values, provider->options.count),
+          "provider");
+  }
+  return options;
+}
+
+static void open_session(Session *session, void *runtime, const char *profile) {
+  OrtSessionOptions *options = options_of(session, runtime, profile);
+  check(ort->CreateSession(environment, session->model, options, &session->session), "session");
+  ort->ReleaseSessionOptions(options);
+}
+
+static void prepare(Golden *golden) {
+  OrtMemoryInfo *memory;
+  check(ort->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory), "inference");
+  size_t count = golden->inputs.count;
+  golden->input_names = made(count * sizeof *golden->input_names);
+  golden->input_values = made(count * sizeof *golden->input_values);
+  for (size_t index = 0; index < count; index++) {
+    Tensor *tensor = &golden->inputs.items[index];
+    read_data(tensor);
+    golden->input_names[index] = tensor->name;
+    check(ort->CreateTensorWithDataAsOrtValue(
+              memory, tensor->data, tensor->bytes, tensor->dims, tensor->rank,
+              DTYPES[dtype_of(tensor->dtype)].type, &golden->input_values[index]),
+          "inference");
+  }
+  for (size_t index = 0; index < golden->outputs.count; index++)
+    read_data(&golden->outputs.items[index]);
+  ort->ReleaseMemoryInfo(memory);
+}
+
+static OrtStatus *run(const Plan *plan, const Golden *golden, OrtValue **outputs) {
+  return ort->Run(plan->sessions[golden->session].session, NULL, golden->input_names,
+                  (const OrtValue *const *)golden->input_values, golden->inputs.count,
+                  (const char *const *)plan->fetched, plan->fetched_count, outputs);
+}
+
+static void release(const Plan *plan, OrtValue **outputs) {
+  for (size_t index = 0; index < plan->fetched_count; index++) {
+    ort->ReleaseValue(outputs[index]);
+    outputs[index] = NULL;
+  }
+}
+
+/* ---- goldens ----------------------------------------------------------------------------- */
+
+static double half_value(uint16_t bits) {
+  int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  double value = exponent == 31  ? (fraction ? NAN : INFINITY)
+                 : exponent == 0 ? ldexp(fraction, -24)
+                                 : ldexp(1024 + fraction, exponent - 25);
+  return bits & 0x8000 ? -value : value;
+}
+
+static double value_at(const void *data, size_t dtype, size_t index) {
+  switch (DTYPES[dtype].type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: return ((const float *)data)[index];
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE: return ((const double *)data)[index];
+    default: return half_value(((const uint16_t *)data)[index]);
+  }
+}
+
+static double sqnr_db(const void *reference, const void *output, size_t dtype, size_t count) {
+  double noise = 0, signal = 0;
+  for (size_t index = 0; index < count; index++) {
+    double wanted = value_at(reference, dtype, index), found = value_at(output, dtype, index);
+    if (!isfinite(wanted)) {
+      if (wanted != found && !(isnan(wanted) && isnan(found))) return INCOMPARABLE_DB;
+      continue;
+    }
+    noise += (wanted - found) * (wanted - found);
+    signal += wanted * wanted;
+  }
+  if (noise == 0) return EQUAL_DB;
+  if (!isfinite(noise) || signal == 0) return INCOMPARABLE_DB;
+  return fmax(INCOMPARABLE_DB, fmin(EQUAL_DB, 10 * log10(signal / noise)));
+}
+
+static double equality_db(const void *reference, const void *output, size_t size, size_t count) {
+  size_t equal = 0;
+  for (size_t index = 0; index < count; index++)
+    equal += !memcmp((const char *)reference + index * size, (const char *)output + index * size,
+                     size);
+  return !count || (double)equal / (double)count >= MIN_EQUAL_SHARE ? EQUAL_DB : INCOMPARABLE_DB;
+}
+
+static size_t product(const int64_t *dims, size_t from, size_t to) {
+  size_t found = 1;
+  for (size_t axis = from; axis < to; axis++) found *= (size_t)dims[axis];
+  return found;
+}
+
+/* Return the values with an axis cut to a size; dims change with it. */
+static char *cut(char *data, int64_t *dims, size_t rank, size_t axis, int64_t size, size_t bytes) {
+  if (axis >= rank || size > dims[axis]) return data;
+  size_t outer = product(dims, 0, axis), inner = product(dims, axis + 1, rank) * bytes;
+  size_t kept = (size_t)size * inner, whole = (size_t)dims[axis] * inner;
+  for (size_t block = 0; block < outer; block++)
+    memmove(data + block * kept, data + block * whole, kept);
+  dims[axis] = size;
+  return data;
+}
+
+static double closeness_db(const Golden *golden, const Tensor *wanted, OrtValue *found) {
+  OrtTensorTypeAndShapeInfo *info;
+  ONNXTensorElementDataType type;
+  size_t rank, dtype = dtype_of(wanted->dtype), bytes = DTYPES[dtype].size;
+  int64_t dims[MAX_WORDS];
+  void *values;
+  check(ort->GetTensorTypeAndShape(found, &info), "inference");
+  check(ort->GetTensorElementType(info, &type), "inference");
+  check(ort->GetDimensionsCount(info, &rank), "inference");
+  if (rank <= MAX_WORDS) check(ort->GetDimensions(info, dims, rank), "inference");
+  ort->ReleaseTensorTypeAndShapeInfo(info);
+  if (type != DTYPES[dtype].type || rank != wanted->rank) return INCOMPARABLE_DB;
+  check(ort->GetTensorMutableData(found, &values), "inference");
+  for (size_t index = 0; index < golden->cut_count; index++) {
+    const Cut *each = &golden->cuts[index];
+    if (!strcmp(each->output, wanted->name)) cut(values, dims, rank, each->axis, each->size, bytes);
+  }
+  if (memcmp(dims, wanted->dims, rank * sizeof *dims)) return INCOMPARABLE_DB;
+  size_t count = product(dims, 0, rank);
+  if (wanted->bytes != count * bytes) wrong("%s has not the bytes of its shape", wanted->path);
+  bool is_float = !strncmp(wanted->dtype, "float", 5);
+  return is_float ? sqnr_db(wanted->data, values, dtype, count)
+                  : equality_db(wanted->data, values, bytes, count);
+}
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Run a golden and return how near its worst output is; EQUAL_DB if there is none to be near. */
+static double golden_db(const Plan *plan, const Golden *golden, int64_t *took_ns) {
+  OrtValue **outputs = made(plan->fetched_count * sizeof *outputs);
+  int64_t began = now_ns();
+  check(run(plan, golden, outputs), "inference");
+  *took_ns = now_ns() - began;
+  double worst = EQUAL_DB;
+  for (size_t index = 0; index < golden->outputs.count; index++) {
+    const Tensor *wanted = &golden->outputs.items[index];
+    for (size_t place = 0; place < plan->fetched_count; place++)
+      if (!strcmp(plan->fetched[place], wanted->name))
+        worst = fmin(worst, closeness_db(golden, wanted, outputs[place]));
+  }
+  release(plan, outputs);
+  free(outputs);
+  return worst;
+}
+
+/* ---- timing ------------------------------------------------------------------------------ */
+
+static int by_value(const void *left, const void *right) {
+  double a = *(const double *)left, b = *(const double *)right;
+  return (a > b) - (a < b);
+}
+
+static double median(double *values, size_t count) {
+  qsort(values, count, sizeof *values, by_value);
+  return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+static double median_ns(const Timed *timed) {
+  double *values = made(timed->count * sizeof *values);
+  for (size_t index = 0; index < timed->count; index++)
+    values[index] = (double)timed->latencies_ns[index];
+  double found = median(values, timed->count);
+  free(values);
+  return found;
+}
+
+/* Time inferences over all goldens in turn for a duration, and at least so many. Nothing but the
+ * call and the release of its outputs stands between the two readings of the clock. */
+static Timed timed_inferences(const Plan *plan, double duration_s, size_t iterations) {
+  static size_t turn;
+  OrtValue **outputs = made(plan->fetched_count * sizeof *outputs);
+  Timed timed = {0};
+  timed.from_ns = timed.to_ns = now_ns();
+  int64_t end = timed.from_ns + (int64_t)(duration_s * 1e9);
+  while (timed.to_ns < end || timed.count < iterations) {
+    const Golden *golden = &plan->goldens[turn++ % plan->golden_count];
+    int64_t before = now_ns();
+    OrtStatus *status = run(plan, golden, outputs);
+    if (status) check(status, "inference");
+    release(plan, outputs);
+    timed.to_ns = now_ns();
+    ADD(timed.latencies_ns, timed.count, timed.to_ns - before);
+  }
+  free(outputs);
+  return timed;
+}
+
+/* The median slope between all pairs of windows, and the sum of its signs. */
+static double trend(const Window *windows, size_t count, int *rising) {
+  double slopes[TREND_WINDOWS * TREND_WINDOWS];
+  size_t found = 0;
+  *rising = 0;
+  for (size_t first = 0; first < count; first++)
+    for (size_t second = first + 1; second < count; second++) {
+      double more = windows[second].median - windows[first].median;
+      *rising += (more > 0) - (more < 0);
+      slopes[found++] = more / (windows[second].begin_s - windows[first].begin_s);
+    }
+  return median(slopes, found);
+}
+
+/* As is_steady of edgepack_load.py: the last three medians are within 3 %, and the last seven show
+ * no trend of 1 % a minute or more, by Mann and Kendall's test and the slope of Theil and Sen. */
+static bool is_steady(const Window *windows, size_t count) {
+  if (count < STEADY_WINDOWS) return false;
+  double last[STEADY_WINDOWS], least = INFINITY, most = 0;
+  for (size_t index = 0; index < STEADY_WINDOWS; index++) {
+    last[index] = windows[count - STEADY_WINDOWS + index].median;
+    least = fmin(least, last[index]);
+    most = fmax(most, last[index]);
+  }
+  if (most > least * (1 + STEADY_SPREAD)) return false;
+  size_t recent = count < TREND_WINDOWS ? count : TREND_WINDOWS;
+  int rising;
+  double slope = trend(windows + count - recent, recent, &rising);
+  double per_minute = 60 * slope / fmax(1.0, median(last, STEADY_WINDOWS));
+  double n = (double)recent, deviation = sqrt(n * (n - 1) * (2 * n + 5) / 18);
+  return fabs(per_minute) < TREND_PER_MINUTE || abs(rising) <= TREND_DEVIATIONS * deviation;
+}
+
+static WarmUp warm_up(const Plan *plan, const Arguments *arguments) {
+  int64_t deadline = now_ns() + (int64_t)(arguments->warm_up_cap_s * 1e9);
+  bool compiles = plan->sessions[0].provider_count > 0;
+  double least_s = fmax(arguments->warm_up_s, compiles ? COMPILING_WARM_UP_S : 0);
+  Timed first = timed_inferences(plan, least_s, WARM_UP_ITERATIONS);
+  WarmUp warm = {first.count, false, median_ns(&first)};
+  free(first.latencies_ns);
+  Window *windows = NULL;
+  size_t count = 0;
+  while (!warm.steady && now_ns() < deadline) {
+    Timed timed = timed_inferences(plan, arguments->window_s, WINDOW_ITERATIONS);
+    warm.iterations += timed.count;
+    warm.median_ns = median_ns(&timed);
+    free(timed.latencies_ns);
+    ADD(windows, count, ((Window){(double)timed.from_ns / 1e9, warm.median_ns}));
+    warm.steady = is_steady(windows, count);
+  }
+  free(windows);
+  return warm;
+}
+
+static int64_t peak_bytes(void) {
+#ifdef __APPLE__
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+#else
+  /* ru_maxrss starts at the parent's peak: exec carries it over. */
+  FILE *file = fopen("/proc/self/status", "r");
+  char line[256];
+  long long kilobytes = 0;
+  while (file && fgets(line, sizeof line, file))
+    if (sscanf(line, "VmHWM: %lld", &kilobytes) == 1) break;
+  if (file) fclose(file);
+  return kilobytes * 1024;
+#endif
+}
+
+/* ---- modes ------------------------------------------------------------------------------- */
+
+static void about(const OrtApiBase *base) {
+  char **names;
+  int count;
+  check(ort->GetAvailableProviders(&names, &count), "runtime");
+  fputs("{\"onnxruntime\":", out);
+  write_string(base->GetVersionString());
+  fputs(",\"providers\":[", out);
+  for (int index = 0; index < count; index++) {
+    if (index) fputc(',', out);
+    write_string(names[index]);
+  }
+  fprintf(out, "],\"cpu_count\":%ld}\n", sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+static int64_t create(Plan *plan, void *runtime) {
+  int64_t began = now_ns();
+  for (size_t index = 0; index < plan->session_count; index++)
+    open_session(&plan->sessions[index], runtime, NULL);
+  return now_ns() - began;
+}
+
+static Timed measured(const Plan *plan, const Arguments *arguments, WarmUp *warm) {
+  *warm = warm_up(plan, arguments);
+  double expected = arguments->duration_s * 1e9 / fmax(1.0, warm->median_ns);
+  if (expected > (double)MAX_LATENCIES) {
+    fprintf(stderr, "a process run would have about %.0f queries or samples, and %zu can be kept\n",
+            expected, MAX_LATENCIES);
+    leave(TOO_MANY);
+  }
+  return timed_inferences(plan, arguments->duration_s, arguments->iterations);
+}
+
+static void measure(Plan *plan, void *runtime, const Arguments *arguments) {
+  int64_t created_ns = create(plan, runtime), first_ns = 0, took_ns;
+  double worst = EQUAL_DB;
+  for (size_t index = 0; index < plan->golden_count; index++) {
+    prepare(&plan->goldens[index]);
+    worst = fmin(worst, golden_db(plan, &plan->goldens[index], &took_ns));
+    if (!index) first_ns = took_ns;
+  }
+  WarmUp warm = {0};
+  Timed timed = {0};
+  bool timing = !strcmp(arguments->mode, "measure");
+  if (timing) timed = measured(plan, arguments, &warm);
+  fprintf(out, "{\"session_create_ns\":%lld,\"first_inference_ns\":%lld,"
+               "\"golden_min_sqnr_db\":%.17g",
+          (long long)created_ns, (long long)first_ns, worst);
+  if (timing) {
+    fprintf(out, ",\"warm_up_iterations\":%zu,\"steady\":%s,\"timed_from_ns\":%lld,"
+                 "\"timed_to_ns\":%lld,\"inferences\":%zu,\"latencies_ns\":[",
+            warm.iterations, warm.steady ? "true" : "false", (long long)timed.from_ns,
+            (long long)timed.to_ns, timed.count);
+    for (size_t index = 0; index < timed.count; index++)
+      fprintf(out, "%s%lld", index ? "," : "", (long long)timed.latencies_ns[index]);
+    fputc(']', out);
+  }
+  fputs("}\n", out);
+}
+
+static void memory(Plan *plan, void *runtime) {
+  int64_t baseline = peak_bytes(), took_ns;
+  create(plan, runtime);
+  prepare(&plan->goldens[0]);
+  golden_db(plan, &plan->goldens[0], &took_ns);
+  int64_t loaded = peak_bytes();
+  for (int number_of_run = 0; number_of_run < MEMORY_RUNS; number_of_run++)
+    golden_db(plan, &plan->goldens[0], &took_ns);
+  fprintf(out, "{\"baseline_bytes\":%lld,\"loaded_bytes\":%lld,\"peak_bytes\":%lld,\"runs\":%d}\n",
+          (long long)baseline, (long long)loaded, (long long)peak_bytes(), MEMORY_RUNS);
+}
+
+static void profile(Plan *plan, void *runtime, const char *prefix) {
+  if (!prefix) wrong("profile needs --profile-prefix");
+  Golden *golden = &plan->goldens[0];
+  Session *session = &plan->sessions[golden->session];
+  OrtAllocator *allocator;
+  char *name;
+  int64_t took_ns;
+  open_session(session, runtime, prefix);
+  prepare(golden);
+  for (int number_of_run = 0; number_of_run < PROFILE_RUNS; number_of_run++)
+    golden_db(plan, golden, &took_ns);
+  check(ort->GetAllocatorWithDefaultOptions(&allocator), "inference");
+  check(ort->SessionEndProfiling(session->session, allocator, &name), "inference");
+  fputs("{\"profile\":", out);
+  write_string(name);
+  fprintf(out, ",\"runs\":%d}\n", PROFILE_RUNS);
+}
+
+static void steady(void) {
+  Window *windows = NULL, window;
+  size_t count = 0;
+  while (scanf("%lf %lf", &window.begin_s, &window.median) == 2) ADD(windows, count, window);
+  fprintf(out, "{\"steady\":%s}\n", is_steady(windows, count) ? "true" : "false");
+}
+
+static double positive(const char *option, const char *text) {
+  char *end;
+  double value = strtod(text, &end);
+  if (*end || end == text || !(value >= 0) || isinf(value)) wrong("%s is %s", option, text);
+  return value;
+}
+
+static Arguments parse(int argc, char **argv) {
+  Arguments found = {.duration_s = 10, .warm_up_s = 1, .window_s = 1, .warm_up_cap_s = 60};
+  found.iterations = 130;
+  if (argc < 2 || argc % 2) wrong("give a mode, and a value for each option");
+  found.mode = argv[1];
+  for (int index = 2; index < argc; index += 2) {
+    const char *option = argv[index], *value = argv[index + 1];
+    if (!strcmp(option, "--plan")) found.plan = value;
+    else if (!strcmp(option, "--runtime")) found.runtime = value;
+    else if (!strcmp(option, "--out")) found.out = value;
+    else if (!strcmp(option, "--profile-prefix")) found.profile_prefix = value;
+    else if (!strcmp(option, "--duration-s")) found.duration_s = positive(option, value);
+    else if (!strcmp(option, "--iterations")) found.iterations = (size_t)positive(option, value);
+    else if (!strcmp(option, "--warm-up-s")) found.warm_up_s = positive(option, value);
+    else if (!strcmp(option, "--window-s")) found.window_s = positive(option, value);
+    else if (!strcmp(option, "--warm-up-cap-s")) found.warm_up_cap_s = positive(option, value);
+    else if (!strcmp(option, "--at-most-s")) found.at_most_s = (unsigned)positive(option, value);
+    else wrong("there is no option %s", option);
+  }
+  if (!found.iterations) wrong("--iterations is 0");
+  return found;
+}
+
+static void in_mode(const Arguments *arguments) {
+  if (!strcmp(arguments->mode, "steady")) {
+    steady();
+    return;
+  }
+  if (!strcmp(arguments->mode, "clock")) {
+    fprintf(out, "{\"ns\":%lld}\n", (long long)now_ns());
+    return;
+  }
+  void *runtime = library(arguments->runtime);
+  const OrtApiBase *base = open_runtime(runtime);
+  ort = base->GetApi(ORT_API_VERSION);
+  if (!ort) refuse("runtime", "the runtime is older than the header that this was built with");
+  check(ort->CreateEnv(ORT_LOGGING_LEVEL_ERROR, "edgepack", &environment), "runtime");
+  if (!strcmp(arguments->mode, "about")) {
+    about(base);
+    return;
+  }
+  if (!arguments->plan) wrong("%s needs --plan", arguments->mode);
+  Plan plan = read_plan(arguments->plan);
+  if (!strcmp(arguments->mode, "check") || !strcmp(arguments->mode, "measure"))
+    measure(&plan, runtime, arguments);
+  else if (!strcmp(arguments->mode, "create"))
+    fprintf(out, "{\"session_create_ns\":%lld}\n", (long long)create(&plan, runtime));
+  else if (!strcmp(arguments->mode, "memory"))
+    memory(&plan, runtime);
+  else if (!strcmp(arguments->mode, "profile"))
+    profile(&plan, runtime, arguments->profile_prefix);
+  else
+    wrong("there is no mode %s", arguments->mode);
+}
+
+/* What libraries print to stdout goes to stderr, so that the document stands alone. */
+static FILE *claim_stdout(void) {
+  int descriptor = dup(1);
+  if (descriptor < 0 || dup2(2, 1) < 0) return NULL;
+  return fdopen(descriptor, "w");
+}
+
+int edgepack_measure(int argc, char **argv) {
+  /* onnxruntime 1.29 and newer send telemetry unless this is set before they load (Privacy.md). */
+  setenv("ORT_DISABLE_TELEMETRY", "1", 1);
+  exit_code = DONE;
+  if (!setjmp(leaving)) {
+    Arguments arguments = parse(argc, argv);
+    if (arguments.at_most_s) alarm(arguments.at_most_s);
+    out = arguments.out ? fopen(arguments.out, "w") : claim_stdout();
+    if (!out) wrong("%s cannot be written", arguments.out ? arguments.out : "stdout");
+    in_mode(&arguments);
+  }
+  alarm(0);
+  if (out && fclose(out)) exit_code = USAGE;
+  out = NULL;
+  return exit_code;
+}
+
+#ifndef EDGEPACK_LINKED
+int main(int argc, char **argv) { return edgepack_measure(argc, argv); }
+#endif

@@ -1,0 +1,93 @@
+// From pictures and texts to a model's inputs, and from its outputs to answers, as the manifest describes both.
+
+import Foundation
+
+extension LoadedModel {
+    /// Returns the input that is made from a picture.
+    ///
+    /// - Throws: ``TensorError`` where the manifest does not say how: then it is not the one that the code was made with.
+    func tensors(of image: RGBImage, for input: String) throws -> Tensors {
+        let spec = bundle.manifest.inputs.first { $0.name == input }
+        guard let spec, let description = bundle.manifest.inputDescriptions[input]?.image else {
+            throw TensorError("the manifest does not say how a picture becomes '\(input)'")
+        }
+        if bundle.manifest.takesPictures {
+            // The model does the rest itself.
+            let shape = [image.height, image.width, 3]
+            return [input: RawTensor(unchecked: image.pixels, type: .uint8, shape: shape)]
+        }
+        return [input: RawTensor(rounding: description.tensor(of: image), to: spec.dtype)]
+    }
+
+    /// Returns the inputs that are made from a text: the token ids, and what goes with them.
+    ///
+    /// - Throws: `TokenizerError` where the text cannot be one of the model's; ``TensorError`` where the manifest does not say
+    ///   how a text becomes the input.
+    func tensors(of text: String, for input: String) throws -> Tensors {
+        guard let tokens = bundle.manifest.inputDescriptions[input]?.tokens, let tokenizer = tokenizers[tokens.file] else {
+            throw TensorError("the manifest does not say how a text becomes '\(input)'")
+        }
+        let specs = bundle.manifest.inputs
+        var length = tokens.length
+        var isFixed = false
+        if case .fixed(let size) = specs.first(where: { $0.name == input })?.shape.last { (length, isFixed) = (size, true) }
+        let ids = try tokenizer.encode(text, length: min(length, tokens.length), pad: isFixed)
+        let made = [input: ids.inputIDs, tokens.attentionMask: ids.attentionMask, tokens.tokenTypeIDs: ids.tokenTypeIDs]
+        var feed: Tensors = [:]
+        for spec in specs {
+            guard let values = made[spec.name] else { continue }
+            let bytes = values.flatMap { RawTensor.element(Double($0), type: spec.dtype) }
+            feed[spec.name] = RawTensor(unchecked: bytes, type: spec.dtype, shape: [1, values.count])
+        }
+        return feed
+    }
+
+    /// Returns where a picture lies in the model's input.
+    func placement(of image: RGBImage, in input: String) -> ImagePlacement? {
+        bundle.manifest.inputDescriptions[input]?.image?.resize.placed(width: image.width, height: image.height)
+    }
+}
+
+/// What one run gave, for its answers.
+struct Answering: Sendable {
+    let model: LoadedModel
+    let inputs: Tensors
+    let outputs: Tensors
+    /// Where the picture lay; nil where the caller gave tensors.
+    let place: ImagePlacement?
+
+    func classes(_ name: String) throws -> [Classification] {
+        guard case .classification(let scores) = description(name) else { throw notDescribed(name) }
+        return try scores.classes(of: output(name), labels: labels(scores.labels))
+    }
+
+    func detections(_ name: String) throws -> [Detection] {
+        guard case .detection(let rows) = description(name) else { throw notDescribed(name) }
+        guard let place else {
+            throw AnswerError("a detection's boxes are in the pixels of a picture: call predict with the picture")
+        }
+        return try rows.detections(of: output(name), labels: labels(rows.labels), place: place)
+    }
+
+    func vectors(_ name: String) throws -> Tensor<Float> {
+        guard case .embedding(let pooling) = description(name) else { throw notDescribed(name) }
+        return try pooling.vectors(of: output(name), mask: pooling.mask.flatMap { inputs[$0] })
+    }
+
+    private func description(_ name: String) -> OutputDescription? {
+        model.bundle.manifest.outputDescriptions[name]
+    }
+
+    private func output(_ name: String) throws -> RawTensor {
+        guard let tensor = outputs[name] else { throw notDescribed(name) }
+        return tensor
+    }
+
+    private func labels(_ file: String?) -> [String] {
+        file.flatMap { model.labels[$0] } ?? []
+    }
+
+    private func notDescribed(_ name: String) -> AnswerError {
+        AnswerError("the manifest does not say what '\(name)' means as the code does: they are of different bundles")
+    }
+}

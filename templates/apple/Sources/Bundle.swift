@@ -1,0 +1,161 @@
+// A bundle's folder: its manifest, its golden tensors, and how near outputs are to them.
+
+import Foundation
+
+/// A bundle's manifest with the folder that it lies in.
+struct ModelBundle: Sendable {
+    let folder: URL
+    let manifest: Manifest
+    let shapes: InputShapes
+
+    /// Reads the manifest.
+    ///
+    /// - Throws: ``OpenError`` where the folder is no bundle, or one that this code does not read.
+    init(folder: URL) throws {
+        self.folder = folder
+        manifest = try Self.readManifest(folder.appendingPathComponent("manifest.json"))
+        shapes = InputShapes(inputs: manifest.inputs, descriptions: manifest.inputDescriptions)
+    }
+
+    /// Returns all variants in order, or the one that is asked for.
+    ///
+    /// - Throws: ``OpenError`` where there is no such variant.
+    func variants(only id: String?) throws -> [Variant] {
+        guard let id else { return manifest.variants }
+        let chosen = manifest.variants.filter { $0.id == id }
+        guard !chosen.isEmpty else {
+            let ids = manifest.variants.map(\.id).joined(separator: ", ")
+            throw OpenError("the bundle has no variant '\(id)'; it has: \(ids)")
+        }
+        return chosen
+    }
+
+    /// Returns the inputs of a golden sample.
+    ///
+    /// - Throws: ``OpenError`` where a file is missing or has another size.
+    func goldenInputs(_ index: Int) throws -> Tensors {
+        try tensors(manifest.goldens[index].inputs)
+    }
+
+    /// Returns what a variant gave on the build host's CPU for a golden sample.
+    ///
+    /// - Throws: ``OpenError`` where a file is missing or has another size.
+    func goldenOutputs(_ index: Int, of variant: String) throws -> Tensors {
+        try tensors(manifest.goldens[index].outputs[variant] ?? [])
+    }
+
+    /// Returns the labels that outputs' descriptions name, by file.
+    ///
+    /// - Throws: ``OpenError`` where a file is missing.
+    func labels() throws -> [String: [String]] {
+        try read(manifest.outputDescriptions.values.compactMap(\.labels)) { data in
+            readLabels(String(decoding: data, as: UTF8.self))
+        }
+    }
+
+    /// Returns the tokenizers that inputs' descriptions name, by file.
+    ///
+    /// - Throws: ``OpenError`` where a file is missing, or describes a tokenizer of another kind.
+    func tokenizers() throws -> [String: WordPiece] {
+        try read(manifest.inputDescriptions.values.compactMap(\.tokens?.file), as: WordPiece.init)
+    }
+
+    private func read<Value>(_ files: [String], as make: (Data) throws -> Value) throws -> [String: Value] {
+        var read: [String: Value] = [:]
+        for file in Set(files) {
+            let path = "files/\(file)"
+            do {
+                read[file] = try make(try Data(contentsOf: folder.appendingPathComponent(path)))
+            } catch {
+                throw OpenError("the bundle is damaged: \(path): \(said(error))")
+            }
+        }
+        return read
+    }
+
+    private func tensors(_ entries: [GoldenTensor]) throws -> Tensors {
+        var read: Tensors = [:]
+        for entry in entries {
+            do {
+                let bytes = try Data(contentsOf: folder.appendingPathComponent(entry.path))
+                read[entry.name] = try RawTensor(type: entry.dtype, shape: entry.shape, bytes: [UInt8](bytes))
+            } catch {
+                throw OpenError("the bundle is damaged: \(entry.path): \(said(error))")
+            }
+        }
+        return read
+    }
+
+    private static func readManifest(_ file: URL) throws -> Manifest {
+        struct Version: Decodable { let schema_version: Int }
+        do {
+            let data = try Data(contentsOf: file)
+            let version = try JSONDecoder().decode(Version.self, from: data).schema_version
+            guard version == Manifest.schemaVersion else {
+                throw OpenError(
+                    "manifest.json has schema version \(version), this code reads \(Manifest.schemaVersion):"
+                        + " use the code that came with the bundle")
+            }
+            return try JSONDecoder().decode(Manifest.self, from: data)
+        } catch let error as OpenError {
+            throw error
+        } catch {
+            throw OpenError("this is no complete bundle: manifest.json: \(said(error))")
+        }
+    }
+}
+
+/// Returns what an error says, in one line.
+func said(_ error: any Error) -> String {
+    let text = error is DecodingError ? "\(error)" : error.localizedDescription
+    return text.split(whereSeparator: \.isNewline).joined(separator: " ")
+}
+
+/// Nearness of tensors to golden ones.
+enum Closeness {
+    /// What equal tensors have, in decibels.
+    static let equal = 200.0
+    /// Of the elements of an integer or bool output, such as a class index, which must be exact.
+    static let minEqualShare = 0.99
+
+    /// Returns how near outputs are to golden ones, in the worst of them, in decibels.
+    static func worst(_ golden: Tensors, _ outputs: Tensors) -> Double {
+        golden.map { name, tensor in outputs[name].map { of(tensor, $0) } ?? -.infinity }.min() ?? equal
+    }
+
+    /// Returns ``sqnr(_:_:)`` of float tensors; others pass (200) if 99 % of their elements are equal.
+    static func of(_ reference: RawTensor, _ output: RawTensor) -> Double {
+        guard reference.type == output.type, reference.shape == output.shape else { return -.infinity }
+        if reference.type.isFloat { return sqnr(reference.doubles(), output.doubles()) }
+        return equalShare(reference, output) >= minEqualShare ? equal : -.infinity
+    }
+
+    /// Returns the ratio of signal to noise in decibels, at most 200: `10 log10(sum(ref^2) / sum((ref - out)^2))`.
+    ///
+    /// A NaN or infinity that the other has not gives minus infinity.
+    static func sqnr(_ reference: [Double], _ output: [Double]) -> Double {
+        var signal = 0.0
+        var noise = 0.0
+        for (ref, out) in zip(reference, output) {
+            if ref.isFinite {
+                signal += ref * ref
+                noise += (ref - out) * (ref - out)
+            } else if !(ref == out || ref.isNaN && out.isNaN) {
+                return -.infinity
+            }
+        }
+        if noise == 0 { return equal }
+        guard noise.isFinite, signal > 0 else { return -.infinity }
+        return min(equal, 10 * log10(signal / noise))
+    }
+
+    private static func equalShare(_ reference: RawTensor, _ output: RawTensor) -> Double {
+        guard reference.count > 0 else { return 1 }
+        let size = reference.type.size
+        let equal = (0..<reference.count).filter { index in
+            let range = index * size..<(index + 1) * size
+            return reference.bytes[range] == output.bytes[range]
+        }
+        return Double(equal.count) / Double(reference.count)
+    }
+}

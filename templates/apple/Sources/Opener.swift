@@ -1,0 +1,268 @@
+// Which variant runs on this device: the first whose provider is here and whose golden outputs come out.
+
+import Foundation
+
+/// What creates sessions: onnxruntime, or what stands for it in a test.
+protocol InferenceRuntime: Sendable {
+    /// Of the runtime, such as `1.30.0`.
+    var version: String { get }
+    /// The execution providers that are built in.
+    var providers: [String] { get throws }
+
+    /// Creates a session.
+    ///
+    /// - Parameters:
+    ///   - model: The model's file.
+    ///   - providers: In order of preference, with their options.
+    ///   - settings: Session options with config entries.
+    func session(model: URL, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession
+}
+
+/// A model that is loaded. Threads may share it.
+protocol InferenceSession: Sendable {
+    /// Runs the model.
+    func run(_ feed: Tensors, outputs: [String]) throws -> Tensors
+    /// The provider of each node; empty where the runtime cannot tell.
+    func assignedProviders() throws -> [String]
+}
+
+/// Why no variant of a model can be used here.
+public struct OpenError: LocalizedError, CustomStringConvertible, Sendable {
+    /// What was found, with a reason for each variant that was tried.
+    public let description: String
+
+    init(_ description: String) { self.description = description }
+
+    /// The same as ``description``.
+    public var errorDescription: String? { description }
+}
+
+/// A variant that comes before the one in use, and why it is not used.
+public struct PassedOver: Sendable, Equatable {
+    /// Its id, as the bundle's README lists it.
+    public let variant: String
+    /// What this device lacks, or what went wrong when it was tried.
+    public let reason: String
+}
+
+/// Why one variant cannot be used here.
+struct Refused: Error {
+    let reason: String
+
+    init(_ reason: String) { self.reason = reason }
+}
+
+/// Walks a bundle's variants, best first, and keeps the first that works.
+struct Opener: Sendable {
+    static let cachePlaceholder = "{cache}"
+    private static let precise = "session.x64quantprecision"
+    private static let noFallback = "session.disable_cpu_ep_fallback"
+    private static let recordAssignment = "session.record_ep_graph_assignment_info"
+
+    let bundle: ModelBundle
+    let runtime: any InferenceRuntime
+    let device: DeviceFacts
+    /// Where compiled models are kept; a folder for each model, runtime and device is made in it.
+    let cache: URL
+
+    /// Opens the first variant that works, or the one that is asked for.
+    ///
+    /// - Throws: ``OpenError`` where none works.
+    func open(only id: String? = nil) throws -> LoadedModel {
+        var passedOver: [PassedOver] = []
+        for variant in try bundle.variants(only: id) {
+            do {
+                let sessions = try sessions(of: variant)
+                let model = LoadedModel(
+                    bundle: bundle, variant: variant, sessions: sessions, passedOver: passedOver,
+                    labels: try bundle.labels(), tokenizers: try bundle.tokenizers())
+                try prove(model)
+                return model
+            } catch let refusal as Refused {
+                passedOver.append(PassedOver(variant: variant.id, reason: refusal.reason))
+            }
+        }
+        let reasons = passedOver.map { "\n  \($0.variant): \($0.reason)" }.joined()
+        throw OpenError("no variant of \(bundle.manifest.id) works on this device:\(reasons)")
+    }
+
+    private func prove(_ model: LoadedModel) throws {
+        do {
+            try model.proveGoldens()
+        } catch let error as RuntimeError {
+            throw Refused("inference failed: \(error.short)")
+        } catch let error as TensorError {
+            throw Refused("inference failed: \(error.description)")
+        }
+        try checkShare(model)
+    }
+
+    private func sessions(of variant: Variant) throws -> [any InferenceSession] {
+        try checkRequirements(variant)
+        if variant.buckets.isEmpty {
+            return [try session(variant, model: variant.model, digest: variant.modelSHA256)]
+        }
+        return try variant.buckets.map { try session(variant, model: $0.model, digest: $0.modelSHA256) }
+    }
+
+    private func checkRequirements(_ variant: Variant) throws {
+        let available: [String]
+        do {
+            available = try runtime.providers
+        } catch let error as RuntimeError {
+            throw Refused("onnxruntime does not start: \(error.short)")
+        }
+        for provider in variant.providers where !available.contains(provider.name) {
+            throw Refused(
+                "\(provider.name) is not in this onnxruntime (it has \(available.joined(separator: ", ")))")
+        }
+        let missing = Set(variant.requires.cpu).subtracting(device.cpuFlags).sorted()
+        guard missing.isEmpty else { throw Refused("this CPU lacks \(missing.joined(separator: ", "))") }
+    }
+
+    /// Creates a session; what a killed app left in the cache is no obstacle, for then it is created without.
+    private func session(_ variant: Variant, model: String, digest: String) throws -> any InferenceSession {
+        let folder = try cacheFolder(variant, digest: digest)
+        do {
+            return try created(variant, model: model, cache: folder)
+        } catch let refusal as Refused {
+            guard let folder, isFilled(folder) else { throw refusal }
+            try? FileManager.default.removeItem(at: folder)
+            try make(folder)
+            return try created(variant, model: model, cache: folder)
+        }
+    }
+
+    private func created(_ variant: Variant, model: String, cache: URL?) throws -> any InferenceSession {
+        let providers = providers(of: variant).map { entry in
+            ProviderEntry(name: entry.name, options: filled(entry.options, with: cache))
+        }
+        let file = bundle.folder.appendingPathComponent(model)
+        var settings = variant.session
+        settings.config = config(of: variant).mapValues { filled($0, with: cache) }
+        do {
+            return try runtime.session(model: file, providers: providers, settings: settings)
+        } catch let error as RuntimeError {
+            guard variant.session.config[Self.precise] == nil,
+                settings.config.removeValue(forKey: Self.precise) != nil
+            else { throw refusal(error, first: providers[0].name) }
+            // onnxruntime 1.31.1 fails with precise kernels where nodes share an int8 constant. The golden outputs tell
+            // whether the others will do.
+            do {
+                return try runtime.session(model: file, providers: providers, settings: settings)
+            } catch is RuntimeError {
+                throw refusal(error, first: providers[0].name)
+            }
+        }
+    }
+
+    private func refusal(_ error: RuntimeError, first: String) -> Refused {
+        // So ends a session with session.disable_cpu_ep_fallback, whatever kept nodes from the provider.
+        if error.description.contains("fallback to CPU EP has been explicitly disabled") {
+            return Refused("the session cannot be created: \(first) does not take every node, or not this device")
+        }
+        return Refused("the session cannot be created: \(error.short)")
+    }
+
+    /// The providers to name: without the CPU where all nodes are to be elsewhere.
+    private func providers(of variant: Variant) -> [ProviderEntry] {
+        wantsNoCPU(variant) ? variant.providers.filter { $0.name != ProviderEntry.cpu } : variant.providers
+    }
+
+    private func config(of variant: Variant) -> [String: String] {
+        var config: [String: String] = [:]
+        if device.isX86 {
+            // Without VNNI the default int8 kernels saturate; these are exact at half the speed. Phones are not x86: only
+            // simulators and test machines are, whose speed nobody measures.
+            config[Self.precise] = "1"
+        }
+        if wantsNoCPU(variant) { config[Self.noFallback] = "1" }
+        if share(of: variant) != nil { config[Self.recordAssignment] = "1" }
+        return config.merging(variant.session.config) { _, given in given }
+    }
+
+    private func wantsNoCPU(_ variant: Variant) -> Bool {
+        variant.placement == .all && variant.providers[0].name != ProviderEntry.cpu
+    }
+
+    private func share(of variant: Variant) -> Double? {
+        guard case .share(let share) = variant.placement, variant.providers[0].name != ProviderEntry.cpu else {
+            return nil
+        }
+        return share
+    }
+
+    private func checkShare(_ model: LoadedModel) throws {
+        guard let needed = share(of: model.variant) else { return }
+        let first = model.variant.providers[0].name
+        for session in model.sessions {
+            let assigned: [String]
+            do {
+                assigned = try session.assignedProviders()
+            } catch let error as RuntimeError {
+                throw Refused("onnxruntime does not tell where nodes run: \(error.short)")
+            }
+            guard !assigned.isEmpty else { throw Refused("onnxruntime does not tell where nodes run") }
+            let share = Double(assigned.filter { $0 == first }.count) / Double(assigned.count)
+            guard share >= needed else {
+                throw Refused("\(first) runs \(percent(share)) of the nodes, at least \(percent(needed)) are needed")
+            }
+        }
+    }
+
+    private func percent(_ share: Double) -> String {
+        "\(Int((share * 100).rounded()))%"
+    }
+
+    // MARK: Caches
+
+    /// Returns the folder of a variant's compiled models, made; nil where it keeps none.
+    private func cacheFolder(_ variant: Variant, digest: String) throws -> URL? {
+        let values = variant.providers.flatMap(\.options.values) + variant.session.config.values
+        guard values.contains(where: { $0.contains(Self.cachePlaceholder) }) else { return nil }
+        let folder = cache.appendingPathComponent(digest).appendingPathComponent(cacheKey(variant))
+        try make(folder)
+        return folder
+    }
+
+    /// Names what a compiled model depends on: the runtime, the system, the device and the variant's settings.
+    private func cacheKey(_ variant: Variant) -> String {
+        let settings = variant.providers.map { "\($0.name) \(sorted($0.options))" } + [sorted(variant.session.config)]
+        let facts = ["onnxruntime-\(runtime.version)", device.system, device.model, fingerprint(settings.joined())]
+        return facts.map(fileName).joined(separator: "_")
+    }
+
+    private func sorted(_ settings: [String: String]) -> String {
+        settings.sorted { $0.key < $1.key }.map { "\($0.key)=\($0.value)" }.joined(separator: ";")
+    }
+
+    private func fileName(_ text: String) -> String {
+        String(text.map { $0.isASCII && ($0.isLetter || $0.isNumber || "._-".contains($0)) ? $0 : "-" })
+    }
+
+    /// FNV-1a of 64 bits: the same in every process, unlike `hashValue`.
+    private func fingerprint(_ text: String) -> String {
+        let hash = text.utf8.reduce(0xcbf2_9ce4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01b3 }
+        return String(hash, radix: 16)
+    }
+
+    private func make(_ folder: URL) throws {
+        do {
+            try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+        } catch {
+            throw Refused("its cache folder cannot be made: \(said(error))")
+        }
+    }
+
+    private func isFilled(_ folder: URL) -> Bool {
+        ((try? FileManager.default.contentsOfDirectory(atPath: folder.path)) ?? []).isEmpty == false
+    }
+
+    private func filled(_ options: [String: String], with cache: URL?) -> [String: String] {
+        options.mapValues { filled($0, with: cache) }
+    }
+
+    private func filled(_ value: String, with cache: URL?) -> String {
+        cache.map { value.replacingOccurrences(of: Self.cachePlaceholder, with: $0.path) } ?? value
+    }
+}

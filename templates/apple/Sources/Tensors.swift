@@ -1,0 +1,268 @@
+// Tensors: typed ones, which apps see, and plain bytes, which the runtime and the golden files know.
+
+import Foundation
+
+/// A type that a tensor's elements can have in Swift.
+public protocol TensorScalar: Sendable, Equatable {}
+
+extension Float: TensorScalar {}
+extension Double: TensorScalar {}
+extension Int8: TensorScalar {}
+extension Int16: TensorScalar {}
+extension Int32: TensorScalar {}
+extension Int64: TensorScalar {}
+extension UInt8: TensorScalar {}
+extension UInt16: TensorScalar {}
+extension UInt32: TensorScalar {}
+extension UInt64: TensorScalar {}
+extension Bool: TensorScalar {}
+
+/// Numbers in rows of rows: an input or an output of the model.
+///
+/// A model's float16 tensors are `Tensor<Float>` here; they are converted where they enter and leave the model.
+public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
+    /// The size of each axis, outermost first. A tensor without axes holds one number.
+    public let shape: [Int]
+    /// All elements, the last axis running fastest (C order).
+    public let scalars: [Scalar]
+
+    /// Takes elements in C order.
+    ///
+    /// - Throws: ``TensorError`` where there are not as many elements as the shape says.
+    public init(shape: [Int], scalars: [Scalar]) throws {
+        let count = try TensorError.count(of: shape)
+        guard count == scalars.count else {
+            throw TensorError("a tensor of shape \(shape) has \(count) elements, \(scalars.count) were given")
+        }
+        self.init(unchecked: scalars, shape: shape)
+    }
+
+    /// Makes a tensor that has the same value everywhere.
+    ///
+    /// - Throws: ``TensorError`` where a size is negative, or the shape holds more elements than memory can.
+    public init(shape: [Int], repeating value: Scalar) throws {
+        self.init(unchecked: Array(repeating: value, count: try TensorError.count(of: shape)), shape: shape)
+    }
+
+    init(unchecked scalars: [Scalar], shape: [Int]) {
+        self.shape = shape
+        self.scalars = scalars
+    }
+
+    /// The element at a place, one index for each axis.
+    public subscript(_ indices: Int...) -> Scalar {
+        precondition(indices.count == shape.count, "one index for each of \(shape.count) axes")
+        var offset = 0
+        for (index, size) in zip(indices, shape) {
+            precondition((0..<size).contains(index), "index \(index) of an axis with \(size) elements")
+            offset = offset * size + index
+        }
+        return scalars[offset]
+    }
+}
+
+/// A tensor that the model does not take, and why.
+public struct TensorError: LocalizedError, CustomStringConvertible, Sendable {
+    /// What was found and what was expected.
+    public let description: String
+
+    init(_ description: String) { self.description = description }
+
+    /// The same as ``description``.
+    public var errorDescription: String? { description }
+
+    static func count(of shape: [Int]) throws -> Int {
+        var count = 1
+        for size in shape {
+            let (product, overflow) = count.multipliedReportingOverflow(by: size)
+            guard size >= 0, !overflow else { throw TensorError("\(shape) is no shape of a tensor") }
+            count = product
+        }
+        return count
+    }
+}
+
+/// The type of a model tensor's elements, by its numpy name, as the manifest has it.
+enum ElementType: String, Decodable, Sendable {
+    case float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool
+
+    var size: Int {
+        switch self {
+        case .int8, .uint8, .bool: return 1
+        case .float16, .int16, .uint16: return 2
+        case .float32, .int32, .uint32: return 4
+        case .float64, .int64, .uint64: return 8
+        }
+    }
+
+    var isFloat: Bool { self == .float16 || self == .float32 || self == .float64 }
+}
+
+/// A tensor as the runtime and the golden files have it: little-endian bytes in C order.
+struct RawTensor: Sendable, Equatable {
+    let type: ElementType
+    let shape: [Int]
+    /// As many as shape and type say.
+    let bytes: [UInt8]
+
+    var count: Int { bytes.count / type.size }
+
+    /// - Throws: ``TensorError`` where the number of bytes is not what shape and type say.
+    init(type: ElementType, shape: [Int], bytes: [UInt8]) throws {
+        let count = try TensorError.count(of: shape)
+        guard bytes.count == count * type.size else {
+            throw TensorError("\(type) of shape \(shape) is \(count * type.size) bytes, there are \(bytes.count)")
+        }
+        self.init(unchecked: bytes, type: type, shape: shape)
+    }
+
+    init(unchecked bytes: [UInt8], type: ElementType, shape: [Int]) {
+        self.type = type
+        self.shape = shape
+        self.bytes = bytes
+    }
+
+    /// The bytes of a typed tensor; of `Float` where the model takes float16, rounded to nearest even.
+    init<Scalar: TensorScalar>(_ tensor: Tensor<Scalar>, as type: ElementType) {
+        if type == .float16, let floats = recast(tensor.scalars, to: Float.self) {
+            self.init(unchecked: bytesOf(floats.map(Half.bits)), type: type, shape: tensor.shape)
+        } else {
+            self.init(unchecked: bytesOf(tensor.scalars), type: type, shape: tensor.shape)
+        }
+    }
+
+    /// The values of a tensor in the model's type; for a whole one, their whole part within its range.
+    init(rounding tensor: Tensor<Float>, to type: ElementType) {
+        if type == .float32 || type == .float16 {
+            self.init(tensor, as: type)
+        } else {
+            let bytes = tensor.scalars.flatMap { RawTensor.element(Double($0), type: type) }
+            self.init(unchecked: bytes, type: type, shape: tensor.shape)
+        }
+    }
+
+    /// The same as a typed tensor.
+    ///
+    /// - Throws: ``TensorError`` where the elements are of another type: then this is not the model that the code was made for.
+    func typed<Scalar: TensorScalar>(as scalar: Scalar.Type = Scalar.self) throws -> Tensor<Scalar> {
+        if type == .bool, let flags = recast(bytes.map { $0 != 0 }, to: scalar) {
+            return Tensor(unchecked: flags, shape: shape)
+        }
+        if type == .float16, let floats = recast(scalars(as: UInt16.self).map(Half.float), to: scalar) {
+            return Tensor(unchecked: floats, shape: shape)
+        }
+        guard RawTensor.elementType(of: scalar) == type else {
+            throw TensorError("the model's tensor is \(type), which is no \(scalar)")
+        }
+        return Tensor(unchecked: scalars(as: scalar), shape: shape)
+    }
+
+    /// The elements as float64, whatever they are.
+    func doubles() -> [Double] {
+        switch type {
+        case .float16: return scalars(as: UInt16.self).map { Double(Half.float($0)) }
+        case .float32: return scalars(as: Float.self).map(Double.init)
+        case .float64: return scalars(as: Double.self)
+        case .int8: return scalars(as: Int8.self).map(Double.init)
+        case .int16: return scalars(as: Int16.self).map(Double.init)
+        case .int32: return scalars(as: Int32.self).map(Double.init)
+        case .int64: return scalars(as: Int64.self).map(Double.init)
+        case .uint8, .bool: return bytes.map(Double.init)
+        case .uint16: return scalars(as: UInt16.self).map(Double.init)
+        case .uint32: return scalars(as: UInt32.self).map(Double.init)
+        case .uint64: return scalars(as: UInt64.self).map(Double.init)
+        }
+    }
+
+    /// The bytes of one element with a value, rounded towards zero and held within the type's range where it is whole.
+    static func element(_ value: Double, type: ElementType) -> [UInt8] {
+        switch type {
+        case .float16: return bytesOf([Half.bits(Float(value))])
+        case .float32: return bytesOf([Float(value)])
+        case .float64: return bytesOf([value])
+        case .int8: return bytesOf([Int8(clamping: Int64(value))])
+        case .int16: return bytesOf([Int16(clamping: Int64(value))])
+        case .int32: return bytesOf([Int32(clamping: Int64(value))])
+        case .int64: return bytesOf([Int64(value)])
+        case .uint8: return bytesOf([UInt8(clamping: Int64(value))])
+        case .uint16: return bytesOf([UInt16(clamping: Int64(value))])
+        case .uint32: return bytesOf([UInt32(clamping: Int64(value))])
+        case .uint64: return bytesOf([UInt64(max(0, value))])
+        case .bool: return [value == 0 ? 0 : 1]
+        }
+    }
+
+    private func scalars<Scalar>(as scalar: Scalar.Type) -> [Scalar] {
+        Array(unsafeUninitializedCapacity: count) { buffer, initialized in
+            bytes.withUnsafeBytes { UnsafeMutableRawBufferPointer(buffer).copyMemory(from: $0) }
+            initialized = count
+        }
+    }
+
+    private static func elementType<Scalar: TensorScalar>(of scalar: Scalar.Type) -> ElementType? {
+        switch scalar {
+        case is Float.Type: return .float32
+        case is Double.Type: return .float64
+        case is Int8.Type: return .int8
+        case is Int16.Type: return .int16
+        case is Int32.Type: return .int32
+        case is Int64.Type: return .int64
+        case is UInt8.Type: return .uint8
+        case is UInt16.Type: return .uint16
+        case is UInt32.Type: return .uint32
+        case is UInt64.Type: return .uint64
+        default: return nil
+        }
+    }
+}
+
+extension [String: RawTensor] {
+    /// Returns the tensor with a name.
+    ///
+    /// - Throws: ``TensorError`` where there is none, or its elements are of another type.
+    func typed<Scalar: TensorScalar>(_ name: String) throws -> Tensor<Scalar> {
+        guard let tensor = self[name] else { throw TensorError("there is no tensor '\(name)'") }
+        return try tensor.typed()
+    }
+}
+
+/// The same array under the name that a generic function has for its type; nil where it is another type.
+private func recast<Source, Target>(_ array: [Source], to: Target.Type) -> [Target]? {
+    Source.self == Target.self ? unsafeBitCast(array, to: [Target].self) : nil
+}
+
+// Apple's processors and the ones that this is tested on are little-endian, as the golden files are.
+private func bytesOf<Scalar>(_ scalars: [Scalar]) -> [UInt8] {
+    scalars.withUnsafeBytes { Array($0) }
+}
+
+/// IEEE 754 binary16 as its bits: `Float16` is not there on every processor that the simulator runs on.
+enum Half {
+    /// The value, exactly.
+    static func float(_ bits: UInt16) -> Float {
+        let sign: Float = bits & 0x8000 == 0 ? 1 : -1
+        let exponent = Int(bits >> 10 & 0x1f)
+        let fraction = Float(bits & 0x3ff)
+        switch exponent {
+        case 0: return sign * fraction * 0x1p-24
+        case 31: return fraction == 0 ? sign * .infinity : .nan
+        default: return sign * Float(sign: .plus, exponent: exponent - 15, significand: 1 + fraction * 0x1p-10)
+        }
+    }
+
+    /// The nearest value, ties to even; infinity where there is none so large.
+    static func bits(_ value: Float) -> UInt16 {
+        let sign: UInt16 = value.sign == .minus ? 0x8000 : 0
+        let size = value.magnitude
+        if size.isNaN { return sign | 0x7e00 }
+        if size >= 65520 { return sign | 0x7c00 }
+        if size < 0x1p-14 {
+            // A subnormal number counts in steps of 2^-24; 1024 of them are the smallest normal one.
+            return sign | UInt16((size * 0x1p24).rounded(.toNearestOrEven))
+        }
+        let exponent = Int(size.exponent)
+        let steps = UInt16(((size.significand - 1) * 1024).rounded(.toNearestOrEven))
+        // A fraction that rounds up to 1024 carries into the exponent, as it should.
+        return sign | ((UInt16(exponent + 15) << 10) + steps)
+    }
+}

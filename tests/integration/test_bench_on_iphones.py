@@ -1,0 +1,146 @@
+"""The whole measurement on an iPhone, whose Xcode is a double on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from edgepack.bench.apple import write_project
+from edgepack.bench.phones import open_phone
+from edgepack.bench.presets import find_preset
+from edgepack.bench.report import DeviceFacts
+from edgepack.bundle import load_bundle
+from edgepack.devices import AppleEntry, Device
+from edgepack.errors import DeviceError, EdgepackError, ToolError, UnreachableError, UsageError
+from edgepack.progress import Silent
+from phone_doubles import UDID, PhoneDouble, make_apple
+from tiny_bundle import change_manifest, write_tiny_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = write_tiny_bundle(tmp_path / "bundle")
+    pin = {"onnxruntime-c": "1.30.0"}
+    change_manifest(folder, lambda m: m.update(target="ios", family="apple", runtime=pin))
+    return folder
+
+
+@pytest.fixture
+def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PhoneDouble:
+    double = make_apple(tmp_path / "mac")
+    monkeypatch.setenv("PATH", f"{double.folder}:/usr/bin:/bin")
+    return double
+
+
+def asked(bundle: Path, device: Device) -> DeviceFacts:
+    with open_phone(load_bundle(bundle), device, "test", wait_s=0.0, progress=Silent()) as harness:
+        return harness.phone.facts(harness.about)
+
+
+def test_iphone_is_measured_by_a_test_of_the_measuring_app(
+    bundle: Path, phone: PhoneDouble
+) -> None:
+    opened = load_bundle(bundle)
+    with open_phone(opened, phone.device, "test", wait_s=0.0, progress=Silent()) as harness:
+        selection = harness.select(None)
+        run = harness.measure(selection.variant, find_preset("smoke"))
+    assert selection.variant == "cpu-int8-static"
+    assert (selection.device.os, selection.device.model) == ("iOS 18.1", "iPhone16,1")
+    assert not selection.device.emulated
+    assert len(run.latencies_ns) == 20
+    assert (run.before.throttled_now, run.before.power_mode) == ([], "normal")
+    assert run.after.battery_percent == 84
+    tests = [line for line in phone.commands if "test-without-building" in line]
+    assert len(tests) == 3  # about, check, measure
+    assert all(line.endswith(f"-destination platform=iOS,id={UDID}") for line in tests)
+    built = next(line for line in phone.commands if "build-for-testing" in line)
+    assert "-configuration Release -destination generic/platform=iOS" in built
+    assert "DEVELOPMENT_TEAM=ABCDE12345" in built
+
+
+def test_simulator_and_debugger_are_never_taken_for_a_phone(
+    bundle: Path, phone: PhoneDouble
+) -> None:
+    opened = load_bundle(bundle)
+    with open_phone(opened, phone.device, "test", wait_s=0.0, progress=Silent()) as harness:
+        (phone.folder / "facts").write_text(json.dumps({"simulator": True}))
+        assert harness.phone.facts(harness.about).emulated
+        (phone.folder / "facts").write_text(json.dumps({"debugged": True}))
+        with pytest.raises(DeviceError, match="a debugger was attached"):
+            harness.create("cpu-fp32", cold=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "stderr", "error", "problem"),
+    [
+        (
+            "xcodebuild -version",
+            (
+                "xcode-select: error: tool 'xcodebuild' requires Xcode, but"
+                " active developer directory"
+                " '/Library/Developer/CommandLineTools' is a command line tools instance"
+            ),
+            ToolError,
+            "no Xcode",
+        ),
+        (
+            "device info",
+            "ERROR: The specified device was not found. (com.apple.dt.CoreDeviceError error 1000)",
+            UnreachableError,
+            "no phone with this identifier",
+        ),
+        (
+            "build-for-testing",
+            "Harness.app: errSecInternalComponent\nCommand CodeSign failed",
+            DeviceError,
+            "keychain is locked",
+        ),
+        (
+            "test-without-building",
+            "Error: The operation failed because Developer Mode is disabled.",
+            DeviceError,
+            "Developer Mode is off",
+        ),
+    ],
+)
+def test_failure_of_xcode_is_said_with_what_to_do(
+    bundle: Path,
+    phone: PhoneDouble,
+    command: str,
+    stderr: str,
+    error: type[EdgepackError],
+    problem: str,
+) -> None:
+    phone.say(command, stderr=stderr, code=65)
+    with pytest.raises(error, match=problem):
+        asked(bundle, phone.device)
+
+
+def test_keychain_is_opened_with_the_password_of_the_variable(
+    bundle: Path, phone: PhoneDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(phone.device.entry, AppleEntry)
+    entry = phone.device.entry.model_copy(update={"keychain_password_env": "MAC_KEYCHAIN"})
+    device = Device("iphone", entry)
+    with pytest.raises(UsageError, match="MAC_KEYCHAIN is not set"):
+        asked(bundle, device)
+    monkeypatch.setenv("MAC_KEYCHAIN", "not right")
+    wrong = "security: SecKeychainUnlock: The user name or passphrase you entered is not correct."
+    phone.say("security unlock-keychain -p not right", stderr=wrong, code=51)
+    with pytest.raises(DeviceError, match="does not open the Mac's keychain") as caught:
+        asked(bundle, device)
+    assert "not right" not in str(caught.value)
+
+
+def test_project_of_the_measuring_app_pins_the_runtime(bundle: Path, tmp_path: Path) -> None:
+    files = write_project(tmp_path / "project", load_bundle(bundle))
+    package = (tmp_path / "project" / "Measure" / "Package.swift").read_text()
+    assert "pod-archive-onnxruntime-c-1.30.0.zip" in package
+    assert "{" + "version}" not in package
+    project = (tmp_path / "project" / "Harness.xcodeproj" / "project.pbxproj").read_text()
+    for path in ("Host/main.m", "Tests/EdgepackMeasureTests.mm"):
+        assert path in files
+        assert f"path = {path};" in project
+    assert project.count("{") == project.count("}")
+    assert "Measure/Sources/EdgepackMeasure/edgepack_measure.c" in files

@@ -1,0 +1,384 @@
+"""The measuring program of phones, compiled here and run against this machine's onnxruntime.
+
+The header is Debian's (``libonnxruntime-dev``, in the root file system of the Swift proofs), the
+library that of the Python wheel. adb, Android and the NDK are doubles (``tests/phone_doubles.py``);
+the NDK's compiler is this machine's, so that ``edgepack bench`` goes its whole way to a phone but
+for the phone. What the program finds is compared with the Python loader and harness.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import random
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from edgepack.bench.native_build import SOURCES, build_measure
+from edgepack.bench.plans import Planner
+from edgepack.bench.report import NotMeasured, RunReport
+from edgepack.bench.run import bench
+from edgepack.build import build
+from edgepack.bundle import Bundle
+from edgepack.errors import ToolError
+from edgepack.harness import edgepack_load
+from edgepack.harness import edgepack_loader as loader
+from edgepack.processes import ProgramResult, run_program
+from edgepack.resources import harness_dir
+from jvm import ANDROID, jars
+from phone_doubles import make_phone, write_ndk, write_package
+from proofs import KEPT, Proof, require
+from signatures import ALL, BUCKETS, DYNAMIC_BATCH, Signature
+from swift_rootfs import toolchain
+
+TARGET = "android"
+WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
+NEAR_DB = 1e-6
+"""Two sums of the same squares, in another order."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The program, built as for a phone, and what it was built with."""
+
+    program: Path
+    library: Path
+    header: Path
+    package: Path
+    ndk: Path
+
+    def run(self, *arguments: str, folder: Path, text: str = "") -> ProgramResult:
+        """Run the program; it may be refused."""
+        argv = [str(self.program), *arguments, "--runtime", str(self.library)]
+        return run_program(argv, timeout_s=120, cwd=folder, input_bytes=text.encode())
+
+    def document(self, *arguments: str, folder: Path, text: str = "") -> dict[str, Any]:
+        """Return what the program says."""
+        done = self.run(*arguments, folder=folder, text=text)
+        require(done.exit_code == 0, f"{arguments[0]}: {done.text}{done.last_lines}")
+        found: dict[str, Any] = json.loads(done.text)
+        return found
+
+
+@cache
+def tools() -> Tools:
+    """Build the program once, through the code that builds it for phones."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise ToolError("there is no C compiler on PATH", hint="install gcc or clang")
+    root = toolchain().root / "usr" / "include"
+    header = next(root.rglob("onnxruntime_c_api.h"), None)
+    if header is None:
+        raise ToolError(f"{root} has no onnxruntime_c_api.h", hint="remove that folder")
+    found = importlib.util.find_spec("onnxruntime")
+    library = next(Path(str(found and found.origin)).parent.glob("capi/libonnxruntime.so.1.*"))
+    work = _emptied(KEPT / "c" / "tools")
+    package = write_package(work / "onnxruntime-android.aar", header, library)
+    ndk = write_ndk(work / "ndk", compiler)
+    os.environ["ANDROID_NDK_HOME"] = str(ndk)
+    built = build_measure(package, "arm64-v8a", cache=work / "built")
+    return Tools(built.program, built.library, header, package, ndk)
+
+
+_BUILT: dict[str, Bundle] = {}
+
+
+def built(signature: Signature) -> Bundle:
+    """Build a bundle once."""
+    if signature.name not in _BUILT:
+        _BUILT[signature.name] = _build(signature)
+    return _BUILT[signature.name]
+
+
+def _build(signature: Signature) -> Bundle:
+    work = _emptied(KEPT / "c" / signature.name)
+    project = signature.write(work / "project", TARGET)
+    return build(project=project, out=work / "dist").bundles[0].bundle
+
+
+def compiles(work: Path) -> str:
+    """No compiler here says anything about the program, with all it could say."""
+    source = harness_dir() / "native" / SOURCES[0]
+    header = tools().header
+    framework = work / "include"
+    shutil.copytree(header.parent, framework / "onnxruntime")
+    places = [*("-isystem", str(framework / "onnxruntime")), *("-isystem", str(framework))]
+    argv = [*WARNINGS, *places, "-c", str(source), "-o"]
+    for name, more in (("plain", []), ("linked", ["-DEDGEPACK_LINKED"])):
+        done = run_program(["cc", *argv, str(work / f"{name}.o"), *more], timeout_s=120)
+        require(done.exit_code == 0, done.stderr.decode("utf-8", "replace"))
+    for each in SOURCES:
+        shutil.copy(harness_dir() / "native" / each, work)
+    for each in header.parent.glob("*.h"):
+        shutil.copy(each, work)
+    clang = toolchain().run(
+        ["clang", *WARNINGS, "-isystem", ".", "-c", SOURCES[0], "-o", "clang.o"], folder=work
+    )
+    return f"gcc, twice, and clang {'say nothing' if not clang.stderr else 'warn'}"
+
+
+def goldens(work: Path) -> str:
+    """Each golden is as near as the Python loader finds it, for every signature and variant."""
+    count = 0
+    for signature in ALL:
+        bundle = built(signature)
+        for entry in bundle.manifest.variants:
+            model = loader.load(bundle.path, entry.id)
+            wanted = min(model.golden_db(n) for n in range(model.bundle.goldens))
+            planner = Planner(
+                bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache=str(work), work="extra"
+            )
+            for name, plan in (("check", planner.check()), ("check", planner.goldens())):
+                folder = work / f"{signature.name}-{entry.id}-{count}"
+                shutil.copytree(bundle.path, folder)
+                write(folder, plan.text, plan.files)
+                found = tools().document(name, "--plan", "plan.txt", folder=folder)
+                near = found["golden_min_sqnr_db"]
+                require(
+                    near >= wanted - NEAR_DB,
+                    f"{signature.name} {entry.id}: {near} dB, the loader {wanted} dB",
+                )
+                count += 1
+    return f"{count} plans of {len(ALL)} signatures, as near as the loader finds them"
+
+
+def wrong_goldens(work: Path) -> str:
+    """Outputs that are not the golden ones are found to be so, by as much as they are."""
+    bundle = built(DYNAMIC_BATCH)
+    entry = bundle.manifest.variants[-1]
+    planner = Planner(bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache="c", work="extra")
+    folder = work / "bundle"
+    shutil.copytree(bundle.path, folder)
+    plan = planner.goldens()
+    write(folder, plan.text, plan.files)
+    output = folder / bundle.manifest.goldens[0].outputs[entry.id][0].path
+    import numpy as np
+
+    golden = np.fromfile(output, "<f4")
+    changed = golden * np.float32(1.5)
+    changed.tofile(output)
+    real = loader.load(bundle.path, entry.id).run(loader.Bundle(bundle.path).golden_inputs(0))
+    wanted = loader.sqnr_db(changed.reshape(1, -1), next(iter(real.values())).reshape(1, -1))
+    found = tools().document("check", "--plan", "plan.txt", folder=folder)["golden_min_sqnr_db"]
+    require(abs(found - wanted) < NEAR_DB, f"{found} dB, by the loader {wanted} dB")
+    golden[1:].tofile(output)
+    done = tools().run("check", "--plan", "plan.txt", folder=folder)
+    require(done.exit_code != 0 or json.loads(done.text)["golden_min_sqnr_db"] == -200, done.text)
+    return f"{found:.3f} dB, and a damaged file is noticed"
+
+
+def steadiness(work: Path) -> str:
+    """The warm-up ends where Python's would, for windows of all kinds."""
+    generator = random.Random(3)
+    agreed = 0
+    for _ in range(300):
+        count, noise = generator.randrange(1, 12), generator.choice([0.0, 0.005, 0.02, 0.05])
+        slope = generator.choice([0.0, 1e-4, -1e-3, 1e-2])
+        windows = [
+            (float(at), 1e6 * (1 + slope * at + noise * generator.uniform(-1, 1)))
+            for at in range(count)
+        ]
+        text = "".join(f"{begin!r} {median!r}\n" for begin, median in windows)
+        found = tools().document("steady", folder=work, text=text)["steady"]
+        wanted = edgepack_load.is_steady(windows)
+        require(found == wanted, f"{windows}: {found}, Python says {wanted}")
+        agreed += wanted
+    return f"300 warm-ups, {agreed} of them steady, as Python says"
+
+
+def whole_road(work: Path) -> str:
+    """``edgepack bench`` measures bundles with the program, over doubles of adb and Android."""
+    os.environ["ANDROID_NDK_HOME"] = str(tools().ndk)
+    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+    seen = []
+    for signature in (DYNAMIC_BATCH, BUCKETS):
+        phone = make_phone(work / signature.name, package=tools().package)
+        bundle = built(signature)
+        report = bench(bundle.path, phone.device, preset="smoke")
+        check_report(report, bundle)
+        seen.append(f"{signature.name} {len(report.latencies_ns)} inferences")
+    return ", ".join(seen)
+
+
+def check_report(report: RunReport, bundle: Bundle) -> None:
+    """Raise NotHeldError unless a report has what the Python harness finds."""
+    require(report.variant_used == bundle.manifest.variants[0].id, str(report.passed_over))
+    require(all(len(run.latencies_ns) >= 20 for run in report.runs), "too few latencies")
+    took = [sum(run.latencies_ns) for run in report.runs]
+    spans = [run.timed_ns for run in report.runs]
+    require(all(isinstance(s, int) and t <= s for t, s in zip(took, spans, strict=True)), "no span")
+    model = loader.load(bundle.path, report.variant_used)
+    nodes = loader.profile_nodes(model.bundle, model.entry, runs=2)
+    require(not isinstance(report.placement, NotMeasured), str(report.placement))
+    found = [(node.op, node.provider) for node in report.placement.nodes]  # type: ignore[union-attr]
+    require(
+        sorted(found) == sorted((node["op"], node["provider"]) for node in nodes),
+        f"nodes {found}",
+    )
+    require(not isinstance(report.memory, NotMeasured), str(report.memory))
+    require(report.memory.model_bytes > 0, "no memory")  # type: ignore[union-attr]
+    require(not isinstance(report.canary, NotMeasured), str(report.canary))
+
+
+def refusals(work: Path) -> str:
+    """What does not work is a document with the reason, and what is wrong an exit code."""
+    (work / "empty.onnx").write_bytes(b"")
+    plan = "fetch y\nsession empty.onnx\ngolden 0\n"
+    write(work, plan, {})
+    done = tools().run("check", "--plan", "plan.txt", folder=work)
+    require(done.exit_code == 3, f"exit code {done.exit_code}: {done.text}")
+    require(json.loads(done.text)["refused"] == "session", done.text)
+    write(work, plan.replace("golden", "provider NoSuchExecutionProvider\ngolden"), {})
+    done = tools().run("check", "--plan", "plan.txt", folder=work)
+    require(json.loads(done.text)["refused"] == "provider", done.text)
+    write(work, "fetch y\nnonsense\n", {})
+    done = tools().run("check", "--plan", "plan.txt", folder=work)
+    require(done.exit_code == 2, f"exit code {done.exit_code}: {done.last_lines}")
+    done = run_program([str(tools().program), "about", "--runtime", "/none"], timeout_s=60)
+    require(json.loads(done.text)["refused"] == "runtime", done.text)
+    about = tools().document("about", folder=work)
+    require("CPUExecutionProvider" in about["providers"], str(about))
+    require(math.isfinite(tools().document("clock", folder=work)["ns"]), "no clock")
+    return f"session, provider, plan, runtime; onnxruntime {about['onnxruntime']}"
+
+
+DRIVER = """
+import java.lang.reflect.Method;
+
+public final class Driver {
+  public static void main(String[] arguments) throws Exception {
+    System.load(arguments[0]);
+    Class<?> type = Class.forName("edgepack.measure.MeasureInstrumentation");
+    Method measure = type.getDeclaredMethod("measure", String[].class, String.class);
+    measure.setAccessible(true);
+    String[] words = {"check", "--plan", "plan.txt", "--runtime", arguments[1], "--out", "o.json"};
+    System.out.println(measure.invoke(null, words, arguments[2]));
+  }
+}
+"""
+
+STAND_IN = """
+package android.app;
+
+public class Instrumentation {
+  public void onCreate(android.os.Bundle arguments) {}
+  public void start() {}
+  public void onStart() {}
+  public android.content.Context getTargetContext() { return null; }
+  public void finish(int code, android.os.Bundle result) {}
+}
+"""
+"""The real one wants Android's native code when it is loaded; it is compiled against that one."""
+
+
+def within_java(work: Path) -> str:
+    """The app's instrumentation compiles against Android, and its library runs below Java."""
+    native = harness_dir() / "native"
+    [android] = jars(ANDROID)
+    javac = shutil.which("javac")
+    if javac is None:
+        raise ToolError("there is no javac on PATH", hint="install a JDK")
+    (work / "Driver.java").write_text(DRIVER)
+    (work / "stand-in").mkdir()
+    (work / "Instrumentation.java").write_text(STAND_IN)
+    sources = [str(native / "android" / "MeasureInstrumentation.java"), str(work / "Driver.java")]
+    flags = ["-nowarn", "-source", "8", "-target", "8"]
+    _run([javac, *flags, "-classpath", str(android), "-d", str(work), *sources])
+    stand_in = ["-d", str(work / "stand-in"), str(work / "Instrumentation.java")]
+    _run([javac, *flags, "-classpath", str(android), *stand_in])
+    jdk = Path(javac).resolve().parents[1] / "include"
+    library = work / "libedgepack_measure.so"
+    shared = ["cc", *WARNINGS, "-fPIC", "-shared", "-o", str(library)]
+    places = [tools().header.parent, jdk, jdk / "linux"]
+    shared += [word for place in places for word in ("-isystem", str(place))]
+    shared += ["-I", str(native), str(native / SOURCES[0])]
+    _run([*shared, str(native / "android" / "edgepack_measure_jni.c"), "-lm", "-ldl"])
+    bundle = built(DYNAMIC_BATCH)
+    entry = bundle.manifest.variants[-1]
+    folder = work / "bundle"
+    shutil.copytree(bundle.path, folder)
+    planner = Planner(bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache="c", work="extra")
+    write(folder, planner.goldens().text, {})
+    java = str(Path(javac).with_name("java"))
+    argv = [
+        java,
+        "-cp",
+        f"{work}/stand-in:{work}:{android}",
+        "Driver",
+        str(library),
+        str(tools().library),
+    ]
+    done = _run([*argv, str(folder)])
+    require(done.text.strip() == "0", f"exit {done.text}{done.last_lines}")
+    found = json.loads((folder / "o.json").read_text())["golden_min_sqnr_db"]
+    require(found >= entry.min_sqnr_db, f"{found} dB")
+    return f"goldens {found:.0f} dB near, from Java"
+
+
+def objective_c(work: Path) -> str:
+    """The measuring app of iPhones has the types that Apple documents."""
+    native = harness_dir() / "native"
+    shutil.copytree(native, work / "native")
+    shutil.copytree(Path(__file__).with_name("objc"), work / "objc")
+    flags = [
+        "-fsyntax-only",
+        "-fobjc-arc",
+        "-fobjc-runtime=ios-17.0",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+    ]
+    flags += ["-Wno-unused-parameter", "-I", "objc", "-I", "native"]
+    for path, more in (
+        ("native/apple/Host/main.m", ["-std=gnu11"]),
+        ("native/apple/Tests/EdgepackMeasureTests.mm", ["-std=gnu++17"]),
+    ):
+        toolchain().run(["clang", *flags, *more, path], folder=work)
+    return "clang says nothing of the app and its test"
+
+
+def _run(argv: list[str]) -> ProgramResult:
+    done = run_program(argv, timeout_s=300)
+    require(done.exit_code == 0, f"{argv[0]}: {done.text}{done.last_lines}")
+    return done
+
+
+def write(folder: Path, plan: str, files: Any) -> None:
+    """Write a plan and its files as a phone has them."""
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    (folder / "plan.txt").write_text(plan, encoding="utf-8")
+
+
+def _emptied(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _cpu_flags() -> set[str]:
+    from edgepack.harness.edgepack_providers import cpu_flags
+
+    found: set[str] = cpu_flags()
+    return found
+
+
+PROOFS = (
+    Proof("the measuring program compiles without a warning", compiles),
+    Proof("its goldens are as near as the loader's", goldens),
+    Proof("wrong outputs are found to be wrong", wrong_goldens),
+    Proof("its warm-up ends as Python's does", steadiness),
+    Proof("edgepack bench measures with it", whole_road),
+    Proof("what does not work is said", refusals),
+    Proof("the measuring app of iPhones has Apple's types", objective_c),
+    Proof("it runs within a process of Java, as in an app", within_java),
+)

@@ -1,0 +1,94 @@
+"""Compares what another language made of the cases of ``vectors.py`` with what Python did.
+
+Both are folders with ``images``, ``answers`` and ``wordpiece``, and in each a folder per case. The
+other language writes ``tensor.bin`` for an image (float32, little-endian) and ``found.json`` else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from proofs import require
+
+NEAR = 1e-4
+"""How far scores, boxes and vectors may be from Python's, relative to these, plus ALWAYS."""
+ALWAYS = 1e-6
+
+
+def compare_images(cases: Path, results: Path) -> str:
+    """Return how many tensors are equal to the bit.
+
+    Raises:
+        NotHeldError: One is not, or there are none.
+    """
+    count = 0
+    for case in _cases(cases / "images"):
+        expected = np.fromfile(case / "tensor.bin", "<f4")
+        found = np.fromfile(results / "images" / case.name / "tensor.bin", "<f4")
+        require(found.shape == expected.shape, f"{case}: {found.size} values, not {expected.size}")
+        other = int((found.view("<u4") != expected.view("<u4")).sum())
+        most = np.abs(found - expected).max(initial=0)
+        require(other == 0, f"{case}: {other} of {expected.size} values differ, by up to {most}")
+        count += 1
+    return f"{count} pictures give the same tensors to the bit"
+
+
+def compare_answers(cases: Path, results: Path) -> str:
+    """Return how many answers are the same.
+
+    Raises:
+        NotHeldError: One is not, or there are none.
+    """
+    count = 0
+    for case in _cases(cases / "answers"):
+        expected = json.loads((case / "case.json").read_text())["answers"]
+        found = json.loads((results / "answers" / case.name / "found.json").read_text())
+        for difference in differences(expected, found, ""):
+            require(held=False, otherwise=f"{case}: {difference}")
+        count += 1
+    return f"{count} outputs give the same answers"
+
+
+def compare_tokens(cases: Path, results: Path) -> str:
+    """Return how many texts have the same tokens.
+
+    Raises:
+        NotHeldError: One has not, or there are none.
+    """
+    count = 0
+    for case in _cases(cases / "wordpiece"):
+        texts = json.loads((case / "case.json").read_text())["texts"]
+        found = json.loads((results / "wordpiece" / case.name / "found.json").read_text())
+        require(len(found) == len(texts), f"{case}: {len(found)} texts, not {len(texts)}")
+        for text, tokens in zip(texts, found, strict=True):
+            for key, ids in tokens.items():
+                require(ids == text[key], f"{case}: {text['text']!r}: {key} is {ids}")
+            count += 1
+    return f"{count} texts have the same tokens"
+
+
+def _cases(folder: Path) -> list[Path]:
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    require(bool(found), f"there are no cases in {folder}")
+    return found
+
+
+def differences(expected: Any, found: Any, where: str = "") -> Iterator[str]:
+    """Yield how an answer differs from the one expected, a line each; numbers may be near it."""
+    if isinstance(expected, float) and isinstance(found, int | float):
+        if abs(found - expected) > NEAR * abs(expected) + ALWAYS:
+            yield f"{where or 'it'} is {found}, not {expected}"
+    elif isinstance(expected, list) and isinstance(found, list):
+        if len(expected) != len(found):
+            yield f"{where or 'it'} has {len(found)} entries, not {len(expected)}"
+        for number, pair in enumerate(zip(expected, found, strict=False)):
+            yield from differences(*pair, f"{where}[{number}]")
+    elif isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted({*expected, *found}):
+            yield from differences(expected.get(key), found.get(key), f"{where}.{key}")
+    elif expected != found:
+        yield f"{where or 'it'} is {found!r}, not {expected!r}"

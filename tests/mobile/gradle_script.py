@@ -1,0 +1,64 @@
+"""The build script of Android modules, compiled against Gradle's own API.
+
+Neither Gradle nor the Android plugin is on Maven Central, so that nothing runs the script. Gradle's
+API is: the script is compiled with it as the body of a function of a project, where what its Kotlin
+DSL and the Android plugin add are declarations in ``kotlin/gradle``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from edgepack.build import build
+from jvm import STDLIB, compile_kotlin, jars
+from proofs import Proof, require
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import tiny_models
+
+HERE = Path(__file__).parent
+GRADLE = "dev.gradleplugins:gradle-api:8.11"
+INJECT = "javax.inject:javax.inject:1"
+RECEIVERS = "org.jetbrains.kotlin:kotlin-sam-with-receiver-compiler-plugin-embeddable:2.3.0"
+"""Kotlin's DSL for Gradle gives the lambdas of Gradle's Java API a receiver."""
+OPTION = "plugin:org.jetbrains.kotlin.samWithReceiver:annotation=org.gradle.api.HasImplicitReceiver"
+TARGETS = ("android-qnn", "android-xnnpack")
+IMPORTS = """\
+import dsl.*
+import org.gradle.api.*
+import org.gradle.api.file.*
+import org.gradle.api.publish.maven.*
+import org.gradle.api.tasks.*
+"""
+
+
+def compiles(work: Path) -> str:
+    """Compile the scripts of two targets."""
+    project = tiny_models.write_project(work, "dims: {batch: 1}", samples=False)
+    result = build(project=project, targets=TARGETS, out=work / "dist")
+    require(len(result.bundles) == len(TARGETS), "a bundle was not built")
+    libraries = jars(GRADLE, INJECT, STDLIB)
+    [plugin, *_] = jars(RECEIVERS)
+    options = [f"-Xplugin={plugin}", "-P", OPTION]
+    dsl = compile_kotlin(
+        [HERE / "kotlin" / "gradle"], work / "dsl.jar", classpath=libraries, options=options
+    )
+    for made in result.bundles:
+        target = made.bundle.manifest.target
+        source = work / f"{target}.kt"
+        source.write_text(as_function((made.bundle.path / "build.gradle.kts").read_text()))
+        compile_kotlin([source], work / target, classpath=[dsl, *libraries], options=options)
+    return f"{', '.join(TARGETS)} with {GRADLE}"
+
+
+def as_function(script: str) -> str:
+    """Return a script as a function; imports stay at the top."""
+    lines = script.splitlines()
+    imports = [line for line in lines if line.startswith("import ")]
+    body = [line for line in lines if not line.startswith("import ")]
+    head = f"package script\n\n{IMPORTS}" + "\n".join(imports)
+    return f"{head}\n\nfun Project.script() {{\n" + "\n".join(body) + "\n}\n"
+
+
+PROOFS = (Proof("build.gradle.kts compiles against Gradle's API", compiles),)

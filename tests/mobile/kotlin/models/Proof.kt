@@ -1,0 +1,166 @@
+package edgepack.subject
+
+import android.content.ContextWrapper
+import android.content.pm.ApplicationInfo
+import android.content.res.AssetManager
+import android.graphics.Bitmap
+import android.os.Looper
+import android.system.Os
+import java.io.File
+import java.nio.ByteBuffer
+import java.util.concurrent.ExecutionException
+import java.util.concurrent.Executors
+import java.util.concurrent.atomic.AtomicInteger
+import kotlin.concurrent.thread
+import org.json.JSONArray
+import org.json.JSONObject
+
+/** Stands in for an app: assets in a file, folders for its cache and libraries. */
+private class Phone(private val folder: File) : ContextWrapper(null) {
+    override fun getAssets(): AssetManager = AssetManager(folder.resolve("apk"), folder.resolve("index"))
+
+    override fun getCodeCacheDir(): File = folder.resolve("cache")
+
+    override fun getApplicationInfo(): ApplicationInfo = ApplicationInfo().apply { nativeLibraryDir = "/app/lib" }
+}
+
+/** Uses a bundle as an app does: runs the cases of FOLDER/cases.json, and prints what came of it as JSON. */
+fun main(arguments: Array<String>) {
+    val folder = File(arguments[0])
+    val cases = JSONObject(folder.resolve("cases.json").readText())
+    val executor = Executors.newSingleThreadExecutor { Thread(it).apply { isDaemon = true } }
+    val ids = cases.getJSONArray("variants").let { list -> List(list.length(), list::getString) }
+    val found = JSONObject()
+    found.put("main", refusedOnMain(folder))
+    val alone = ids.map { id -> opening { Subject.openAsync(Phone(folder), executor, id).get().use { it.variant } } }
+    found.put("alone", JSONArray(alone))
+    if (alone.last() == ids.last()) {
+        use(Subject.openAsync(Phone(folder), executor).get(), cases, folder, found)
+    }
+    println(found)
+}
+
+private fun opening(open: () -> String): String =
+    try {
+        open()
+    } catch (error: ExecutionException) {
+        "${error.cause?.javaClass?.simpleName}: ${error.cause?.message}"
+    }
+
+private fun use(subject: Subject, cases: JSONObject, folder: File, found: JSONObject) {
+    found.put("unknown", failing { Subject.open(Phone(folder), "no-such") })
+    found.put("variant", subject.variant)
+    found.put("passedOver", JSONArray(subject.passedOver.map { JSONArray(listOf(it.variant, it.reason)) }))
+    val test = subject.selfTest()
+    found.put("decibels", JSONArray(test.decibels)).put("passed", test.passed)
+    found.put("cases", JSONArray(objects(cases, "tensors").map { ran(subject, it, folder) }))
+    found.put("pictures", JSONArray(objects(cases, "pictures").map { picture(subject, it, folder) }))
+    val texts = cases.getJSONArray("texts")
+    found.put("texts", JSONArray(List(texts.length()) { text(subject, texts.getString(it)) }))
+    halves(folder)
+    found.put("threads", threads(subject, feed(objects(cases, "tensors").first(), folder)))
+    subject.close()
+    found.put("closed", failing { subject.selfTest() })
+    found.put("environment", JSONObject(Os.set.mapValues { (_, it) -> "${it.first} ${it.second}" }))
+}
+
+private fun objects(json: JSONObject, key: String): List<JSONObject> =
+    json.getJSONArray(key).let { list -> List(list.length(), list::getJSONObject) }
+
+private fun failing(call: () -> Any?): String =
+    try {
+        "it gave ${call()}"
+    } catch (error: RuntimeException) {
+        "${error.javaClass.simpleName}: ${error.message}"
+    }
+
+private fun refusedOnMain(folder: File): String {
+    var found = ""
+    thread {
+        Looper.becomeMain()
+        found = failing { Subject.open(Phone(folder)) }
+    }.join()
+    return found
+}
+
+private fun feed(case: JSONObject, folder: File): Tensors =
+    objects(case, "inputs").associate { entry ->
+        val shape = entry.getJSONArray("shape").let { list -> LongArray(list.length(), list::getLong) }
+        val bytes = ByteBuffer.wrap(folder.resolve(entry.getString("path")).readBytes())
+        entry.getString("name") to Dtype.of(entry.getString("dtype")).decode(shape, bytes)
+    }
+
+/** Runs a case and writes its outputs as `<case>-<number>.bin`; returns their shapes, or what was wrong. */
+private fun ran(subject: Subject, case: JSONObject, folder: File): Any =
+    try {
+        val outputs = typed(subject.predict(inputs(feed(case, folder))))
+        JSONArray(outputs.entries.mapIndexed { number, (dtype, tensor) ->
+            val file = folder.resolve("${case.getString("id")}-$number.bin")
+            file.outputStream().channel.use { it.write(Dtype.of(dtype.substringBefore(" ")).encode(tensor)) }
+            JSONArray(tensor.shape.toList())
+        })
+    } catch (error: IllegalArgumentException) {
+        "${error.message}"
+    }
+
+/** Converts FOLDER/floats.bin to float16 and FOLDER/halves.bin to float32, where they are there. */
+private fun halves(folder: File) {
+    for ((name, from, to) in listOf(
+        Triple("floats", Dtype.FLOAT32, Dtype.FLOAT16),
+        Triple("halves", Dtype.FLOAT16, Dtype.FLOAT32),
+    )) {
+        val given = folder.resolve("$name.bin")
+        if (!given.exists()) continue
+        val tensor = from.decode(longArrayOf(given.length() / from.bytes), ByteBuffer.wrap(given.readBytes()))
+        folder.resolve("$name.out").outputStream().channel.use { it.write(to.encode(tensor)) }
+    }
+}
+
+/** Gives a picture as bytes, as numbers and as a bitmap, and returns the answers, which have to be the same. */
+private fun picture(subject: Subject, case: JSONObject, folder: File): Any {
+    val (width, height) = case.getInt("width") to case.getInt("height")
+    val rgb = folder.resolve(case.getString("path")).readBytes()
+    val argb = IntArray(width * height) { n ->
+        fun channel(c: Int) = rgb[3 * n + c].toInt() and 0xff
+        (0xff shl 24) or (channel(0) shl 16) or (channel(1) shl 8) or channel(2)
+    }
+    val found = pictures(subject, ByteBuffer.wrap(rgb), argb, Bitmap(argb, width, height), width, height)
+    check(found.map { "$it" }.toSet().size == 1) { "the ways of giving a picture differ: $found" }
+    return found.first()
+}
+
+/** Calls from eight threads have to give what one gives, and closing meanwhile has to wait for those that run. */
+private fun threads(subject: Subject, feed: Tensors): String {
+    val expected = bytes(subject, feed)
+    val equal = AtomicInteger()
+    val callers = List(8) {
+        thread { repeat(25) { if (bytes(subject, feed).contentEquals(expected)) equal.incrementAndGet() } }
+    }
+    callers.forEach { it.join() }
+    val calls = AtomicInteger()
+    val ends = AtomicInteger()
+    val late = List(4) {
+        thread {
+            try {
+                while (true) {
+                    bytes(subject, feed)
+                    calls.incrementAndGet()
+                }
+            } catch (closed: IllegalStateException) {
+                ends.incrementAndGet()
+            }
+        }
+    }
+    while (calls.get() < 20) Thread.sleep(1)
+    subject.close()
+    late.forEach { it.join() }
+    return "${equal.get()} of 200 equal, ${ends.get()} of 4 ended by closing"
+}
+
+private fun bytes(subject: Subject, feed: Tensors): ByteArray {
+    val parts = typed(subject.predict(inputs(feed))).map { (dtype, tensor) ->
+        val buffer = Dtype.of(dtype.substringBefore(" ")).encode(tensor)
+        ByteArray(buffer.remaining()).also(buffer::get)
+    }
+    return parts.fold(ByteArray(0), ByteArray::plus)
+}

@@ -1,0 +1,548 @@
+"""Bundles of an Android target on the Java virtual machine: their own Kotlin and their models.
+
+Each bundle is built by edgepack, its sources are compiled as they lie in it, against Android's own
+classes, and run with the desktop package of onnxruntime of the version that the bundle pins.
+Stand-ins for what is native in Android are in ``kotlin/models``; assets lie in one file, as in an
+app's package. What comes out is compared with the golden tensors and with the Python loader.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, replace
+from functools import cache
+from pathlib import Path
+from shutil import copytree, rmtree
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import onnx
+from comparing import differences
+from edgepack.apps import App, AppTensor, app_of
+from edgepack.build import build
+from edgepack.bundle import Bundle
+from edgepack.harness import edgepack_loader as loader
+from edgepack.harness.edgepack_answers import Class, Detection
+from edgepack.model.facts import TensorSpec
+from edgepack.profile import load_profile
+from edgepack.project import read_project
+from edgepack.render import kotlin_string
+from jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main
+from onnx import TensorProto, helper
+from proofs import Proof, require
+from signatures import ALL, BUCKETS, DYNAMIC_BATCH, HALF, PIXELS, SAMPLES, Signature
+from vectors import WORDS, tokenizer
+
+HERE = Path(__file__).parent
+TARGET = "android"
+NEAR_DB = 60.0
+"""How near float outputs of two versions of onnxruntime are to each other."""
+
+PASSED_OVER = replace(
+    DYNAMIC_BATCH,
+    name="passed-over",
+    variants="[{backend: nnapi, recipe: fp32}, {backend: cpu, recipe: fp32}]",
+    project=f"dims: {{batch: 1}}\n{DYNAMIC_BATCH.project}",
+)
+"""A variant that a desktop lacks the provider of comes first."""
+
+
+# Reserved words of both languages and of Java, members of classes, functions and properties that
+# the sources use or that are in scope where they stand, names that are alike once mended, and what
+# is no word at all.
+_WORDS = """
+    class fun in is object val var when typealias this super null true return throw try interface
+    package break continue else for while typeof import let func init self nil void int public
+    static final catch constructor data field it value open suspend to wait notify notifyAll
+    hashCode equals toString getClass javaClass finalize component1 copy close feed feedOf tensors
+    meaning answers variant predict outputs inputs shape size keys values entries lazy getValue map
+    apply run also Pair String List Tensor Inputs FloatTensor Outputs Companion INSTANCE isOpen getX
+    x X x2 x:0 x/0 x.0 x-0 0 2nd a*/b /* $x " \\ ` @ 输入 é
+"""
+_NAMES = (*_WORDS.split(), " ", "a b", "a\nb")
+AWKWARD = Signature(
+    "class",
+    tuple(helper.make_node("Neg", [n], [f"{n} "], f"n{k}") for k, n in enumerate(_NAMES)),
+    tuple((name, TensorProto.FLOAT, [1, 2]) for name in _NAMES),
+    tuple((f"{name} ", TensorProto.FLOAT, [1, 2]) for name in _NAMES),
+    lambda random: {n: random.random((SAMPLES, 2)).astype(np.float32) for n in _NAMES},
+)
+"""Inputs and outputs whose names code cannot have."""
+
+TEXT = replace(
+    BUCKETS,
+    name="text",
+    constants=(
+        ("table", np.random.default_rng(3).random((len(WORDS), 6), np.float32)),
+        *BUCKETS.constants[1:],
+    ),
+    project="inputs: {input_ids: {tokens: {file: tokenizer.json, length: 12}}}\n"
+    "outputs: {hidden: {kind: embedding, pooling: mean, mask: attention_mask}}",
+    variants="[{backend: cpu, recipe: fp32}]",
+    files=(("tokenizer.json", json.dumps(tokenizer())),),
+)
+"""A model that takes a text."""
+TEXTS = ["", "Was it a car?", "\u00c9t\u00e9 [MASK] 12,5 unbelievable unaffable"]
+
+SIGNATURES = (*ALL, PIXELS, PASSED_OVER, AWKWARD, TEXT)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A bundle with its sources, compiled together with the program that uses it."""
+
+    app: App
+    bundle: Bundle
+    path: tuple[Path, ...]
+    """Where the program's classes are, and all that they use."""
+
+
+@cache
+def subjects() -> dict[str, Subject]:
+    """Build the bundles and compile their sources, all at once: each has a package of its own.
+
+    Raises:
+        EdgepackError: One cannot be built or compiled.
+    """
+    work = Path(mkdtemp(prefix="edgepack-kotlin-"))
+    atexit.register(rmtree, work, ignore_errors=True)
+    made = {}
+    for signature in SIGNATURES:
+        project = signature.write(work / signature.name, TARGET)
+        result = build(project=project, out=work / "dist")
+        result.require_all()
+        bundle = result.bundles[0].bundle
+        made[signature.name] = app_of_bundle(bundle, project), bundle
+    sources = [bundle.path / "src" / "main" / "kotlin" for _, bundle in made.values()]
+    libraries = jars(STDLIB, ORT, ANDROID)
+    classes = compile_kotlin(sources, work / "classes", classpath=libraries)
+    programs = [write_program(app, work / "programs" / name) for name, (app, _) in made.items()]
+    path = (stand_ins(work), classes, *libraries)
+    friend = [f"-Xfriend-paths={classes}"]
+    proof = compile_kotlin(programs, work / "proof", classpath=path, options=friend)
+    return {name: Subject(app, bundle, (proof, *path)) for name, (app, bundle) in made.items()}
+
+
+def write_program(app: App, folder: Path) -> Path:
+    """Write the program that uses a bundle, into the bundle's package."""
+    folder.mkdir(parents=True)
+    (folder / "Typed.kt").write_text(typed(app))
+    text = (HERE / "kotlin" / "models" / "Proof.kt").read_text()
+    package = f"package {app.kotlin_package}"
+    (folder / "Proof.kt").write_text(text.replace("package edgepack.subject", package))
+    return folder
+
+
+def app_of_bundle(bundle: Bundle, project: Path) -> App:
+    """Return what the templates were given."""
+    inputs, outputs = (
+        [TensorSpec(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+        for tensors in (bundle.manifest.inputs, bundle.manifest.outputs)
+    )
+    return app_of(read_project(project).project, load_profile(TARGET), inputs, outputs)
+
+
+def stand_ins(work: Path) -> Path:
+    """Compile the stand-ins for what is native in Android; they come first in a class path."""
+    shared = [HERE / "kotlin" / name for name in ("Bitmap.kt", "Build.kt")]
+    own = [HERE / "kotlin" / "models" / f"{name}.kt" for name in ("Assets", "Device", "Looper")]
+    return compile_kotlin([*shared, *own], work / "android", classpath=jars(STDLIB))
+
+
+def typed(app: App) -> str:
+    """Return Kotlin that names each input and output of a model, as an app does."""
+    name = app.type_name
+    given = "".join(f"    {t.kotlin} = {_given(t)},\n" for t in (*app.needed, *app.masks))
+    outputs = "".join(
+        f'    Pair("{t.dtype} {n}", outputs.{t.kotlin}),\n' for n, t in enumerate(app.outputs)
+    )
+    answers = "".join(
+        f"    .put({kotlin_string(t.name)}, asJson(outputs.answers.{t.kotlin}))\n"
+        for t in app.answered
+    )
+    of_text = "answers(subject.predict(text))" if app.text_input else "JSONObject()"
+    ways = ("bytes, width, height", "argb, width, height", "bitmap")
+    calls = ", ".join(f"answers(subject.predict({way}))" for way in ways if app.image_input)
+    return f"""\
+package {app.kotlin_package}
+
+import android.graphics.Bitmap
+import java.nio.ByteBuffer
+import org.json.JSONArray
+import org.json.JSONObject
+
+internal typealias Subject = {name}
+
+internal fun inputs(feed: Tensors): {name}.Inputs = {name}.Inputs(
+{given})
+
+internal fun typed(outputs: {name}.Outputs): Map<String, Tensor> = mapOf(
+{outputs})
+
+@Suppress("UNUSED_PARAMETER")
+internal fun answers(outputs: {name}.Outputs): JSONObject = JSONObject()
+{answers}
+
+@Suppress("UNUSED_PARAMETER")
+internal fun pictures(
+    subject: {name}, bytes: ByteBuffer, argb: IntArray, bitmap: Bitmap, width: Int, height: Int,
+): List<JSONObject> = listOf({calls})
+
+@Suppress("UNUSED_PARAMETER")
+internal fun text(subject: {name}, text: String): JSONObject = {of_text}
+
+internal fun asJson(answers: List<Any>): JSONArray = JSONArray(answers.map {{ answer ->
+    when (answer) {{
+        is Classification -> JSONArray(listOf(answer.index, answer.label, answer.score.toDouble()))
+        is Detection ->
+            JSONArray(listOf(answer.index, answer.label, answer.score.toDouble(), box(answer)))
+        else -> JSONArray((answer as FloatArray).map {{ it.toDouble() }})
+    }}
+}})
+
+private fun box(found: Detection): JSONArray =
+    JSONArray(listOf(found.left, found.top, found.right, found.bottom).map {{ it.toDouble() }})
+"""
+
+
+def _given(tensor: AppTensor) -> str:
+    name = kotlin_string(tensor.name)
+    if tensor.mask:
+        return f"feed[{name}] as {tensor.kotlin_type}?"
+    return f"feed.getValue({name}) as {tensor.kotlin_type}"
+
+
+def cases(subject: Subject) -> dict[str, dict[str, np.ndarray]]:
+    """Return inputs to run: the golden ones, without masks, and of other sizes, some too large."""
+    bundle = loader.Bundle(subject.bundle.path)
+    found = {f"golden{n}": bundle.golden_inputs(n) for n in range(bundle.goldens)}
+    masks = {tensor.name for tensor in subject.app.masks}
+    if masks:
+        found["unmasked"] = {n: a for n, a in found["golden0"].items() if n not in masks}
+    first = found["golden0"]
+    free = {dim for spec in bundle.inputs for dim in spec.shape if isinstance(dim, str)}
+    for size in (1, 2, 3, 7, 9) if free else ():
+        found[f"size{size}"] = bundle.shapes.resized(first, dict.fromkeys(free, size))
+    return found
+
+
+def pictures(subject: Subject) -> list[np.ndarray]:
+    """Return pictures to run, uint8 (H, W, 3), if the model takes one."""
+    if subject.app.image_input is None:
+        return []
+    random = np.random.default_rng(7)
+    shapes = ((31, 47), (100, 20), (8, 8))
+    return [random.integers(0, 256, (*shape, 3), np.uint8) for shape in shapes]
+
+
+def run(
+    subject: Subject,
+    work: Path,
+    bundle: Path | None = None,
+    stored: tuple[str, ...] = (".onnx", ".ort"),
+) -> tuple[dict[str, Any], Path]:
+    """Run the program on a bundle's files; return what it found and the folder of its outputs.
+
+    Args:
+        subject: The bundle and the program.
+        work: A folder.
+        bundle: Another folder of files; default: the bundle's.
+        stored: How the names of files end that the app's package does not compress.
+    """
+    folder = work / "phone"
+    folder.mkdir()
+    write_apk(bundle or subject.bundle.path, subject.app, folder, stored)
+    tensors = [
+        {
+            "id": name,
+            "inputs": [
+                _written(folder, f"{name}-in{n}.bin", key, array)
+                for n, (key, array) in enumerate(feed.items())
+            ],
+        }
+        for name, feed in cases(subject).items()
+    ]
+    taken = []
+    for number, picture in enumerate(pictures(subject)):
+        picture.tofile(folder / f"picture{number}.bin")
+        height, width = picture.shape[:2]
+        taken.append({"path": f"picture{number}.bin", "width": width, "height": height})
+    variants = [variant.id for variant in subject.bundle.manifest.variants]
+    texts = TEXTS if subject.app.text_input else []
+    wanted = {"tensors": tensors, "pictures": taken, "texts": texts, "variants": variants}
+    (folder / "cases.json").write_text(json.dumps(wanted))
+    some_floats().tofile(folder / "floats.bin")
+    every_half().tofile(folder / "halves.bin")
+    done = run_main(
+        f"{subject.app.kotlin_package}.ProofKt",
+        folder,
+        classpath=subject.path,
+        options=[f"-Xlog:class+load=info:file={folder / 'classes.log'}"],
+    )
+    return json.loads(done.text.splitlines()[-1]), folder
+
+
+def _written(folder: Path, path: str, name: str, array: np.ndarray) -> dict[str, Any]:
+    array.tofile(folder / path)
+    return {"name": name, "path": path, "dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+def write_apk(bundle: Path, app: App, folder: Path, stored: tuple[str, ...]) -> None:
+    """Write a bundle's assets one behind the other, at multiples of four."""
+    lines, place = [], 4
+    with (folder / "apk").open("wb") as apk:
+        apk.write(b"APK.")
+        for file in sorted(path for path in bundle.rglob("*") if path.is_file()):
+            path = file.relative_to(bundle).as_posix()
+            data = file.read_bytes()
+            lines.append(f"{place} {len(data)} {int(path.endswith(stored))} {app.assets}/{path}")
+            data += b"." * (-len(data) % 4)
+            apk.write(data)
+            place += len(data)
+    (folder / "index").write_text("\n".join(lines))
+
+
+def prove(signature: Signature) -> Callable[[Path], str]:
+    """Return a proof that a model's API gives what the Python loader gives."""
+
+    def look(work: Path) -> str:
+        subject = subjects()[signature.name]
+        found, folder = run(subject, work)
+        model = loader.load(subject.bundle.path, cache=work / "loader")
+        check_choice(found, model)
+        near = [check_case(subject, model, found, folder, n) for n in range(len(found["cases"]))]
+        shown = check_answers(subject, model, found)
+        check_halves(folder)
+        check_use(found)
+        check_telemetry(folder)
+        return (
+            f"{found['variant']}, {len(near)} runs, golden at {min(found['decibels']):.0f} dB"
+            f"{shown}; {found['threads']}"
+        )
+
+    return look
+
+
+def check_choice(found: Mapping[str, Any], model: loader.Model) -> None:
+    """Compare the variant, what was passed over and why, and how near goldens are."""
+    require(found["variant"] == model.variant, f"{found['variant']} runs, not {model.variant}")
+    ours = [[name, _without_list(reason)] for name, reason in found["passedOver"]]
+    theirs = [[name, _without_list(reason)] for name, reason in model.passed_over]
+    require(ours == theirs, f"passed over: {ours}, not {theirs}")
+    require(bool(found["passed"]), f"the self-test failed: {found['decibels']}")
+    require(len(found["decibels"]) == model.bundle.goldens, f"{found['decibels']}")
+
+
+def _without_list(reason: str) -> str:
+    """Return a reason without the list of providers, which depends on the package."""
+    return re.sub(r" \(it has .*?\)", "", reason)
+
+
+def check_case(
+    subject: Subject, model: loader.Model, found: Mapping[str, Any], folder: Path, number: int
+) -> str:
+    """Compare the outputs of one case with the Python loader's, and golden ones with the files."""
+    name, feed = list(cases(subject).items())[number]
+    shapes = found["cases"][number]
+    try:
+        wanted = model(feed)
+    except ValueError as error:
+        require(shapes == str(error), f"{name}: {shapes!r}, not {str(error)!r}")
+        return name
+    require(isinstance(shapes, list), f"{name}: {shapes}")
+    for n, tensor in enumerate(subject.app.outputs):
+        data = np.fromfile(folder / f"{name}-{n}.bin", tensor.dtype).reshape(shapes[n])
+        near = loader.closeness_db(wanted[tensor.name], data)
+        require(near >= NEAR_DB, f"{name}: {tensor.name!r} is {near:.1f} dB near")
+        if name.startswith("golden"):
+            golden = model.bundle.golden_outputs(int(name[6:]), model.variant)[tensor.name]
+            near, least = loader.closeness_db(golden, data), model.entry["min_sqnr_db"]
+            require(near >= least, f"{name}: {tensor.name!r} is {near:.1f} dB near the golden one")
+    return name
+
+
+def check_answers(subject: Subject, model: loader.Model, found: Mapping[str, Any]) -> str:
+    """Compare the answers for pictures and texts."""
+    given = [*pictures(subject), *(TEXTS if subject.app.text_input else [])]
+    for one, answers in zip(given, [*found["pictures"], *found["texts"]], strict=True):
+        wanted = {name: _plain(answer) for name, answer in model.predict(one).items()}
+        which = repr(one) if isinstance(one, str) else f"picture of {one.shape}"
+        for difference in differences({n: a for n, a in wanted.items() if n in answers}, answers):
+            require(held=False, otherwise=f"{which}: {difference}")
+    return f", {len(given)} pictures or texts" if given else ""
+
+
+def _plain(answer: Any) -> Any:
+    """Return an answer as lists, which JSON has."""
+    if isinstance(answer, Class | Detection):
+        return _plain(astuple(answer))
+    if isinstance(answer, np.ndarray | list | tuple):
+        return [_plain(part) for part in answer]
+    return float(answer) if isinstance(answer, np.floating) else answer
+
+
+def every_half() -> np.ndarray:
+    """Return every float16, but for those that are no number."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    return halves[~np.isnan(halves)]
+
+
+def some_floats() -> np.ndarray:
+    """Return what lies between two float16 next to each other, and just beside that."""
+    finite = np.sort(every_half()[np.isfinite(every_half())]).astype(np.float32)
+    middle = (finite[1:] + finite[:-1]) / 2
+    beside = [np.nextafter(middle, np.float32(end)) for end in (-np.inf, np.inf)]
+    ends = np.array([65504, 65519.996, 65520, 1e38, np.inf, -np.inf, 1e-8, -1e-45], np.float32)
+    return np.concatenate([middle, *beside, ends])
+
+
+def check_halves(folder: Path) -> None:
+    """Compare conversions from and to float16 with numpy's, bit by bit."""
+    for name, given, dtype in (
+        ("floats", some_floats(), np.float16),
+        ("halves", every_half(), np.float32),
+    ):
+        found = np.fromfile(folder / f"{name}.out", dtype)
+        with np.errstate(over="ignore"):
+            wanted = given.astype(dtype)
+        alike = found.tobytes() == wanted.tobytes()
+        require(alike, f"{name}: {np.count_nonzero(found != wanted)} differ from numpy's")
+
+
+def check_use(found: Mapping[str, Any]) -> None:
+    """Hold what the API says about threads, closing and mistakes."""
+    wanted = {
+        "threads": "200 of 200 equal, 4 of 4 ended by closing",
+        "closed": "IllegalStateException: this .* is closed",
+        "main": "IllegalStateException: .*open blocks, .*openAsync",
+        "unknown": "IllegalArgumentException: the bundle has no variant 'no-such'; it has: .*",
+    }
+    for key, pattern in wanted.items():
+        require(re.fullmatch(pattern, found[key]) is not None, f"{key}: {found[key]}")
+    set_ = found["environment"]
+    require(set_ == {"ORT_DISABLE_TELEMETRY": "1 true"}, f"the environment got {set_}")
+
+
+def check_telemetry(folder: Path) -> None:
+    """Hold that telemetry is off before the first class of onnxruntime loads."""
+    loaded = re.findall(r"\] (\S+) source:", (folder / "classes.log").read_text())
+    first = next(n for n, name in enumerate(loaded) if name.startswith("ai.onnxruntime."))
+    off = loaded.index("android.system.FirstSetenv")
+    require(off < first, f"{loaded[first]} is loaded before telemetry is off")
+
+
+def changed(work: Path) -> str:
+    """Change a bundle in many ways, and look at what is said, or that it is taken."""
+    subject = subjects()[PASSED_OVER.name]
+    for name, (change, wanted) in _CHANGES.items():
+        here = work / name
+        copytree(subject.bundle.path, here / "bundle")
+        change(here / "bundle")
+        found, _ = run(subject, here, here / "bundle")
+        said = found["alone"][-1]
+        require(re.fullmatch(wanted, said, re.DOTALL) is not None, f"{name}: {said!r}")
+    return ", ".join(_CHANGES)
+
+
+def _cpu(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Return what changes the last variant's entry of a bundle's manifest."""
+
+    def apply(bundle: Path) -> None:
+        manifest = json.loads((bundle / "manifest.json").read_text())
+        change(manifest["variants"][-1])
+        (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+    return apply
+
+
+def _golden(bundle: Path) -> Path:
+    [golden] = json.loads((bundle / "manifest.json").read_text())["goldens"]
+    return bundle / str(golden["outputs"]["cpu-fp32"][0]["path"])
+
+
+def _model(bundle: Path) -> Path:
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    return bundle / str(manifest["variants"][-1]["model"])
+
+
+def _other_golden(bundle: Path) -> None:
+    path = _golden(bundle)
+    path.write_bytes((-np.fromfile(path, np.float32)).tobytes())
+
+
+def _short_golden(bundle: Path) -> None:
+    path = _golden(bundle)
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def _outside(bundle: Path) -> None:
+    """Have the model's weights lie in a file beside it, as those of large models do."""
+    path = _model(bundle)
+    model = onnx.load(str(path))
+    onnx.save(
+        model, str(path), save_as_external_data=True, location="cpu-fp32.data", size_threshold=0
+    )
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["files"].append({"path": "models/cpu-fp32.data", "role": "model"})
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+
+_NONE = r"ModelException: no variant of passed-over works on this device:\n  cpu-fp32: "
+_CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "other golden": (
+        _other_golden,
+        rf"{_NONE}its output is -6\.0 dB near .*, \d+\.\d dB are needed",
+    ),
+    "short golden": (_short_golden, r"ModelException: the bundle is damaged: golden/0/.*"),
+    "no model": (
+        lambda bundle: _model(bundle).unlink(),
+        r"ModelException: the bundle is not whole: .*-fp32\.onnx.*",
+    ),
+    "broken model": (
+        lambda bundle: _model(bundle).write_bytes(b"model"),
+        rf"{_NONE}the session cannot be created: .*",
+    ),
+    "other time": (
+        lambda bundle: (bundle / "manifest.json").write_text('{"schema_version": 2}'),
+        r"ModelException: manifest\.json has schema version 2, this code reads 1",
+    ),
+    "no manifest": (
+        lambda bundle: (bundle / "manifest.json").write_text("{"),
+        r"ModelException: the bundle is damaged: manifest\.json: .*",
+    ),
+    "other processor": (
+        _cpu(lambda entry: entry["requires"]["cpu"].append("sve9")),
+        rf"{_NONE}this CPU lacks sve9",
+    ),
+    "large share": (
+        _cpu(lambda entry: entry.update(placement=1.5)),
+        rf"{_NONE}CPUExecutionProvider runs 100% of the nodes, at least 150% are needed",
+    ),
+    "share": (_cpu(lambda entry: entry.update(placement=1.0)), "cpu-fp32"),
+    "weights outside": (_outside, "cpu-fp32"),
+    "cache": (
+        _cpu(
+            lambda entry: entry["session"]["config"].update({"ep.context_file_path": "{cache}/x"})
+        ),
+        "cpu-fp32",
+    ),
+}
+
+
+def compressed(work: Path) -> str:
+    """Run a bundle whose models an app compresses, so that they cannot be mapped."""
+    subject = subjects()[HALF.name]
+    found, _ = run(subject, work, stored=())
+    require(bool(found["passed"]), f"the self-test failed: {found['decibels']}")
+    return "read into memory"
+
+
+PROOFS = (
+    *(Proof(f"a bundle in Kotlin: {s.name}", prove(s)) for s in SIGNATURES),
+    Proof("what a changed bundle says", changed),
+    Proof("compressed assets", compressed),
+)

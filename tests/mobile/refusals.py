@@ -1,0 +1,115 @@
+"""Tokenizers and outputs that are not taken, with what Python says of each.
+
+Written beside the cases of ``vectors.py``, a folder per case: ``tokenizer.json``, or ``case.json``
+as an answer has it, and ``expected.txt``. The other language writes ``found.txt``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from edgepack.harness.edgepack_answers import answer
+from edgepack.harness.edgepack_images import placement
+from edgepack.harness.edgepack_wordpiece import TokenizerError, WordPiece
+from proofs import require
+from vectors import LABELS, image, output, piece, tokenizer, write_tensor
+
+Changes = dict[str, Any]
+Shape = tuple[int, ...]
+
+PLAIN = tokenizer()
+TOKENIZERS: list[Changes] = [
+    {"model": {**PLAIN["model"], "type": "BPE"}},
+    {"normalizer": None},
+    {"pre_tokenizer": {"type": "Whitespace"}},
+    {"post_processor": {"type": "RobertaProcessing"}},
+    {"post_processor": {**PLAIN["post_processor"], "single": [piece("[CLS]")]}},
+    {"truncation": {"direction": "Left"}},
+    {"padding": {"direction": "Left"}},
+    {"added_tokens": [{**PLAIN["added_tokens"][0], "content": "caf\u00e9", "rstrip": True}]},
+]
+"""What is changed in a tokenizer that is taken."""
+
+CLASSES = output(kind="classification")
+BOXES = output(kind="detection", layout="yolo")
+BOXES5 = output(kind="detection", layout="yolov5")
+MEANS = output(kind="embedding", pooling="mean")
+OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
+    (CLASSES, (2, 3), [], None),
+    (CLASSES, (1, 0), [], None),
+    (BOXES, (2, 6, 9), [], None),
+    (BOXES, (1, 4, 4), [], None),
+    (BOXES, (1, 9, 11), LABELS[:3], None),
+    (BOXES5, (1, 9, 5), [], None),
+    (BOXES5, (1, 8, 9), LABELS[:3], None),
+    (MEANS, (2, 3), [], None),
+    (MEANS, (2, 3, 4), [], (3, 2)),
+]
+"""Descriptions with the shape of an output, labels, and the shape of a mask."""
+PICTURE = {"width": 9, "height": 9, "description": image(resize={"letterbox": 8})}
+
+
+def write_refused(folder: Path) -> None:
+    """Write all cases into a folder that need not exist yet."""
+    for number, changes in enumerate(TOKENIZERS):
+        _write_tokenizer(folder / f"tokenizer-{number}", tokenizer(**changes))
+    for number, case in enumerate(OUTPUTS):
+        _write_output(folder / f"output-{number}", *case)
+
+
+def _write_tokenizer(case: Path, changed: Changes) -> None:
+    case.mkdir(parents=True)
+    (case / "tokenizer.json").write_text(json.dumps(changed))
+    with _said(TokenizerError, case / "expected.txt"):
+        WordPiece(changed)
+
+
+def _write_output(
+    case: Path, description: Changes, shape: Shape, labels: list[str], mask_shape: Shape | None
+) -> None:
+    case.mkdir(parents=True)
+    given = np.zeros(shape, np.float32)
+    mask = None if mask_shape is None else np.ones(mask_shape, np.int64)
+    facts = {
+        "description": description,
+        "labels": labels,
+        "outputs": [write_tensor(case, "output", given)],
+        "image": PICTURE,
+        "mask": None if mask is None else write_tensor(case, "mask", mask),
+    }
+    (case / "case.json").write_text(json.dumps(facts))
+    with _said(ValueError, case / "expected.txt"):
+        answer(given, description, labels, placement(9, 9, {"letterbox": 8}), mask)
+
+
+@contextmanager
+def _said(kind: type[Exception], file: Path) -> Iterator[None]:
+    """Write what the error says that has to come.
+
+    Raises:
+        NotHeldError: None does.
+    """
+    try:
+        yield
+    except kind as error:
+        file.write_text(str(error), encoding="utf-8")
+    require(file.exists(), f"{file.parent}: Python takes it")
+
+
+def compare_refused(cases: Path, results: Path) -> str:
+    """Return how much is refused in the same words.
+
+    Raises:
+        NotHeldError: Something is taken, or the words are others.
+    """
+    written = sorted((cases / "refused").iterdir())
+    for case in written:
+        expected = (case / "expected.txt").read_text("utf-8")
+        found = (results / "refused" / case.name / "found.txt").read_text("utf-8")
+        require(found == expected, f"{case}: {found!r}, not {expected!r}")
+    return f"{len(written)} tokenizers and outputs are refused in the same words"

@@ -1,0 +1,83 @@
+"""``make mobile-test``: what bundles for phones carry is compiled and run, without a phone.
+
+::
+
+    python tests/mobile/run.py [android] [apple] [c] [PROGRAM ...]
+
+Without arguments all is proven; a platform proves its own, and so does the name of one of the
+modules beside this file. Each has a tuple ``PROOFS``. A line is printed for each proof, and a last
+line with the counts. What a proof needs and this machine lacks is an error that names it, and the
+proof has failed.
+
+Exit codes: 0 all held, 1 something did not, 2 an argument is none of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgepack.errors import EdgepackError
+from proofs import NotHeldError, Proof
+
+PLATFORMS = {
+    "android": ("kotlin_models", "kotlin_vectors", "aar", "android_api", "gradle_script"),
+    "apple": ("swift_models", "swift_choice", "swift_package", "swift_vectors"),
+    "c": ("c_loop",),
+}
+"""The modules with each platform's proofs, in the order in which they run."""
+
+
+def main() -> int:
+    known = {*PLATFORMS, *(program for theirs in PLATFORMS.values() for program in theirs)}
+    parser = argparse.ArgumentParser(description="Prove what bundles for phones carry.")
+    parser.add_argument("what", nargs="*", metavar="NAME", help=", ".join(sorted(known)))
+    asked = set(parser.parse_args().what)
+    if unknown := asked - known:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
+    chosen = [
+        program
+        for platform, theirs in PLATFORMS.items()
+        for program in theirs
+        if not asked or asked & {platform, program}
+    ]
+    failed = prove([(p, proof) for p in chosen for proof in importlib.import_module(p).PROOFS])
+    return 1 if failed else 0
+
+
+def prove(proofs: Sequence[tuple[str, Proof]]) -> int:
+    """Run proofs, each with the name of its program; return how many failed."""
+    failed = 0
+    for program, proof in proofs:
+        began = time.monotonic()
+        problem, seen = look(proof)
+        took = f"{time.monotonic() - began:.0f} s"
+        failed += bool(problem)
+        result = f"FAILED: {problem}" if problem else f"ok: {seen}"
+        say(f"{program}: {proof.name}: {result} ({took})")
+    say(f"{len(proofs) - failed} passed, {failed} failed")
+    return failed
+
+
+def look(proof: Proof) -> tuple[str, str]:
+    """Return what is wrong, which is nothing where the proof holds, and what was seen."""
+    with tempfile.TemporaryDirectory(prefix="edgepack-mobile-") as name:
+        try:
+            return "", proof.look(Path(name))
+        except (EdgepackError, NotHeldError) as error:
+            return str(error), ""
+
+
+def say(line: str) -> None:
+    """Print a line now."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

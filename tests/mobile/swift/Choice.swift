@@ -1,0 +1,127 @@
+// Opens a bundle with a runtime that is none, and says which variant was taken and why the others were not.
+//
+// Compiled into the bundle's own module. Arguments: the bundle, a file with cases, a folder for caches. Prints an array with an
+// object for each case.
+
+import Foundation
+
+@main
+struct Choice {
+    static func main() throws {
+        checkHalf()
+        let arguments = CommandLine.arguments
+        let bundle = try ModelBundle(folder: URL(fileURLWithPath: arguments[1]))
+        let cases = try JSONDecoder().decode([Case].self, from: Data(contentsOf: URL(fileURLWithPath: arguments[2])))
+        let results = cases.map { found(bundle, $0, cache: URL(fileURLWithPath: arguments[3])) }
+        print(String(decoding: try JSONEncoder().encode(results), as: UTF8.self))
+    }
+
+    /// Compares every float16, and the floats around it, with what the processor makes of them.
+    static func checkHalf() {
+        for bits in UInt16.min...UInt16.max {
+            let value = Float(Float16(bitPattern: bits))
+            let made = Half.float(bits)
+            precondition(made == value && made.sign == value.sign || made.isNaN && value.isNaN, "\(bits)")
+            guard value.isFinite else { continue }
+            let next = Float(Float16(bitPattern: bits).nextUp)
+            for each in [value, value.nextUp, value.nextDown, (value + next) / 2, ((value + next) / 2).nextUp] {
+                precondition(Half.bits(each) == Float16(each).bitPattern, "\(each)")
+            }
+        }
+        precondition(Half.float(Half.bits(.nan)).isNaN)
+    }
+
+    static func found(_ bundle: ModelBundle, _ given: Case, cache: URL) -> Found {
+        let runtime = ReplayedRuntime(bundle: bundle, given: given, log: Log())
+        let device = DeviceFacts(system: "iOS 18.0", model: "phone", cpuFlags: Set(given.cpu), isX86: given.isX86)
+        let opener = Opener(bundle: bundle, runtime: runtime, device: device, cache: cache)
+        do {
+            let model = try opener.open(only: given.only)
+            let passed = model.passedOver.map { [$0.variant, $0.reason] }
+            return Found(variant: model.variant.id, passedOver: passed, error: nil, sessions: runtime.log.lines)
+        } catch {
+            return Found(variant: nil, passedOver: [], error: "\(error)", sessions: runtime.log.lines)
+        }
+    }
+}
+
+struct Case: Decodable {
+    let providers: [String]
+    let cpu: [String]
+    let isX86: Bool
+    let only: String?
+    /// What goes wrong, by the name of a model's file.
+    let faults: [String: Fault]
+
+    struct Fault: Decodable {
+        /// Errors that creating a session gives, one after the other.
+        var created: [String]?
+        /// An error that a run gives.
+        var run: String?
+        /// What is added to each output.
+        var noise: Float?
+        /// The provider of each node.
+        var assigned: [String]?
+    }
+}
+
+struct Found: Encodable {
+    let variant: String?
+    let passedOver: [[String]]
+    let error: String?
+    let sessions: [String]
+}
+
+/// What was asked of the runtime. One thread uses it.
+final class Log: @unchecked Sendable {
+    var lines: [String] = []
+    var tries: [String: Int] = [:]
+}
+
+struct ReplayedRuntime: InferenceRuntime {
+    let bundle: ModelBundle
+    let given: Case
+    let log: Log
+
+    let version = "1.30.0"
+    var providers: [String] { given.providers }
+
+    func session(model: URL, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession {
+        let name = model.lastPathComponent
+        let config = settings.config.sorted { $0.key < $1.key }.map { "\($0.key)=\($0.value)" }
+        let cached = try isCached(providers) ? ["cached"] : []
+        log.lines.append(([name] + cached + providers.map(\.name) + config).joined(separator: " "))
+        let number = log.tries[name, default: 0]
+        log.tries[name] = number + 1
+        let fault = given.faults[name]
+        if let errors = fault?.created, number < errors.count, !errors[number].isEmpty { throw RuntimeError(errors[number]) }
+        let variant = bundle.manifest.variants.first { $0.model.hasSuffix(name) }!
+        let outputs = try bundle.goldenOutputs(0, of: variant.id)
+        return ReplayedSession(outputs: outputs, fault: fault ?? .init())
+    }
+
+    /// Says whether something lay in the cache, and leaves something there.
+    private func isCached(_ providers: [ProviderEntry]) throws -> Bool {
+        guard let path = providers.compactMap({ $0.options["ModelCacheDirectory"] }).first else { return false }
+        let file = URL(fileURLWithPath: path).appendingPathComponent("compiled")
+        let isThere = FileManager.default.fileExists(atPath: file.path)
+        try Data("x".utf8).write(to: file)
+        return isThere
+    }
+}
+
+struct ReplayedSession: InferenceSession {
+    let outputs: Tensors
+    let fault: Case.Fault
+
+    func run(_ feed: Tensors, outputs names: [String]) throws -> Tensors {
+        if let error = fault.run { throw RuntimeError(error) }
+        return try outputs.mapValues { output in
+            let plain: Tensor<Float> = try output.typed()
+            let noisy = try Tensor(shape: plain.shape, scalars: plain.scalars.map { $0 + (fault.noise ?? 0) })
+            return RawTensor(noisy, as: .float32)
+        }
+    }
+
+    func assignedProviders() throws -> [String] { fault.assigned ?? [] }
+}

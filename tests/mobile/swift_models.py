@@ -1,0 +1,276 @@
+"""Bundles for iOS in a real Swift compiler, on the real onnxruntime: outputs equal the golden ones.
+
+Linux stands in for the phone: the same sources, the C API of the onnxruntime that edgepack itself
+runs with, no Core ML. The bundle's module is compiled in Swift 6 mode, warnings being errors, and a
+program that only imports it runs every golden input through the API that apps use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from edgepack.build.build import build
+from edgepack.bundle.manifest import GoldenTensor, Manifest, ManifestVariant
+from edgepack.bundle.reading import Bundle
+from edgepack.harness.edgepack_loader import closeness_db, load
+from edgepack.identifiers import identifiers, type_name
+from edgepack.resources import example_dir
+from proofs import Proof, require
+from signatures import ALL, BUCKETS, DETECTOR, DYNAMIC_BATCH, PIXELS, TEXT, Signature
+from swift_rootfs import SwiftToolchain, toolchain
+
+SWIFT = Path(__file__).with_name("swift")
+STRICT = ["-swift-version", "6", "-warnings-as-errors"]
+"""As a package with tools version 6 is compiled; nothing that a compiler warns of."""
+LINK = ["-L/runtime", "-lonnxruntime"]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A bundle whose module is compiled in a folder, which is ``/work`` in the toolchain."""
+
+    bundle: Bundle
+    folder: Path
+    tools: SwiftToolchain
+    name: str
+    """Of the type."""
+
+    @property
+    def module(self) -> str:
+        """The module's name."""
+        return f"Edgepack{self.name}"
+
+    @property
+    def manifest(self) -> Manifest:
+        """The bundle's."""
+        return self.bundle.manifest
+
+    @property
+    def variant(self) -> ManifestVariant:
+        """The best that needs no more than a CPU."""
+        return next(v for v in self.manifest.variants if v.backend == "cpu")
+
+    def run(self, program: str) -> dict[str, Any]:
+        """Compile a program that uses the module, run it, and return what it said."""
+        shared = (SWIFT / "Golden.swift").read_text(encoding="utf-8")
+        (self.folder / "main.swift").write_text(
+            shared.replace("MODULE", self.module) + program + "\ntry finish()\n", encoding="utf-8"
+        )
+        (self.folder / "out").mkdir(exist_ok=True)
+        include = f"bundle/Sources/C{self.module}/include"
+        argv = ["swiftc", "-swift-version", "5", "-I", ".", "-Xcc", f"-I{include}", "-I", include]
+        argv += ["main.swift", f"{self.module}.o", "-o", "proof", *LINK]
+        self.tools.run(argv, folder=self.folder)
+        self.tools.run(["./proof", "bundle", "out"], folder=self.folder)
+        said: dict[str, Any] = json.loads((self.folder / "out" / "said.json").read_text("utf-8"))
+        return said
+
+    def written(self, name: str, like: GoldenTensor) -> np.ndarray:
+        """Return a tensor that the program wrote; float16 as float32."""
+        dtype = "float32" if like.dtype == "float16" else like.dtype
+        return np.frombuffer((self.folder / "out" / name).read_bytes(), dtype).reshape(like.shape)
+
+
+def compiled(project: Path, name: str, work: Path) -> Compiled:
+    """Build a project's bundle for iOS and compile its module.
+
+    Raises:
+        NotHeldError: A variant was not built.
+        EdgepackError: The build or the compiler failed.
+    """
+    result = build(project=project, targets=["ios"], out=work / "dist")
+    lost = [*result.failed, *result.missed, *result.refused]
+    require(not lost, f"not built: {', '.join(map(str, lost))}")
+    bundle = result.bundles[0].bundle
+    folder = work / "swift"
+    folder.mkdir()
+    moved = replace(bundle, path=bundle.path.rename(folder / "bundle"))
+    made = Compiled(moved, folder, toolchain(), type_name(name))
+    include = f"bundle/Sources/C{made.module}/include"
+    sources = sorted((folder / "bundle" / "Sources" / made.module).glob("*.swift"))
+    argv = ["swiftc", *STRICT, "-parse-as-library", "-O", "-wmo", "-I", include]
+    argv += ["-module-name", made.module, "-emit-module", "-emit-object"]
+    argv += ["-emit-module-path", f"{made.module}.swiftmodule", "-o", f"{made.module}.o"]
+    argv += [str(source.relative_to(folder)) for source in sources]
+    made.tools.run(argv, folder=folder)
+    return made
+
+
+def signature_holds(signature: Signature, work: Path) -> str:
+    """Compile a signature's bundle once, and look at all that its code does."""
+    made = compiled(signature.write(work / "project", "ios"), signature.name, work)
+    looks = [goldens_hold]
+    if signature in (DYNAMIC_BATCH, DETECTOR, PIXELS):
+        looks.append(picture_holds)
+    if signature is BUCKETS:
+        looks.append(masks_may_be_left_out)
+    if signature is TEXT:
+        looks.append(text_holds)
+    return "; ".join(look(made) for look in looks)
+
+
+def example_holds(work: Path) -> str:
+    """Open the example as it is built by default: the best variant wants Core ML, which lacks."""
+    made = compiled(example_dir() / "edgepack.yaml", "digits", work)
+    require(made.manifest.variants[0].backend == "coreml", "the best variant is not for Core ML")
+    return goldens_hold(made)
+
+
+def goldens_hold(made: Compiled) -> str:
+    """Run every golden input through the typed API, alone and in several tasks at once."""
+    manifest, variant = made.manifest, made.variant
+    said = made.run("\n".join(_golden_program(made)))
+    require(said["variant"] == variant.id, f"{said['variant']} was opened, {said['passedOver']}")
+    before = [each.id for each in manifest.variants[: manifest.variants.index(variant)]]
+    require([name for name, _ in said["passedOver"]] == before, f"{said['passedOver']}")
+    lacks = "CoreMLExecutionProvider is not in this onnxruntime (it has "
+    require(all(why.startswith(lacks) for _, why in said["passedOver"]), f"{said['passedOver']}")
+    require(said["telemetry"] == "1", "telemetry is on")
+    require(said["passed"], f"the self-test found {said['decibels']}")
+    worst = 200.0
+    for number, golden in enumerate(manifest.goldens):
+        for k, entry in enumerate(golden.outputs[variant.id]):
+            wanted = _stored(made.bundle, entry)
+            for name in (f"{number}-{k}.bin", f"{number}-{k}-again.bin"):
+                found = made.written(name, entry).astype(wanted.dtype)
+                worst = min(worst, closeness_db(wanted, found))
+    require(worst >= variant.min_sqnr_db, f"outputs are {worst:.1f} dB near the golden ones")
+    # numpy and Swift's own self-test judge the same outputs.
+    told = min(said["decibels"])
+    require(abs(told - worst) < 0.1, f"the self-test says {told:.1f} dB, it is {worst:.1f} dB")
+    return f"{variant.id}, {len(manifest.goldens)} goldens, {worst:.0f} dB"
+
+
+def _stored(bundle: Bundle, entry: GoldenTensor) -> np.ndarray:
+    return np.frombuffer((bundle.path / entry.path).read_bytes(), entry.dtype).reshape(entry.shape)
+
+
+def _golden_program(made: Compiled) -> Iterator[str]:
+    manifest = made.manifest
+    variant = made.variant
+    yield f"let model = try await {made.name}.open(from: bundle)"
+    yield 'said["variant"] = model.variant'
+    yield 'said["telemetry"] = getenv("ORT_DISABLE_TELEMETRY").map { String(cString: $0) }'
+    yield 'said["passedOver"] = model.passedOver.map { [$0.variant, $0.reason] }'
+    yield "let test = try model.selfTest()"
+    yield 'said["passed"] = test.passed; said["decibels"] = test.decibels'
+    for number, golden in enumerate(manifest.goldens):
+        yield "do {"
+        yield f"    let inputs = {made.name}.Inputs({', '.join(_arguments(golden.inputs))})"
+        yield "    let outputs = try model.predict(inputs)"
+        yield from _writes(golden.outputs[variant.id], number, "outputs", "")
+        # Threads share a model, and all get what one alone gets.
+        kind = f"{made.name}.Outputs.self"
+        yield f"    let all = try await withThrowingTaskGroup(of: {kind}) {{ group in"
+        yield "        for _ in 0..<8 { group.addTask { try model.predict(inputs) } }"
+        yield "        return try await group.reduce(into: []) { $0.append($1) }"
+        yield "    }"
+        for name in identifiers([e.name for e in golden.outputs[variant.id]], "swift", "output"):
+            yield f"    for each in all {{ precondition(each.{name} == outputs.{name}) }}"
+        yield from _writes(golden.outputs[variant.id], number, "all[7]", "-again")
+        yield "}"
+
+
+def _arguments(inputs: Sequence[GoldenTensor]) -> Iterator[str]:
+    names = identifiers([entry.name for entry in inputs], "swift", "input")
+    for name, entry in zip(names, inputs, strict=True):
+        reader = "readHalf" if entry.dtype == "float16" else "read"
+        yield f'{name}: try {reader}("{entry.path}", {entry.shape})'
+
+
+def _writes(
+    outputs: Sequence[GoldenTensor], number: int, source: str, suffix: str
+) -> Iterator[str]:
+    names = identifiers([entry.name for entry in outputs], "swift", "output")
+    for k, name in enumerate(names):
+        yield f'    try write({source}.{name}, "{number}-{k}{suffix}.bin")'
+
+
+def picture_holds(made: Compiled) -> str:
+    """Run the model on a picture, and compare the answers with those of the Python modules."""
+    output = next(iter(made.manifest.output_descriptions))
+    answer = f"try model.predict(picture(width: 37, height: 23)).answers.{output}"
+    if made.manifest.output_descriptions[output].kind == "detection":
+        told = (
+            "[$0.index, $0.label!, $0.score, $0.box.left, $0.box.top, $0.box.right, $0.box.bottom]"
+        )
+    else:
+        told = "[$0.index, $0.label!, $0.score]"
+    said = made.run(
+        f"let model = try await {made.name}.open(from: bundle)\n"
+        f'said["answers"] = ({answer}).map {{ {told} as [Any] }}'
+    )
+    wanted = _python_answers(made.bundle, output)
+    require(len(said["answers"]) == len(wanted) > 0, f"{said['answers']} instead of {wanted}")
+    for one, other in zip(said["answers"], wanted, strict=True):
+        require(one[:2] == other[:2], f"{one} instead of {other}")
+        require(np.allclose(one[2:], other[2:], rtol=1e-4), f"{one} instead of {other}")
+    return f"{len(wanted)} answers, best {wanted[0]}"
+
+
+def _python_answers(bundle: Bundle, output: str) -> list[list[Any]]:
+    pixels = (np.arange(37 * 23 * 3) * 7 % 251).astype(np.uint8).reshape(23, 37, 3)
+    found = load(bundle.path).predict(pixels)[output]
+    return [[each.index, each.label, each.score, *getattr(each, "box", ())] for each in found]
+
+
+def text_holds(made: Compiled) -> str:
+    """Run the model on texts, and compare the vectors with Python's."""
+    texts = ["", "Hello unaffable world!", "the quick brown fox jumped " * 3]
+    said = made.run(f"""
+let model = try await {made.name}.open(from: bundle)
+said["vectors"] = try {json.dumps(texts)}.map {{ try model.predict($0).answers.hidden.scalars }}
+""")
+    python = load(made.bundle.path)
+    for text, vector in zip(texts, said["vectors"], strict=True):
+        wanted = python.predict(text)["hidden"][0]
+        require(np.allclose(vector, wanted, rtol=1e-4), f"{text!r}: {vector}, not {wanted}")
+    return f"{len(texts)} texts"
+
+
+def masks_may_be_left_out(made: Compiled) -> str:
+    """Run a model with buckets without its mask, on lengths between, and refuse longer ones."""
+    program = f"""
+let model = try await {made.name}.open(from: bundle)
+func ids(_ length: Int) throws -> Tensor<Int64> {{
+    try Tensor(shape: [1, length], scalars: (0..<length).map {{ Int64($0 % 15 + 1) }})
+}}
+for length in [1, 3, 4, 5, 8] {{
+    let outputs = try model.predict(.init(inputIds: ids(length)))
+    precondition(outputs.hidden.shape == [1, length, 6])
+    try write(outputs.hidden, "hidden-\\(length).bin")
+    try write(outputs.answers.hidden, "vector-\\(length).bin")
+}}
+do {{
+    _ = try model.predict(.init(inputIds: ids(9)))
+}} catch {{
+    said["refused"] = "\\(error)"
+}}
+"""
+    said = made.run(program)
+    python = load(made.bundle.path)
+    for length in (1, 3, 4, 5, 8):
+        ids = (np.arange(length) % 15 + 1).astype(np.int64)[None]
+        wanted = python({"input_ids": ids})["hidden"]
+        found = np.frombuffer((made.folder / "out" / f"hidden-{length}.bin").read_bytes(), "f4")
+        require(np.array_equal(found.reshape(wanted.shape), wanted), f"{length}: other values")
+        vector = np.frombuffer((made.folder / "out" / f"vector-{length}.bin").read_bytes(), "f4")
+        mean = wanted[0].astype(np.float64).mean(axis=0)
+        require(np.allclose(vector, mean / np.linalg.norm(mean), rtol=1e-5), f"{length}: vector")
+    try:
+        python({"input_ids": np.ones((1, 9), np.int64)})
+    except ValueError as error:
+        require(said["refused"] == str(error), f"{said['refused']!r} instead of {str(error)!r}")
+    return "5 lengths in 2 buckets; a longer one is refused in Python's words"
+
+
+PROOFS = (
+    *(Proof(each.name, partial(signature_holds, each)) for each in (*ALL, PIXELS, TEXT)),
+    Proof("the example", example_holds),
+)

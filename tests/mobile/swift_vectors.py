@@ -1,0 +1,118 @@
+"""Pictures, answers and texts in Swift, on Linux, as Python has them.
+
+The sources that a bundle for iOS carries are compiled as they are, in Swift 6 mode; then they run.
+What draws Core Graphics' pictures is type-checked against a mirror of its API: ``swift/mirror``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from comparing import compare_answers, compare_images, compare_tokens
+from edgepack.build.build import build
+from edgepack.identifiers import type_name
+from edgepack.resources import templates_dir
+from kotlin_vectors import write_transparent
+from PIL import Image, ImageOps
+from proofs import Proof, require
+from refusals import compare_refused, write_refused
+from signatures import DETECTOR
+from swift_rootfs import toolchain
+from vectors import write as write_vectors
+
+HERE = Path(__file__).parent
+SOURCES = ("Tensors", "Images", "Answers", "ExactJSON", "WordPiece")
+"""Those that need neither a model nor its manifest."""
+SWIFTC = ("swiftc", "-swift-version", "6", "-warnings-as-errors")
+EXIF_ORIENTATION = 0x0112
+
+
+def prove(work: Path) -> str:
+    """Compile the sources, run them on all cases, and compare."""
+    cases, results = work / "cases", work / "results"
+    copied(work, [*sources(), HERE / "swift" / "Vectors.swift"])
+    write_vectors(cases)
+    write_transparent(cases / "images" / "transparent")
+    write_turned(cases / "turned")
+    write_escaped(cases / "wordpiece" / "0", cases / "wordpiece" / "escaped")
+    write_refused(cases / "refused")
+    files = [file.name for file in sorted(work.glob("*.swift"))]
+    tools = toolchain()
+    tools.run([*SWIFTC, "-O", "-o", "vectors", *files], folder=work)
+    tools.run(["./vectors", cases.name, results.name], folder=work)
+    return "; ".join(compare(cases, results) for compare in COMPARISONS)
+
+
+def check_core_graphics(work: Path) -> str:
+    """Type-check a whole bundle that takes pictures as it is where there is Core Graphics."""
+    built = build(project=DETECTOR.write(work / "project", "ios"), targets=["ios"], out=work)
+    folder = built.bundles[0].bundle.path
+    copied(folder, [HERE / "swift" / "mirror" / "CoreGraphics.swift"])
+    module = f"Edgepack{type_name(DETECTOR.name)}"
+    files = [f"Sources/{module}/{file.name}" for file in (folder / "Sources" / module).iterdir()]
+    tools = toolchain()
+    mirror = ["-parse-as-library", "-emit-module", "-module-name", "CoreGraphics"]
+    tools.run([*SWIFTC, *mirror, "CoreGraphics.swift"], folder=folder)
+    include = ["-I", ".", "-I", f"Sources/C{module}/include"]
+    tools.run([*SWIFTC, "-typecheck", "-module-name", module, *include, *files], folder=folder)
+    text = (folder / "Sources" / module / f"{type_name(DETECTOR.name)}.swift").read_text("utf-8")
+    require("_ image: CGImage" in text, "the bundle has no way in for a CGImage")
+    return f"{len(files)} files"
+
+
+def sources() -> list[Path]:
+    """Return the sources that are proven here."""
+    return [templates_dir() / "apple" / "Sources" / f"{name}.swift" for name in SOURCES]
+
+
+def copied(work: Path, files: Iterable[Path]) -> None:
+    """Copy files to where the compiler sees them."""
+    for file in files:
+        shutil.copy(file, work)
+
+
+def write_turned(folder: Path) -> None:
+    """Write a picture in each of EXIF's orientations, and as Pillow puts it upright."""
+    pixels = np.random.default_rng(3).integers(0, 256, (3, 5, 3), np.uint8)
+    for orientation in range(10):
+        picture = Image.fromarray(pixels)
+        picture.getexif()[EXIF_ORIENTATION] = orientation
+        case = folder / str(orientation)
+        case.mkdir(parents=True)
+        facts = {"width": 5, "height": 3, "orientation": orientation}
+        (case / "case.json").write_text(json.dumps(facts))
+        pixels.tofile(case / "pixels.bin")
+        np.asarray(ImageOps.exif_transpose(picture)).tofile(case / "upright.bin")
+
+
+def compare_turned(cases: Path, results: Path) -> str:
+    """Return how many pictures are as Pillow puts them upright.
+
+    Raises:
+        NotHeldError: One is not.
+    """
+    written = sorted((cases / "turned").iterdir())
+    for case in written:
+        found = (results / "turned" / case.name / "upright.bin").read_bytes()
+        require(found == (case / "upright.bin").read_bytes(), f"{case}: it is not upright")
+    return f"{len(written)} orientations are turned upright"
+
+
+def write_escaped(case: Path, copy: Path) -> None:
+    """Write a case again, with the tokenizer's characters beyond ASCII as JSON's escapes."""
+    copy.mkdir()
+    shutil.copy(case / "case.json", copy)
+    tokenizer = json.loads((case / "tokenizer.json").read_text(encoding="utf-8"))
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=True, indent=1))
+
+
+COMPARISONS = (compare_images, compare_turned, compare_answers, compare_tokens, compare_refused)
+
+PROOFS = (
+    Proof("pictures, answers and texts are those of Python", prove),
+    Proof("what draws Core Graphics' pictures fits to its API", check_core_graphics),
+)

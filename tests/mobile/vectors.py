@@ -1,0 +1,400 @@
+"""What Python, Kotlin and Swift have to agree on, written by the Python modules.
+
+::
+
+    python tests/mobile/vectors.py FOLDER
+
+``FOLDER`` gets three folders with a folder per case::
+
+    images/<n>/case.json       {width, height, description}
+               pixels.bin      uint8 (height, width, 3), RGB
+               tensor.bin      float32, little endian
+    answers/<n>/case.json      {description, labels, outputs, image, mask, answers}
+                *.bin          the tensors of outputs and mask, little endian
+    wordpiece/<n>/case.json    {length, pad, texts: [{text, input_ids, attention_mask,
+                               token_type_ids}]}
+                  tokenizer.json
+
+Descriptions are as the manifest has them. ``outputs`` holds one ``{name, dtype, shape, path}``,
+``mask`` one or null, ``image`` ``{width, height, description}`` of the picture or null. ``answers``
+is what :func:`edgepack_answers.as_json` gives.
+
+Tensors and ids are equal; indices, labels and the number of answers too; of scores, boxes and
+vectors the difference is at most 1e-4 of the value here, plus 1e-6.
+
+Everything is seeded. Pictures of ``EDGEPACK_TEST_DATA`` are added where that is set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from edgepack.harness import edgepack_answers as answers
+from edgepack.harness import edgepack_images as images
+from edgepack.harness.edgepack_wordpiece import WordPiece
+from edgepack.project import ImageInput, OutputDescription
+from pydantic import TypeAdapter
+
+Description = dict[str, Any]
+PHOTOS = 6
+
+
+def main() -> None:
+    """Write all cases into the folder that is named."""
+    parser = argparse.ArgumentParser(description="Write what three languages must agree on.")
+    parser.add_argument("folder", type=Path)
+    write(parser.parse_args().folder)
+
+
+def write(folder: Path) -> None:
+    """Write all cases into a folder that need not exist yet."""
+    rng = np.random.default_rng(7)
+    for n, (pixels, description) in enumerate(image_cases(rng)):
+        write_image(folder / "images" / str(n), pixels, description)
+    for n, case in enumerate(answer_cases(rng)):
+        write_answer(folder / "answers" / str(n), *case)
+    for n, (described, length, pad) in enumerate(wordpiece_cases()):
+        write_wordpiece(folder / "wordpiece" / str(n), described, length, pad=pad)
+
+
+def write_image(folder: Path, pixels: np.ndarray, description: Description) -> None:
+    """Write one picture and its tensor."""
+    folder.mkdir(parents=True)
+    height, width = pixels.shape[:2]
+    write_json(folder / "case.json", width=width, height=height, description=description)
+    (folder / "pixels.bin").write_bytes(pixels.tobytes())
+    (folder / "tensor.bin").write_bytes(images.tensor(pixels, description).tobytes())
+
+
+def write_answer(
+    folder: Path,
+    description: Description,
+    output: np.ndarray,
+    labels: list[str],
+    image: Description | None = None,
+    mask: np.ndarray | None = None,
+) -> None:
+    """Write one output and the answer that it is."""
+    folder.mkdir(parents=True)
+    place = None
+    if image:
+        resize = image["description"]["resize"]
+        place = images.placement(image["width"], image["height"], resize)
+    given = answers.answer(output, description, labels, place, mask)
+    write_json(
+        folder / "case.json",
+        description=description,
+        labels=labels,
+        outputs=[write_tensor(folder, "output", output)],
+        image=image,
+        mask=None if mask is None else write_tensor(folder, "mask", mask),
+        answers=answers.as_json(given),
+    )
+
+
+def write_wordpiece(folder: Path, tokenizer: Description, length: int, *, pad: bool) -> None:
+    """Write one tokenizer and what it makes of the texts."""
+    folder.mkdir(parents=True)
+    wordpiece = WordPiece(tokenizer)
+    encoded = [
+        {"text": text, **wordpiece.encode(text, length, pad=pad)._asdict()}
+        for text in (*TEXTS, *drawn_texts())
+    ]
+    write_json(folder / "case.json", length=length, pad=pad, texts=encoded)
+    text = json.dumps(tokenizer, ensure_ascii=False)
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+
+
+def write_tensor(folder: Path, name: str, array: np.ndarray) -> Description:
+    """Write a tensor beside the case, and return what the case says of it."""
+    (folder / f"{name}.bin").write_bytes(array.tobytes())
+    return {
+        "name": name,
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "path": f"{name}.bin",
+    }
+
+
+def write_json(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def image(**values: object) -> Description:
+    """Return an image's description as the manifest has it."""
+    return ImageInput.model_validate(values).model_dump(mode="json")
+
+
+def output(**values: object) -> Description:
+    """Return an output's description as the manifest has it."""
+    adapter: TypeAdapter[OutputDescription] = TypeAdapter(OutputDescription)
+    return adapter.dump_python(adapter.validate_python(values), mode="json")
+
+
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+DESCRIPTIONS = [
+    image(resize={"letterbox": 64}, scale=0.00392157),
+    image(resize={"letterbox": 33, "pad": 0}, order="BGR", layout="NHWC"),
+    image(resize={"short_side": 40, "crop": 32}, scale=0.00392157, **IMAGENET),
+    image(resize={"short_side": 37, "crop": 30}, order="GRAY", mean=[127.5], std=[127.5]),
+    image(resize={"width": 48, "height": 20}, order="BGR", mean=[103.94, 116.78, 123.68]),
+    image(resize={"width": 17, "height": 90}, order="GRAY", layout="NHWC", scale=0.0078125),
+]
+# Smaller, larger, of the same size in one or both directions, and such as lose much more height
+# than width, where the columns are resized first.
+SIZES = [(1, 1), (2, 300), (300, 2), (64, 64), (40, 32), (48, 20), (49, 63), (97, 31), (31, 97),
+         (130, 200), (201, 133), (32, 240)]  # fmt: skip
+
+
+def image_cases(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Description]]:
+    for description in DESCRIPTIONS:
+        for width, height in SIZES:
+            yield picture(rng, width, height), description
+    for pixels in photographs():
+        for description in DESCRIPTIONS[:4]:
+            yield pixels, description
+
+
+def picture(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
+    """Return noise that reaches 0 and 255, whose rounding a resize has to get right."""
+    noise = rng.integers(-40, 296, (height, width, 3))
+    return np.clip(noise, 0, 255).astype(np.uint8)
+
+
+def photographs() -> Iterator[np.ndarray]:
+    """Yield public photographs, upright and as RGB, at their full size."""
+    from PIL import Image, ImageOps
+
+    if data := os.environ.get("EDGEPACK_TEST_DATA"):
+        files = sorted((Path(data) / "imagenet" / "images").rglob("*.[jJ][pP]*[gG]"))
+        for path in files[:PHOTOS]:
+            with Image.open(path) as photo:
+                yield np.asarray(ImageOps.exif_transpose(photo).convert("RGB"))
+
+
+AnswerCase = tuple[Any, ...]
+LABELS = ["cat", "dog", "caf\u00e9", "\u732b", "", "bus", "\U0001f600"]
+
+
+def answer_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
+    yield from classification_cases(rng)
+    yield from detection_cases(rng)
+    yield from embedding_cases(rng)
+
+
+def classification_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
+    for activation in ("none", "softmax", "sigmoid"):
+        described = output(kind="classification", labels="labels.txt", activation=activation)
+        yield described, rng.normal(0, 4, (1, 7)).astype(np.float32), LABELS
+        yield described, rng.normal(0, 4, (1, 7)).astype(np.float16), LABELS[:3]
+        # Far apart, and equal ones: the lower index comes first.
+        far = np.array([[-900, 80, 80, -80, 0, 3e4, 80]], np.float32)
+        yield described, far, []
+    few = output(kind="classification", top=2)
+    yield few, rng.normal(0, 1, (1, 1000, 1, 1)).astype(np.float32), []
+    yield few, np.array([3.5], np.float64), ["only"]
+    yield output(kind="classification", top=9), rng.integers(0, 256, (1, 7), np.uint8), LABELS
+
+
+def detection_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
+    letterbox = {"width": 200, "height": 120, "description": image(resize={"letterbox": 96})}
+    crop = image(resize={"short_side": 110, "crop": 96})
+    cropped = {"width": 333, "height": 197, "description": crop}
+    stretch = {"width": 50, "height": 70, "description": image(resize={"width": 96, "height": 96})}
+    for described_image in (letterbox, cropped, stretch):
+        for kind in ({"layout": "yolo"}, {"layout": "yolo", "iou": 0.1, "most": 7}):
+            rows = boxes(rng, 60, 3)
+            transposed = np.ascontiguousarray(rows.T[None])
+            described = output(kind="detection", **kind)
+            yield described, transposed, LABELS[:3], described_image
+            yield described, rows[None], LABELS[:3], described_image
+            yield described, transposed, [], described_image
+    five = boxes(rng, 60, 4)
+    described = output(kind="detection", layout="yolov5", score=0.1, iou=0.6)
+    yield described, five[None], LABELS[:3], letterbox
+    yield described, five[None].astype(np.float16), LABELS[:3], letterbox
+    # Both axes have the size 4 + C; equal scores; no numbers; boxes without area; none at all.
+    square = boxes(rng, 7, 3)
+    yield output(kind="detection", layout="yolo"), square[None], LABELS[:3], letterbox
+    odd = np.array(
+        [
+            [48, 48, 20, 20, 0.5, 0.5],
+            [48, 48, 20, 20, 0.5, 0.25],
+            [49, 48, 20, 20, 0.25, 0.5],
+            [48, 48, 0, 0, 0.75, 0],
+            [48, 48, 0, 0, 0.75, 0],
+            [48, 48, -4, 9, 0.5, 0],
+            [np.nan, 48, 9, 9, 1, 0],
+            [48, 48, 9, 9, np.nan, 0.5],
+            [48, 48, np.inf, 9, 1, 0],
+            [20, 20, 5, 5, np.inf, 0],
+        ],
+        np.float32,
+    )
+    yield output(kind="detection", layout="yolo"), odd[None], LABELS[:2], letterbox
+    yield output(kind="detection", layout="yolo", score=1), odd[None, :3], LABELS[:2], letterbox
+
+
+def boxes(rng: np.random.Generator, number: int, scores: int) -> np.ndarray:
+    """Return rows of some clusters of boxes, in and around a 96 by 96 input, with their scores."""
+    centres = rng.uniform(-5, 101, (8, 2))[rng.integers(0, 8, number)]
+    centres = centres + rng.normal(0, 3, (number, 2))
+    sizes = rng.uniform(5, 60, (number, 2))
+    return np.hstack([centres, sizes, rng.uniform(0, 1, (number, scores))]).astype(np.float32)
+
+
+def embedding_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
+    hidden = rng.normal(0, 1, (3, 6, 8)).astype(np.float32)
+    mask = (np.arange(6) < np.array([[6], [2], [0]])).astype(np.int64)
+    for normalize in (False, True):
+        for pooling in ("mean", "max"):
+            described = output(kind="embedding", pooling=pooling, normalize=normalize)
+            yield described, hidden, []
+            described = output(kind="embedding", pooling=pooling, mask="m", normalize=normalize)
+            yield described, hidden, [], None, mask
+            yield described, hidden.astype(np.float16), [], None, mask.astype(np.int32)
+        yield output(kind="embedding", pooling="cls", normalize=normalize), hidden, []
+        described = output(kind="embedding", pooling="none", normalize=normalize)
+        yield described, hidden[:, 0], []
+        yield described, hidden, []
+    zeros = np.zeros((1, 4), np.float32)
+    yield output(kind="embedding", pooling="none", normalize=True), zeros, []
+
+
+WORDS = [
+    word
+    for line in (
+        "[PAD] [UNK] [CLS] [SEP] [MASK] the quick brown fox jump ##ed",
+        "un ##aff ##able ##s ##ing a ##b b cafe caf\u00e9 \u4e2d \u6587 \u3042 ##\u3044",
+        "\u03c3 ##\u03c3 ##\u03c2 \u0441\u043b\u043e\u0432\u043e , . ! ? ' \" - ( ) $ # @ \u00bf",
+        "\u2014 \u20ac Hello World hello world 1 ##2 ##3 i\u0307 i stra\u00dfe",
+        "\u1112\u1161\u11ab \ud55c \U0001f600 z\u0308 \u212b \ufb01 new ##york",
+    )
+    for word in line.split()
+]
+TEXTS = [
+    "",
+    " ",
+    "the quick brown fox",
+    "The QUICK, brown fox jumps!? (unaffable)",
+    "Hello World hello world",
+    "caf\u00e9 CAFE\u0301 Cafe",
+    "\u4e2d\u6587\u3042\u3044 \u4e2d a\u6587b",
+    "\u03a3\u03a3\u03a3 \u03c3\u03c2 \u0421\u041b\u041e\u0412\u041e",
+    "a\tb\na\rb\u00a0a\u2003b\u3000a\u2028b\u202fa\u0085b\u000ba\u001cb",
+    "a\u0000b a\ufffdb a\u00adb \u200ba\u200db a\ue000b a\u0301b a\u20ddb",
+    "$1.23 #12 @ab \u00bfque? \u2014 \u20ac \u201cquoted\u201d don't `a` ^b ~a |b <a=b+a>",
+    "[CLS] the [MASK] fox[SEP]un[MASK]able [mask] [UNK]",
+    "newyork new york NewYork",
+    "\u0130 I\u0307 stra\u00dfe STRASSE \u1e9e",
+    "\ud55c \u1112\u1161\u11ab \U0001f600\U0001f600 \u212b \ufb01 z\u0308",
+    "x" * 12 + " " + "a" + "b" * 30 + " " + "\U0001f600" * 11,
+    "the quick brown fox jumped " * 12,
+    "unaffableunaffables",
+]  # fmt: skip
+
+
+LETTERS = [
+    *"the quick brown fox un able aff   ab newyork [MASK] 123 a b the",
+    *map(chr, range(0x20, 0x180)),
+    *"\u0301\u0308\u0610\u0591\u20dd\u4e2d\u6587\u3042\u3044\u03c3\u03a3\u03c2\u0130\u1e9e\ud55c\u1112\u1161",
+    *"\u00ad\u200b\u200d\ufeff\u2028\u3000\u1680\u180e\u2014\u201c\u20ac\ufffd\ue000\uf900\u001c\t\n\r\u000b",
+    *"\U0001f600\U0002b820\U0002b920\U0002a700\U0002f800",
+]
+
+
+def drawn_texts() -> list[str]:
+    """Return texts of letters that tokenizers disagree about when one of them is careless."""
+    rng = np.random.default_rng(5)
+    return [
+        "".join(LETTERS[n] for n in rng.integers(0, len(LETTERS), size))
+        for size in rng.integers(1, 40, 60)
+    ]
+
+
+def tokenizer(**changes: object) -> Description:
+    """Return a small tokenizer of BERT's kind."""
+    special = WORDS[:5]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": n, "content": word, **flags, "normalized": False, "special": True}
+            for n, word in enumerate(special)
+        ],
+        "normalizer": normalizer(),
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [piece("[CLS]"), {"Sequence": {"id": "A", "type_id": 0}}, piece("[SEP]")],
+            "pair": [],
+            "special_tokens": {
+                word: {"id": word, "ids": [special.index(word)], "tokens": [word]}
+                for word in ("[CLS]", "[SEP]")
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 32,
+            "vocab": {word: n for n, word in zip(count(), dict.fromkeys(WORDS), strict=False)},
+        },
+        **changes,
+    }
+
+
+def piece(word: str, kind: int = 0) -> Description:
+    return {"SpecialToken": {"id": word, "type_id": kind}}
+
+
+def normalizer(**changes: object) -> Description:
+    rules = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+    return {"type": "BertNormalizer", **rules, "lowercase": True, **changes}
+
+
+def wordpiece_cases() -> Iterator[tuple[Description, int, bool]]:
+    yield tokenizer(), 24, True
+    yield tokenizer(), 24, False
+    yield tokenizer(), 2, True
+    yield tokenizer(normalizer=normalizer(lowercase=False)), 64, True
+    yield tokenizer(normalizer=normalizer(strip_accents=False)), 64, False
+    kept = normalizer(clean_text=False, handle_chinese_chars=False)
+    yield tokenizer(normalizer=kept), 64, False
+    short = {**tokenizer()["model"], "max_input_chars_per_word": 5, "unk_token": "[MASK]"}
+    yield tokenizer(model=short), 40, False
+    bert = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    padding = {
+        "strategy": {"Fixed": 9},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 4,
+        "pad_type_id": 1,
+        "pad_token": "[MASK]",
+    }
+    yield tokenizer(post_processor=bert, padding=padding), 16, True
+    added = tokenizer()["added_tokens"]
+    size = len(tokenizer()["model"]["vocab"])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
+    added += [
+        {"id": size, "content": "NewYork", **flags, "normalized": True},
+        {"id": size + 1, "content": "New", **flags, "normalized": True},
+        {"id": size + 2, "content": "fox[", **flags, "normalized": False},
+    ]
+    types = tokenizer()["post_processor"]
+    types["single"] = [piece("[CLS]"), {"Sequence": {"id": "A", "type_id": 1}}, piece("[SEP]", 1)]
+    yield tokenizer(added_tokens=added, post_processor=types), 40, True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""How a variant is chosen on a phone, and what is made of what the program there says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from edgepack.bench.android import is_emulator
+from edgepack.bench.native import About, NativeHarness, Ran
+from edgepack.bench.phone_conditions import android_conditions
+from edgepack.bench.plans import Plan
+from edgepack.bench.presets import find_preset
+from edgepack.bench.report import Conditions, DeviceFacts, NotMeasured
+from edgepack.bundle import load_bundle
+from edgepack.devices.transport import CommandResult, Transport
+from edgepack.errors import RemoteCommandError
+from tiny_bundle import change_manifest, write_tiny_bundle
+
+CPU = "CPUExecutionProvider"
+CHECKED = {"session_create_ns": 9, "first_inference_ns": 8, "golden_min_sqnr_db": 90.5}
+Document = dict[str, Any]
+
+
+@dataclass
+class FakePhone:
+    """A phone whose program says what a function says, given its arguments and its plan."""
+
+    say: Callable[[list[str], str], tuple[int, Document | bytes]]
+    events: list[Document] = field(default_factory=list)
+    name: str = "pixel"
+    cache: str = "/cache"
+    work: str = "work"
+    scratch: str = "work"
+    cpu_flags: frozenset[str] = frozenset({"asimddp"})
+    folders: list[str] = field(default_factory=list)
+
+    @property
+    def host(self) -> Transport:
+        raise NotImplementedError
+
+    def facts(self, about: About) -> DeviceFacts:
+        return DeviceFacts(
+            os="Android 15 (API 35)",
+            arch="arm64-v8a",
+            model="Pixel 8",
+            cpu="Tensor G3",
+            cpu_count=about.cpu_count,
+            emulated=False,
+            python="none",
+            numpy="none",
+            onnxruntime=about.onnxruntime,
+            providers=about.providers,
+            boot_id=self.boot_id(),
+            conditions=self.conditions(),
+        )
+
+    def conditions(self) -> Conditions:
+        return android_conditions({})
+
+    def boot_id(self) -> str | NotMeasured:
+        return "b"
+
+    def program(self, arguments: Sequence[str]) -> list[str]:
+        return ["edgepack_measure", *arguments]
+
+    def measure(
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
+    ) -> CommandResult:
+        assert arguments[-2:] == ["--at-most-s", f"{timeout_s:.0f}"]
+        if arguments[0] == "about":
+            code, said = 0, {"onnxruntime": "1.29.0", "providers": [CPU], "cpu_count": 8}
+        else:
+            code, said = self.say(list(arguments), plan.text if plan else "")
+        data = said if isinstance(said, bytes) else json.dumps(said).encode()
+        return CommandResult(tuple(arguments), code, data, b"last words")
+
+    def timed(self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float) -> Ran:
+        result = self.measure(arguments, plan, timeout_s=timeout_s)
+        return Ran(result, self.conditions(), self.conditions())
+
+    def take(self, path: str) -> bytes:
+        assert path == "work/profile.json"
+        return json.dumps(self.events).encode()
+
+    def make_folder(self, path: str) -> None:
+        self.folders.append(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_tiny_bundle(tmp_path / "bundle")
+
+
+def harness_of(folder: Path, phone: FakePhone) -> NativeHarness:
+    return NativeHarness(phone, load_bundle(folder))
+
+
+def near(_arguments: list[str], _plan: str) -> tuple[int, Document | bytes]:
+    return 0, CHECKED
+
+
+def test_first_variant_is_chosen_when_it_works(folder: Path) -> None:
+    found = harness_of(folder, FakePhone(near)).select(None)
+    assert (found.variant, found.passed_over) == ("cpu-int8-static", [])
+    assert found.device.onnxruntime == "1.29.0"
+
+
+def test_variant_that_is_asked_for_is_chosen(folder: Path) -> None:
+    assert harness_of(folder, FakePhone(near)).select("cpu-fp32").variant == "cpu-fp32"
+
+
+def change_first(key: str, value: object) -> Callable[[Document], None]:
+    def change(manifest: Document) -> None:
+        manifest["variants"][0][key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        (
+            "providers",
+            [{"name": "NnapiExecutionProvider"}, {"name": CPU}],
+            f"NnapiExecutionProvider is not in this onnxruntime (it has {CPU})",
+        ),
+        ("requires", {"cpu": ["asimddp", "i8mm"]}, "this CPU lacks i8mm"),
+        (
+            "min_sqnr_db",
+            91.0,
+            "its output is 90.5 dB near the golden one, 91.0 dB are needed",
+        ),
+    ],
+)
+def test_variant_is_passed_over_with_the_loaders_reason(
+    folder: Path, key: str, value: object, reason: str
+) -> None:
+    change_manifest(folder, change_first(key, value))
+    found = harness_of(folder, FakePhone(near)).select(None)
+    assert found.variant == "cpu-fp32"
+    assert [each.reason for each in found.passed_over] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("refused", "message", "reason"),
+    [
+        ("session", "no such op", "the session cannot be created: no such op"),
+        (
+            "session",
+            "fallback to CPU EP has been explicitly disabled by the user",
+            (
+                "the session cannot be created: its provider does not take every node, or not this"
+                " phone"
+            ),
+        ),
+        ("inference", "out of memory", "inference failed: out of memory"),
+        ("runtime", "dlopen failed", "the runtime does not load: dlopen failed"),
+    ],
+)
+def test_no_variant_works_when_all_are_refused(
+    folder: Path, refused: str, message: str, reason: str
+) -> None:
+    phone = FakePhone(lambda _, __: (3, {"refused": refused, "message": message}))
+    with pytest.raises(RemoteCommandError, match="no variant of tiny-1") as caught:
+        harness_of(folder, phone).select(None)
+    assert f"cpu-fp32: {reason}" in caught.value.problem
+
+
+def test_variant_is_passed_over_when_its_provider_runs_too_few_nodes(folder: Path) -> None:
+    def change(manifest: Document) -> None:
+        first = manifest["variants"][0]
+        first["placement"] = 0.5
+        first["providers"] = [{"name": "XnnpackExecutionProvider"}, {"name": CPU}]
+
+    change_manifest(folder, change)
+
+    def say(arguments: list[str], _: str) -> tuple[int, Document | bytes]:
+        if arguments[0] == "profile":
+            return 0, {"profile": "work/profile.json", "runs": 10}
+        return 0, CHECKED
+
+    nodes = [("a", CPU), ("b", CPU), ("c", "XnnpackExecutionProvider")]
+    events = [
+        {
+            "cat": "Node",
+            "name": f"{name}_kernel_time",
+            "dur": 5,
+            "args": {"op_name": "Conv", "provider": provider},
+        }
+        for name, provider in nodes
+    ]
+    harness = harness_of(folder, FakePhone(say, events))
+    harness._about = About(
+        onnxruntime="1.29.0", providers=["XnnpackExecutionProvider", CPU], cpu_count=8
+    )
+    found = harness.select(None)
+    wanted = "XnnpackExecutionProvider runs 33% of the nodes, at least 50% are needed"
+    assert [each.reason for each in found.passed_over] == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "problem"),
+    [
+        (137, b"", "exit code 137"),
+        (0, b"Segmentation fault", "printed no Timed: it is not JSON"),
+        (0, b'{"latencies_ns": [1]}', "printed no Timed"),
+        (4, b"", "failed with exit code 4"),
+        (3, b'{"refused": "inference", "message": "oops"}', "inference failed: oops"),
+    ],
+)
+def test_program_that_fails_is_an_error_with_what_it_said(
+    folder: Path, code: int, said: bytes, problem: str
+) -> None:
+    harness = harness_of(folder, FakePhone(lambda _, __: (code, said)))
+    with pytest.raises(RemoteCommandError) as caught:
+        harness.measure("cpu-fp32", find_preset("smoke"))
+    assert problem in caught.value.problem
+
+
+def test_cache_folder_is_made_when_a_variant_keeps_compiled_models(folder: Path) -> None:
+    options = {"ModelCacheDirectory": "{cache}"}
+    providers = [{"name": CPU, "options": options}]
+    change_manifest(folder, change_first("providers", providers))
+    phone = FakePhone(near)
+    harness_of(folder, phone).select(None)
+    digest = load_bundle(folder).manifest.variants[0].model_sha256
+    assert set(phone.folders) == {f"/cache/{digest[:16]}/onnxruntime-1.29.0"}
+
+
+def test_creation_is_not_measured_cold(folder: Path) -> None:
+    harness = harness_of(folder, FakePhone(lambda _, __: (0, {"session_create_ns": 7})))
+    assert isinstance(harness.create("cpu-fp32", cold=True), NotMeasured)
+    assert harness.create("cpu-fp32", cold=False) == 7
+
+
+@pytest.mark.parametrize(
+    ("properties", "emulated"),
+    [
+        ({"ro.boot.qemu": "1"}, True),
+        ({"ro.kernel.qemu": "1"}, True),
+        ({"ro.hardware": "ranchu"}, True),
+        ({"ro.hardware": "shiba"}, False),
+        ({}, False),
+    ],
+)
+def test_emulators_are_known_by_their_properties(
+    properties: dict[str, str],
+    emulated: bool,  # noqa: FBT001
+) -> None:
+    assert is_emulator(properties) is emulated

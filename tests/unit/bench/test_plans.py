@@ -1,0 +1,115 @@
+"""What the measuring program of phones is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from edgepack.bench.plans import Planner, files_of
+from edgepack.bundle import Bundle, load_bundle
+from tiny_bundle import change_manifest, write_tiny_bundle
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_tiny_bundle(tmp_path / "bundle")
+
+
+def planner(bundle: Bundle, *, flags: frozenset[str] = frozenset()) -> Planner:
+    entry = bundle.manifest.variants[0]
+    return Planner(bundle, entry, cpu_flags=flags, cache="/cache", work="work")
+
+
+def words(text: str) -> list[list[str]]:
+    return [[unquote(word) for word in line.split(" ")] for line in text.splitlines()]
+
+
+def test_plan_has_a_session_and_every_golden_when_one_model_takes_all_sizes(folder: Path) -> None:
+    plan = planner(load_bundle(folder)).goldens()
+    assert words(plan.text) == [
+        ["fetch", "y"],
+        ["session", "models/cpu-fp32.onnx"],
+        ["threads", "1"],
+        ["level", "all"],
+        ["golden", "0"],
+        ["input", "x", "float32", "golden/0-x.bin", "1", "3", "8", "8"],
+        ["output", "y", "float32", "golden/0-y.bin", "1", "4", "8", "8"],
+        ["golden", "0"],
+        ["input", "x", "float32", "golden/1-x.bin", "1", "3", "8", "8"],
+        ["output", "y", "float32", "golden/1-y.bin", "1", "4", "8", "8"],
+    ]
+    assert not plan.files
+
+
+def test_plan_names_providers_and_settings_when_the_variant_has_them(folder: Path) -> None:
+    def change(manifest: dict) -> None:  # type: ignore[type-arg]
+        options = {"ModelCacheDirectory": "{cache}", "odd key": "a b%"}
+        coreml = {"name": "CoreMLExecutionProvider", "options": options}
+        manifest["variants"][0]["providers"].insert(0, coreml)
+        manifest["variants"][0]["session"]["config"] = {"session.empty": ""}
+
+    change_manifest(folder, change)
+    made = planner(load_bundle(folder))
+    lines = made.profile().text.splitlines()
+    assert "provider CoreMLExecutionProvider" in lines
+    assert "option ModelCacheDirectory /cache" in lines
+    assert "option odd%20key a%20b%25" in lines
+    assert "config session.empty %" in lines
+    assert "config session.disable_cpu_ep_fallback 1" in lines
+    assert made.keeps_cache
+
+
+@pytest.mark.parametrize(
+    ("flags", "precise"),
+    [({"sse2"}, True), ({"sse2", "avx512_vnni"}, False), ({"asimddp"}, False)],
+)
+def test_kernels_are_exact_when_the_processor_would_saturate(
+    folder: Path,
+    flags: set[str],
+    precise: bool,  # noqa: FBT001
+) -> None:
+    config = planner(load_bundle(folder), flags=frozenset(flags)).config()
+    assert ("session.x64quantprecision" in config) == precise
+
+
+def test_inputs_are_padded_and_outputs_cut_when_there_are_buckets(folder: Path) -> None:
+    def change(manifest: dict) -> None:  # type: ignore[type-arg]
+        for variant in manifest["variants"]:
+            model = {"model": variant["model"], "model_sha256": variant["model_sha256"]}
+            variant["buckets"] = [{"dims": {"n": size}, **model} for size in (1, 3)]
+            variant["slices"] = [{"output": "y", "axis": 0, "dim": "n"}]
+
+    change_manifest(folder, change)
+    made = planner(load_bundle(folder))
+    plan = made.check()
+    goldens = [line for line in words(plan.text) if line[0] in ("golden", "input", "cut")]
+    assert goldens == [
+        ["golden", "0"],
+        ["input", "x", "float32", "work/golden-0-0-0.bin", "1", "3", "8", "8"],
+        ["cut", "y", "0", "1"],
+        ["golden", "1"],
+        ["input", "x", "float32", "work/golden-0-1-0.bin", "3", "3", "8", "8"],
+        ["cut", "y", "0", "1"],
+    ]
+    padded = np.frombuffer(plan.files["work/golden-0-1-0.bin"], "<f4").reshape(3, 3, 8, 8)
+    own = np.fromfile(folder / "golden/0-x.bin", "<f4").reshape(1, 3, 8, 8)
+    assert np.array_equal(padded[:1], own)
+    assert not padded[1:].any()
+    assert made.profile().text.count("session ") == 1
+
+
+def test_reshaped_inputs_have_no_outputs_to_be_near(folder: Path) -> None:
+    plan = planner(load_bundle(folder)).reshaped({"x": [2, 3, 8, 8]})
+    assert ["input", "x", "float32", "work/sweep-0-0.bin", "2", "3", "8", "8"] in words(plan.text)
+    assert "output" not in plan.text
+    with pytest.raises(ValueError, match="no input 'z'"):
+        planner(load_bundle(folder)).reshaped({"z": [1]})
+
+
+def test_files_of_a_phone_are_models_and_goldens(folder: Path) -> None:
+    assert set(files_of(load_bundle(folder))) == {
+        "models/cpu-fp32.onnx",
+        *(f"golden/{index}-{name}.bin" for index in range(2) for name in "xy"),
+    }

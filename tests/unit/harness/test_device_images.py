@@ -1,0 +1,124 @@
+"""Pictures to tensors on devices: bit for bit what Pillow and plain float32 arithmetic give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from edgepack.harness import edgepack_images as images
+from edgepack.project import ImageInput
+from PIL import Image, __version__
+
+SEED = 11
+BEFORE_13 = int(__version__.partition(".")[0]) < 13
+"""Whether this Pillow always resizes the rows first."""
+
+
+def noise(width, height, seed=SEED):
+    """Pixels that reach 0 and 255, so that rounding and clipping both show."""
+    values = np.random.default_rng(seed).integers(-60, 316, (height, width, 3))
+    return np.clip(values, 0, 255).astype(np.uint8)
+
+
+def by_pillow(pixels, width, height):
+    image = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def described(**values):
+    return ImageInput.model_validate(values).model_dump()
+
+
+def test_resize_when_sizes_are_drawn_is_pillows_bit_for_bit():
+    sizes = np.random.default_rng(SEED).integers(1, 70, (120, 4)).tolist()
+    for n, (width, height, to_width, to_height) in enumerate(sizes):
+        pixels = noise(width, height * (1 + 6 * (n % 5 == 0)), n)
+        found = images.resized(pixels, to_width, to_height)
+        expected = by_pillow(pixels, to_width, to_height)
+        if BEFORE_13:
+            assert np.abs(found.astype(int) - expected).max() <= 1
+        else:
+            assert np.array_equal(found, expected), (pixels.shape, to_width, to_height)
+
+
+@pytest.mark.skipif(BEFORE_13, reason="this Pillow always resizes the rows first")
+@pytest.mark.parametrize("lost_height", [39, 40, 41, 60])
+def test_resize_when_height_loses_twice_what_width_loses_changes_the_order_as_pillow_does(
+    lost_height,
+):
+    for seed in range(5):
+        pixels = noise(60, 90, seed)
+        expected = by_pillow(pixels, 40, 90 - lost_height)
+        assert np.array_equal(images.resized(pixels, 40, 90 - lost_height), expected)
+
+
+def test_resize_when_the_size_is_the_same_keeps_every_value():
+    pixels = noise(17, 9)
+    assert np.array_equal(images.resized(pixels, 17, 9), pixels)
+
+
+def test_gray_when_compared_is_pillows_for_every_colour_of_a_grid():
+    steps = np.arange(0, 256, 15, np.uint8)
+    grid = np.stack(np.meshgrid(steps, steps, steps), -1).reshape(-1, 18, 3)
+    assert np.array_equal(
+        images.gray(grid)[:, :, 0], np.asarray(Image.fromarray(grid).convert("L"))
+    )
+
+
+def test_placement_when_letterboxed_is_in_the_middle_and_keeps_the_shape():
+    # 200 * 0.32 = 64 and 100 * 0.32 = 32, so 16 rows are left above and below.
+    place = images.placement(200, 100, {"letterbox": 64, "pad": 0})
+    assert place == (200, 100, 64, 32, 0, 16, 64, 64)
+
+
+def test_placement_when_cropped_starts_left_of_the_input():
+    # 300 by 150 becomes 80 by 40, of which the middle 32 are kept: 24 and 4 are cut before them.
+    place = images.placement(300, 150, {"short_side": 40, "crop": 32})
+    assert place == (300, 150, 80, 40, -24, -4, 32, 32)
+
+
+def test_placement_when_a_side_is_half_way_between_two_sizes_takes_the_even_one():
+    assert images.placement(5, 10, {"letterbox": 5, "pad": 0}).width == 2
+    assert images.placement(7, 10, {"letterbox": 5, "pad": 0}).width == 4
+
+
+def test_placement_when_a_picture_is_a_thread_keeps_one_pixel():
+    assert images.placement(1, 900, {"letterbox": 30, "pad": 0}).width == 1
+
+
+def test_tensor_when_letterboxed_is_filled_around_before_it_is_normalized():
+    image = described(resize={"letterbox": 8, "pad": 100}, scale=0.5, mean=[1, 2, 3], std=[2, 4, 5])
+    tensor = images.tensor(noise(8, 4), image)
+    expected = (np.float32(50) - np.array([1, 2, 3], np.float32)) / np.array([2, 4, 5], np.float32)
+    assert tensor.shape == (1, 3, 8, 8)
+    assert np.array_equal(tensor[0, :, 0, 0], expected)
+    assert np.array_equal(tensor[0, :, 7, 7], expected)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("order", ["RGB", "BGR", "GRAY"])
+def test_tensor_when_order_and_layout_are_given_is_what_numpy_gives(order, layout):
+    pixels = noise(9, 7)
+    image = described(resize={"width": 9, "height": 7}, order=order, layout=layout, scale=0.25)
+    channels = {"RGB": pixels, "BGR": pixels[..., ::-1]}
+    channels["GRAY"] = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
+    expected = channels[order].astype(np.float32)[None] * np.float32(0.25)
+    if layout == "NCHW":
+        expected = expected.transpose(0, 3, 1, 2)
+    tensor = images.tensor(pixels, image)
+    assert tensor.dtype == np.float32
+    assert tensor.flags.c_contiguous
+    assert np.array_equal(tensor, expected)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((0, 4, 3), np.uint8),
+    ],
+)
+def test_tensor_when_it_is_no_picture_says_what_one_is(wrong):
+    with pytest.raises(ValueError, match=r"expected uint8 \[height, width, 3\] with RGB"):
+        images.tensor(wrong, described(resize={"letterbox": 8}))

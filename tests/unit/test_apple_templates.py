@@ -1,0 +1,98 @@
+"""What a bundle for iOS carries beside its models; compiling it is tests/mobile's."""
+
+import plistlib
+import re
+
+import pytest
+from edgepack.apps import App, app_of
+from edgepack.errors import ProfileError
+from edgepack.model.facts import TensorSpec
+from edgepack.profile import load_profile, read_profile
+from edgepack.project import Project
+from edgepack.render import BundleContext, RenderedFile, render_family
+from edgepack.resources import targets_dir, templates_dir
+from edgepack.yaml_source import read_yaml
+
+APPLE = templates_dir() / "apple"
+HOSTILE = 'x "\\(y)*/ \n'
+
+
+def app(**project: object) -> App:
+    described = Project.model_validate(
+        {"schema_version": 1, "name": "detector", "model": "net.onnx", **project}
+    )
+    inputs = [TensorSpec(HOSTILE, "float32", (1, 3, 8, 8)), TensorSpec("mask", "int64", ("n",))]
+    outputs = [TensorSpec("class", "float16", (1, 3)), TensorSpec("2", "bool", ())]
+    return app_of(described, load_profile("ios"), inputs, outputs)
+
+
+def rendered(given: App) -> dict[str, RenderedFile]:
+    texts = dict.fromkeys(("bundle_id", "name", "version", "target_title"), "text")
+    values = dict.fromkeys(BundleContext.__dataclass_fields__, ())
+    context = BundleContext(**{**values, **texts, "kotlin_version": "", "data_size": "1 MB"})
+    return {file.path: file for file in render_family("apple", context, given)}
+
+
+def test_family_when_a_file_lies_in_its_folder_names_it():
+    listed = {entry["template"] for entry in read_yaml(APPLE / "family.yaml").values["files"]}
+    found = {path.relative_to(APPLE).as_posix() for path in APPLE.rglob("*") if path.is_file()}
+    assert listed == found - {"family.yaml"} - {p for p in found if p.startswith("Harness/")}
+
+
+def test_sources_when_names_are_hostile_hold_them_as_literals_and_in_one_line_comments():
+    files = rendered(app(inputs={"mask": {"mask": "n"}}))
+    model = files["Sources/EdgepackDetector/Detector.swift"].data.decode()
+    # Without literals and comments nothing of the name is left.
+    code = re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*', "", model)
+    assert "*/" not in code
+    assert code.count('"') == 0
+    assert "public var mask: Tensor<Int64>?" in model
+    assert "mask: Tensor<Int64>? = nil" in model
+    assert "public let classOutput: Tensor<Float>" in model
+    assert "public let output2: Tensor<Bool>" in model
+
+
+@pytest.mark.parametrize(
+    ("described", "member"),
+    [
+        ({"kind": "classification"}, "[Classification]"),
+        ({"kind": "detection", "layout": "yolo"}, "[Detection]"),
+        ({"kind": "embedding", "pooling": "none"}, "Tensor<Float>"),
+    ],
+)
+def test_answers_when_an_output_is_described_have_a_property_of_its_type(described, member):
+    files = rendered(app(outputs={"class": described}))
+    model = files["Sources/EdgepackDetector/Detector.swift"].data.decode()
+    assert f"public var classOutput: {member} " in model
+
+
+def test_predict_when_the_one_needed_input_is_a_picture_takes_a_picture():
+    image = {"image": {"resize": {"letterbox": 8}}}
+    both = rendered(app(inputs={"mask": {"mask": "n"}, HOSTILE: image}))
+    not_all = rendered(app(inputs={HOSTILE: image}))
+    path = "Sources/EdgepackDetector/Detector.swift"
+    assert b"func predict(_ image: CGImage" in both[path].data
+    assert b"CGImage," not in not_all[path].data
+
+
+def test_package_names_the_archive_that_the_profile_pins():
+    runtime = load_profile("ios").runtime
+    package = rendered(app())["Package.swift"].data.decode()
+    assert f"onnxruntime-c-{runtime.packages['onnxruntime-c']}.zip" in package
+    assert f'checksum: "{runtime.checksums["onnxruntime-c"]}"' in package
+    assert 'platforms: [.iOS("15.1")]' in package
+
+
+def test_privacy_manifest_says_that_nothing_is_collected():
+    said = plistlib.loads((APPLE / "PrivacyInfo.xcprivacy").read_bytes())
+    assert said["NSPrivacyTracking"] is False
+    assert said["NSPrivacyCollectedDataTypes"] == []
+
+
+def test_profile_when_an_archive_has_no_checksum_is_refused(tmp_path):
+    text = (targets_dir() / "ios.yaml").read_text()
+    path = tmp_path / "ios.yaml"
+    path.write_text(re.sub(r"  checksums:\n    onnxruntime-c: \w+\n", "", text))
+    with pytest.raises(ProfileError, match="onnxruntime-c") as refused:
+        read_profile(path)
+    assert "compute-checksum" in str(refused.value.hint)

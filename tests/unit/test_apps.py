@@ -1,0 +1,208 @@
+"""Names and types of an app's API, from any model and project."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from edgepack.apps import app_of
+from edgepack.errors import ModelError
+from edgepack.identifiers import (
+    comment,
+    identifiers,
+    is_reserved_in_packages,
+    package_segment,
+    taken_types,
+    type_name,
+)
+from edgepack.model.facts import TensorSpec
+from edgepack.profile import load_profile
+from edgepack.project import Project
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+LANGUAGES = st.sampled_from(["kotlin", "swift"])
+# Written down here apart from the module's own lists.
+KEYWORDS = {
+    "kotlin": {"as", "fun", "in", "is", "object", "package", "typeof", "val", "var", "when"},
+    "swift": {"associatedtype", "defer", "func", "guard", "in", "inout", "is", "let", "nil", "var"},
+}
+BOTH = {"break", "class", "continue", "do", "else", "false", "for", "if", "null", "return", "super"}
+NAMES = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(
+        sorted({*KEYWORDS["kotlin"], *KEYWORDS["swift"], *BOTH, "close", "component1"})
+    ),
+    st.from_regex(r"[aA][ _]?[bB]?[0-3]?", fullmatch=True),
+)
+
+
+@given(st.lists(NAMES, unique=True), LANGUAGES)
+@example(["in", "inInput", "IN", "in 2"], "kotlin")
+@example(["", " ", "输入", "input", "0", "٣"], "swift")
+def test_identifiers_when_names_are_anything_are_valid_unique_and_not_reserved(names, language):
+    found = identifiers(names, language, "input")
+    assert len(found) == len(names) == len(set(found))
+    assert all(re.fullmatch(r"[a-z][A-Za-z0-9]*", name) for name in found)
+    assert not set(found) & KEYWORDS[language]
+    assert not set(found) & (BOTH - ({"null"} if language == "swift" else set()))
+    assert not any(re.fullmatch(r"component\d+", name) for name in found)
+
+
+@given(st.lists(NAMES, unique=True), LANGUAGES)
+def test_identifiers_when_asked_again_are_the_same(names, language):
+    assert identifiers(names, language, "x") == identifiers(names, language, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("images", "images"),
+        ("input_ids", "inputIds"),
+        ("pixel values", "pixelValues"),
+        ("serving_default/x:0", "servingDefaultX0"),
+        ("IMAGE", "image"),
+        ("HTTPInput", "httpInput"),
+        ("Größe", "groe"),
+        ("0", "input0"),
+        ("2nd", "input2nd"),
+        ("class", "classInput"),
+        ("输入", "input"),
+        ("close", "closeInput"),
+    ],
+)
+def test_identifiers_when_a_name_is_awkward_stay_readable(name, wanted):
+    assert identifiers([name], "kotlin", "input") == (wanted,)
+
+
+def test_identifiers_when_two_names_mend_alike_keeps_the_one_that_needs_no_number():
+    assert identifiers(["a b", "aB", "a-b2", "aB2"], "swift", "x") == ("aB", "aB3", "aB2", "aB22")
+
+
+@given(st.from_regex(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*", fullmatch=True))
+@example("string")
+@example("3d-net")
+@example("class")
+def test_type_and_package_when_a_project_has_any_name_are_valid(name):
+    named, segment = type_name(name), package_segment(name)
+    assert re.fullmatch(r"[A-Z][A-Za-z0-9]*", named)
+    assert named not in taken_types()
+    assert re.fullmatch(r"[a-z_][a-z0-9_]*", segment)
+    assert segment != "_"
+    assert not is_reserved_in_packages(segment)
+
+
+@pytest.mark.parametrize("name", ["session", "string", "Tensor", "manifest", "data"])
+def test_type_when_its_name_is_one_that_the_sources_use_is_another(name):
+    assert type_name(name) == f"{name[0].upper()}{name[1:]}Model"
+
+
+@pytest.mark.parametrize("name", ["returns", "the", "detector"])
+def test_type_when_its_name_is_in_comments_alone_is_free(name):
+    assert type_name(name) == name.capitalize()
+
+
+@given(st.text())
+@example("a*/ b")
+@example("/**/*/")
+@example("x\ny")
+def test_comment_when_a_text_is_anything_neither_ends_a_comment_nor_a_line(text):
+    found = comment(text)
+    assert "*/" not in found
+    assert "/*" not in found
+    assert "`" not in found
+    assert found.isprintable() or not found
+
+
+def spec(name, dtype="float32", shape=(1, 8)):
+    return TensorSpec(name, dtype, shape)
+
+
+def app(takes=(), gives=(), target="android", **project):
+    wanted = Project.model_validate(
+        {"schema_version": 1, "name": "my-net", "version": "2.1", "model": "m.onnx", **project}
+    )
+    return app_of(wanted, load_profile(target), list(takes), list(gives))
+
+
+def test_app_when_the_project_names_nothing_has_names_that_follow_from_its_own():
+    made = app()
+    assert (made.type_name, made.kotlin_package) == ("MyNet", "edgepack.my_net")
+    assert made.package_path == "edgepack/my_net"
+    assert (made.group, made.artifact, made.version) == ("edgepack", "my-net-android", "2.1")
+    assert made.swift_module == "EdgepackMyNet"
+    assert made.assets == "edgepack/my-net"
+
+
+def test_app_when_the_project_gives_names_has_these():
+    made = app(app={"package": "com.acme.vision.detector", "type": "Detector"})
+    assert (made.type_name, made.kotlin_package) == ("Detector", "com.acme.vision.detector")
+    assert (made.group, made.package_path) == ("com.acme.vision", "com/acme/vision/detector")
+
+
+@pytest.mark.parametrize(
+    ("names", "word"),
+    [
+        ({"package": "detector"}, "no package"),
+        ({"package": "com.Acme"}, "no package"),
+        ({"package": "com.class.x"}, "'class'"),
+        ({"type": "detector"}, "no type's name"),
+        ({"type": "String"}, "StringModel"),
+    ],
+)
+def test_project_when_its_app_has_a_name_that_no_compiler_takes_says_so(names, word):
+    with pytest.raises(ValueError, match=word):
+        app(app=names)
+
+
+def test_app_when_inputs_are_described_knows_which_a_caller_gives():
+    image = {"image": {"resize": {"letterbox": 64}}}
+    made = app(
+        [spec("images"), spec("mask", "int64")],
+        [spec("scores")],
+        inputs={"images": image, "mask": {"mask": "n"}},
+        outputs={"scores": {"kind": "classification"}},
+    )
+    assert [t.name for t in made.needed] == ["images"]
+    assert [t.name for t in made.masks] == ["mask"]
+    assert made.image_input == made.inputs[0]
+    assert made.text_input is None
+    assert [t.answer for t in made.answered] == ["classification"]
+
+
+def test_app_when_a_text_gives_all_inputs_has_a_text_input():
+    tokens = {"tokens": {"file": "tokenizer.json", "length": 8}}
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    made = app([spec(name, "int64") for name in names], inputs={"input_ids": tokens})
+    assert made.text_input == made.inputs[0]
+    assert made.image_input is None
+    assert (
+        app([spec("input_ids", "int64"), spec("other")], inputs={"input_ids": tokens}).text_input
+        is None
+    )
+
+
+def test_app_when_two_inputs_are_images_leaves_them_to_the_caller():
+    image = {"image": {"resize": {"letterbox": 64}}}
+    made = app([spec("a"), spec("b")], inputs={"a": image, "b": image})
+    assert made.image_input is None
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("android", "uint32"), ("ios", "string")])
+def test_app_when_the_platform_has_no_such_tensors_says_what_to_do(target, dtype):
+    with pytest.raises(ModelError) as error:
+        app([spec("codes", dtype)], target=target)
+    assert "'codes'" in error.value.problem
+    assert "cast" in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["😀", "a\0b"])
+def test_app_when_java_cannot_name_an_input_says_so_for_android_alone(name):
+    with pytest.raises(ModelError, match="Java API cannot name"):
+        app([spec(name)])
+    assert app([spec(name)], target="ios").inputs[0].name == name
+
+
+def test_tensor_when_its_name_would_end_a_comment_is_described_harmlessly():
+    made = app([spec("a*/\nb", shape=("batch", "?"))])
+    assert made.inputs[0].about == "a* / b: float32[batch, ?]"
