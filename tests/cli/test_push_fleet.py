@@ -185,6 +185,7 @@ def test_resume_when_one_rollout_cannot_go_on_still_does_the_others(fleet, bundl
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+@pytest.mark.slow(reason="pushes to several devices several times")
 def test_push_when_stderr_is_a_terminal_shows_a_table_there_and_the_summary_on_stdout(
     fleet: dict[str, dict[str, Any]], bundle: Path
 ) -> None:

@@ -41,6 +41,7 @@ def smoke(tmp_path: Path) -> list[str]:
     return ["bench", str(bundle), "--device", "here", "--preset", "smoke"]
 
 
+@pytest.mark.slow(reason="starts whole commands")
 def test_bench_when_inconclusive_prints_and_stores_the_report_and_exits_with_11(smoke, capsys):
     assert run([*smoke, "--json"]) == 11
     streams = capsys.readouterr()

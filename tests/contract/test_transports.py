@@ -93,6 +93,7 @@ def test_run_is_stopped_when_it_prints_too_much(run: Run, monkeypatch: pytest.Mo
         run(["cat", "/dev/zero"], timeout_s=60)
 
 
+@pytest.mark.slow(reason="waits for deadlines")
 def test_timeout_kills_the_whole_process_group(run: Run, tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/a; echo $$ > {tmp_path}/b; wait"
     with pytest.raises(RemoteCommandError, match="took longer than 1 s"):
@@ -110,6 +111,7 @@ def test_timeout_kills_what_ignores_sigterm(run: Run, tmp_path: Path) -> None:
     assert wait_until(lambda: not lives(pid))
 
 
+@pytest.mark.slow(reason="waits for deadlines")
 def test_leftover_children_are_killed_when_the_command_ends(run: Run, tmp_path: Path) -> None:
     script = f"sleep 600 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
     assert run(["sh", "-c", script], timeout_s=20).exit_code == 0
@@ -139,6 +141,7 @@ def test_send_returns_the_exit_code_when_the_program_stops_reading(transport: Tr
     assert (result.exit_code, result.stderr) == (28, b"full\n")
 
 
+@pytest.mark.slow(reason="waits for deadlines")
 def test_send_is_stopped_when_it_takes_too_long(transport: Transport) -> None:
     with pytest.raises(RemoteCommandError, match=r"took longer than 0\.5 s"):
         transport.send(["sh", "-c", "cat > /dev/null; sleep 3"], [b"x"], timeout_s=0.5)

@@ -225,6 +225,7 @@ def test_variant_when_one_bucket_is_wrong_is_refused(bundle, loader, tmp_path):
         loader.load(copy)
 
 
+@pytest.mark.slow(reason="builds with several sizes")
 @pytest.mark.parametrize("mode", ["measure", "memory", "profile", "select"])
 def test_harness_when_a_variant_has_buckets_measures_it(bundle, mode):
     argv = [sys.executable, bundle / "harness/edgepack_harness.py", mode, "--bundle", bundle]
@@ -239,6 +240,7 @@ def test_harness_when_a_variant_has_buckets_measures_it(bundle, mode):
         assert document["nodes"]
 
 
+@pytest.mark.slow(reason="builds with several sizes")
 def test_variants_when_several_have_buckets_do_not_clash_over_weights(tmp_path, loader):
     attention(tmp_path / "net.onnx")
     dialect = "{activations: uint8, weights: uint8, symmetric: false, per_channel: false}"
@@ -292,6 +294,7 @@ def test_external_data_when_two_variants_have_it_is_kept_apart(tmp_path):
     assert found["tensorrt-fp32"] == "models/cpu-fp32.onnx"
 
 
+@pytest.mark.slow(reason="builds with several sizes")
 def test_model_when_padding_changes_it_is_refused_with_output_and_remedy(tmp_path):
     mean_net(tmp_path / "net.onnx")
     lines = ("dims: {batch: 1, sequence: [4, 8]}", STATIC)

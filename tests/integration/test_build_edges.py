@@ -288,6 +288,7 @@ def test_verify_when_code_or_links_are_slipped_in_refuses(pristine, tmp_path):
         verify(copy)
 
 
+@pytest.mark.slow(reason="builds without a cache")
 def test_outputs_when_described_decide_what_top1_is_taken_from(tmp_path):
     project = tiny_models.write_project(tmp_path, "outputs: {scores: {kind: raw}}")
     result = build(project=project, targets=["host"], out=tmp_path / "d")

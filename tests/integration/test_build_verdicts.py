@@ -21,6 +21,7 @@ NOTHING = BuildResult((), (), (), (), (), (), 0, 0)
 REFUSED = RefusedVariant("pi", "cpu-int8-dynamic", "top1 drops by 0.5000, the limit is 0.1")
 
 
+@pytest.mark.slow(reason="builds without a cache")
 @pytest.mark.parametrize(
     ("count", "equal", "warning"),
     [(1, False, "one sample tells little"), (9, True, "all 9 samples are equal")],

@@ -185,6 +185,7 @@ def test_secrets_when_devices_are_used_show_nowhere(
     require_unseen(board, caplog.text)
 
 
+@pytest.mark.slow(reason="uses every command on a device")
 def test_secrets_when_a_signed_bundle_is_rolled_out_show_nowhere(
     board: Board, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ def hang_up(board: Board) -> bool:
     return False
 
 
+@pytest.mark.slow(reason="uses every command on a device")
 def test_secrets_when_everything_fails_show_nowhere(
     board: Board,
     caplog: pytest.LogCaptureFixture,

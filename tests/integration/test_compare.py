@@ -92,6 +92,7 @@ def answers(found: Comparison) -> dict[str, str]:
     return {metric.name: metric.outcome for metric in found.devices[0].metrics}
 
 
+@pytest.mark.slow(reason="makes 12 process runs")
 def test_candidate_when_it_is_many_times_slower_fails(
     device: Device, bundle: Path, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_detector_when_float32_finds_the_rectangles_that_are_there(request, name
     assert sum(hits) >= 0.95 * 3 * len(SCENES)
 
 
+@pytest.mark.slow(reason="builds a detector")
 def test_yolo_when_boxes_and_scores_share_a_pair_finds_nothing_at_a_high_cosine(yolo, tmp_path):
     model = plainly_written(yolo, tmp_path, "tensorrt", spread=False)
     assert yolo.kept(model)[0] == 0
@@ -135,6 +136,7 @@ def test_one_conv_when_distances_and_scores_share_a_pair_rounds_scores_away(one_
     assert largest_error(apart) < 0.3
 
 
+@pytest.mark.slow(reason="builds a detector")
 @pytest.mark.parametrize("net", ["yolo", "one_conv"])
 @pytest.mark.parametrize("name", int8_nets.DIALECTS)
 def test_detector_when_unequal_ranges_share_no_pair_keeps_its_detections(

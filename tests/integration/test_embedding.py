@@ -111,6 +111,7 @@ def written(encoder, folder: Path, out: Path, dialect) -> Path:
     return out
 
 
+@pytest.mark.slow(reason="builds an encoder")
 @pytest.mark.parametrize("name", ["cpu", "tensorrt", "qnn-8"])
 def test_int8_static_when_norms_are_smooth_and_streams_float_keeps_embeddings(
     encoder, tmp_path, name
@@ -128,6 +129,7 @@ def far(encoder, tmp_path_factory) -> Path:
     return written(encoder, encoder.made, tmp_path_factory.mktemp("far"), int8_nets.CPU)
 
 
+@pytest.mark.slow(reason="builds an encoder")
 def test_int8_static_when_large_channels_stay_is_refused(encoder, far):
     with pytest.raises(StepError, match=r"'sentence' is too far .* of 16 samples"):
         require_close(encoder.made / MODEL, far / MODEL, encoder.samples)
@@ -145,6 +147,7 @@ def quantized_products(path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow(reason="builds an encoder")
 def test_embedding_when_it_turns_too_far_is_named_with_its_cosine(encoder, tmp_path):
     # Two layers less, and the sentences still have length 1.
     other = encoder_nets.encoder(tmp_path / MODEL, layers=4)

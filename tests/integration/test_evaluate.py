@@ -117,6 +117,7 @@ def kept_files(home):
     return list((home / ".cache/edgepack/evaluations").rglob("answers"))
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_the_connection_is_lost_goes_on_from_there(built, tmp_path, own_home):
     project, bundle = built
     given = {"target": host_target(), "root": str(tmp_path / "root"), "python": sys.executable}

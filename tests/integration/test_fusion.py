@@ -77,6 +77,7 @@ def test_u8s8_when_fused_is_all_integers(plain, tmp_path, cpu):
     }
 
 
+@pytest.mark.slow(reason="builds several layouts")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("name", ["cpu", "xnnpack", "tensorrt", "qnn-8"])
 def test_coverage_when_layouts_change_too_counts_the_same(mixed, tmp_path, cpu, name):

@@ -171,6 +171,7 @@ for style in ("fixed", "runtime"):
 """
 
 
+@pytest.mark.slow(reason="starts several processes")
 @pytest.mark.parametrize("kind", ["fp32", "u8u8", "s8s8-symmetric"])
 def test_as_ort_when_place_environment_and_hash_seed_differ_writes_the_same_bytes(kind, tmp_path):
     model_of(tmp_path / "in", kind)

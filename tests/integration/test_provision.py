@@ -99,6 +99,7 @@ def test_provisioned_device_is_ready(
     assert names(root) == sorted(["venv", str((root / "venv").readlink())])
 
 
+@pytest.mark.slow(reason="makes virtual environments")
 def test_same_wheels_are_not_installed_again(provisioned: Device, wheels: list[Path]) -> None:
     said: list[str] = []
     provision(provisioned, wheels=wheels, offline=True, progress=said.append)

@@ -151,6 +151,7 @@ def test_page_when_looked_at_draws_what_is_open_legibly_within_its_width(
         assert (tmp_path / "light.png").read_bytes() != (tmp_path / "dark.png").read_bytes()
 
 
+@pytest.mark.slow(reason="starts a browser")
 def test_overview_when_used_sorts_names_links_and_opens_runs(tabs, many):
     orders = """() => [...document.querySelectorAll("#overview-1 tbody tr")]
       .map((row) => Number(row.cells[2].dataset.order))"""

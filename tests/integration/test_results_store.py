@@ -62,6 +62,7 @@ def require_all_saved(url: str) -> None:
     assert {report.id for report in store.load_all(sorted(ids))} == ids
 
 
+@pytest.mark.slow(reason="starts several processes")
 def test_store_when_several_processes_make_it_and_write_at_once_loses_nothing(tmp_path):
     require_all_saved(f"sqlite:///{tmp_path}/results.sqlite")
 

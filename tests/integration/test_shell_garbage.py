@@ -83,6 +83,7 @@ def test_push_when_others_left_files_removes_those_of_the_dead_only(
     assert not running.exists()
 
 
+@pytest.mark.slow(reason="pushes many times")
 @pytest.mark.parametrize("step_s", [-YEARS_S, YEARS_S])
 def test_push_when_the_clock_stepped_keeps_the_release_before(
     device: Device, bundles: list[Path], tmp_path: Path, step_s: float

@@ -82,6 +82,7 @@ def test_bundle_without_python_is_pushed_linked_and_kept(board: Board, bundle: P
     assert [json.loads(line)["previous"] for line in lines] == before
 
 
+@pytest.mark.slow(reason="pushes many times")
 def test_signature_that_comes_later_is_sent_without_python(board: Board, bundle: Path) -> None:
     first = board.push(bundle)
     for text in (b"one signature", b"another signature"):

@@ -436,6 +436,7 @@ def test_signer_when_allowed_signers_are_given_is_who_these_say_in_the_audit_log
     assert {one.signer for one in read().records} == {f"alice@example.com ({fingerprint(key)})"}
 
 
+@pytest.mark.slow(reason="pushes to several devices several times")
 @pytest.mark.parametrize("change", ["signature gone", "signed by another", "no longer allowed"])
 def test_rollout_when_it_required_a_signature_requires_it_when_resumed(
     bundle, push, tmp_path, capsys, monkeypatch, change

@@ -104,6 +104,7 @@ def test_verify_when_int8_for_arm_misses_its_goldens_blames_it_only_where_it_cou
             verify_here(folder)
 
 
+@pytest.mark.slow(reason="builds for a target")
 def test_verify_when_a_variant_misses_its_goldens_names_the_runtime_that_the_bundle_is_for(
     bundles, tmp_path
 ):

@@ -373,6 +373,7 @@ def test_what_was_measured_when_it_ends_early_is_kept_and_the_defaults_are_the_a
     assert sum(len(one.runs) for one in report.candidates) == 30
 
 
+@pytest.mark.slow(reason="makes some 30 process runs")
 def test_command_when_it_writes_changes_the_project_file_which_a_build_then_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -108,6 +108,7 @@ def inventory(folder: Path, **devices: list[str]) -> None:
     (folder / "devices.yaml").write_text(text)
 
 
+@pytest.mark.slow(reason="makes several process runs")
 def test_bench_when_the_connection_is_lost_keeps_the_runs_before(
     bundle: Path, over_wire: tuple[Device, Callable[[], None]]
 ) -> None:

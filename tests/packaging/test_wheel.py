@@ -26,6 +26,7 @@ def wheel(tmp_path_factory) -> Path:
     return next(out.glob("*.whl"))
 
 
+@pytest.mark.slow(reason="builds a wheel")
 def test_wheel_when_listed_holds_the_package_and_its_data(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {
