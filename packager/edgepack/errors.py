@@ -16,6 +16,7 @@
     │   └── PythonMissingError  8   a device has no Python, or not where it should be
     ├── RemoteCommandError  9   a command on a device failed
     │   ├── OldBundleError  9   the bundle's harness is older than what is asked of it
+    │   ├── VariantRefusedError  9   a phone cannot use a variant
     │   └── TooSlowError    9   it took longer than it may
     ├── LimitError         10   a variant misses a limit that the project sets
     └── InconclusiveError  11   the measurement does not settle the question
@@ -137,6 +138,10 @@ class RemoteCommandError(EdgepackError):
 
 class OldBundleError(RemoteCommandError):
     """A bundle's harness, which another edgepack made, does not know what is asked of it."""
+
+
+class VariantRefusedError(RemoteCommandError):
+    """One variant cannot be used on a phone."""
 
 
 class TooSlowError(RemoteCommandError):

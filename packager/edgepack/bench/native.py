@@ -42,7 +42,7 @@ from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
 from edgepack.devices.answers import parse_json
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.errors import RemoteCommandError, one_line
+from edgepack.errors import RemoteCommandError, VariantRefusedError, one_line
 from edgepack.profile import StrictModel
 
 REFUSED_EXIT = 3
@@ -160,10 +160,6 @@ class Phone(Protocol):
 
     def make_folder(self, path: str) -> None:
         """Make a folder on the phone, and those above it."""
-
-
-class VariantRefusedError(RemoteCommandError):
-    """One variant cannot be used on the phone."""
 
 
 @dataclass
