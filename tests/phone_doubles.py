@@ -285,7 +285,8 @@ done = subprocess.run([here / "program", *arguments], cwd=folder, stdout=subproc
 (folder / document).write_bytes(done.stdout)
 moment = {{"thermal_state": 0, "low_power_mode": False, "battery_percent": 84.0}}
 facts = {{"system": "iOS", "version": "18.1", "model": "iPhone16,1", "boot": "1700000000",
-         "simulator": False, "debugged": False, **json.loads((here / "facts").read_text())}}
+         "cpu_flags": ["asimddp"], "simulator": False, "debugged": False,
+         **json.loads((here / "facts").read_text())}}
 answer = {{"exit": done.returncode, "before": moment, "after": moment, "facts": facts}}
 (folder / request["answer"]).write_text(json.dumps(answer))
 """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal
 
-from edgepack.errors import ModelError
+from edgepack.errors import ModelError, ProfileError
 from edgepack.identifiers import comment, identifiers, package_segment, type_name
 from edgepack.model.facts import TensorSpec
 from edgepack.profile import Profile
@@ -42,6 +44,13 @@ _SWIFT_TYPES = {
     "uint64": "UInt64",
     "bool": "Bool",
 }
+
+_NO_ASSETS = re.compile(
+    r"(^|/)(\.(?!\.?(/|$))|_[^/]*/|(cvs|thumbs\.db|picasa\.ini)(/|$))|(~|\.scc)(/|$)|\.gz$",
+    re.IGNORECASE,
+)
+"""Paths that the Android plugin leaves out of an app's assets (default of its
+``ignoreAssetsPattern``), or unpacks (``.gz``). Source: its asset merger, read; not tried."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +162,11 @@ def app_of(
 
     Raises:
         ModelError: The language has no type for a tensor.
+        ProfileError: The target pins no onnxruntime, or an Android app cannot hold a file.
     """
     require_types(profile, (*inputs, *outputs))
+    if profile.family == "android":
+        _require_assets(project.files)
     named = project.app.type or type_name(project.name)
     package = project.app.package or f"edgepack.{package_segment(project.name)}"
     return App(
@@ -204,6 +216,16 @@ def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:
             )
 
 
+def _require_assets(files: Iterable[str]) -> None:
+    for name in files:
+        if _NO_ASSETS.search(PurePosixPath(name).as_posix()):
+            raise ProfileError(
+                f"an Android app's build leaves {name!r} out, or unpacks it",
+                hint="rename it: no dot or, of a folder, '_' in front; no '~', .scc or .gz behind",
+                where="files",
+            )
+
+
 def _tensors(specs: Sequence[TensorSpec], role: str, project: Project) -> tuple[AppTensor, ...]:
     names = [spec.name for spec in specs]
     kotlin, swift = identifiers(names, "kotlin", role), identifiers(names, "swift", role)
@@ -227,5 +249,11 @@ def _tensor(spec: TensorSpec, kotlin: str, swift: str, project: Project, role: s
 
 
 def _runtime_version(profile: Profile) -> str:
-    pins = profile.runtime.packages.items()
-    return next(pin.strip("=<>~! ") for name, pin in pins if "onnxruntime" in name)
+    for name, pin in profile.runtime.packages.items():
+        if "onnxruntime" in name:
+            return pin.strip("=<>~! ")
+    raise ProfileError(
+        f"{profile.id} pins no package of onnxruntime, which the app's code calls",
+        hint='pin one: "com.microsoft.onnxruntime:onnxruntime-android" or onnxruntime-c',
+        where="runtime.packages",
+    )

@@ -51,6 +51,8 @@ _RESERVED: dict[Language, frozenset[str]] = {
     "kotlin": _KOTLIN_WORDS | _KOTLIN_MEMBERS,
     "swift": _SWIFT_WORDS | _SWIFT_MEMBERS,
 }
+# Android's build generates these into a module's package.
+_GENERATED_TYPES = _set("BuildConfig R")
 _NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 """Comments and strings, in Kotlin and in Swift."""
 
@@ -90,7 +92,8 @@ def taken_types() -> frozenset[str]:
     folder = templates_dir()
     sources = [*folder.glob("android/kotlin/*"), *folder.glob("apple/**/*.swift*")]
     code = (_NO_CODE.sub(" ", source.read_text("utf-8")) for source in sources)
-    return frozenset(word for text in code for word in re.findall(r"\b[A-Z]\w*", text))
+    used = {word for text in code for word in re.findall(r"\b[A-Z]\w*", text)}
+    return _GENERATED_TYPES | used
 
 
 def package_segment(name: str) -> str:

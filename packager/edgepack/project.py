@@ -19,6 +19,7 @@ from edgepack.yaml_source import YamlSource, read_yaml
 PROJECT_FILE = "edgepack.yaml"
 
 Positive = Annotated[int, Field(gt=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def _is_taken(name: str) -> bool:
@@ -40,6 +41,11 @@ def _package(name: str) -> str:
     if reserved := [word for word in name.split(".") if is_reserved_in_packages(word)]:
         raise ValueError(
             f"{name!r} holds {reserved[0]!r}, a word of Kotlin's or Java's | choose another word"
+        )
+    if (first := name.split(".", maxsplit=1)[0]) in ("java", "kotlin"):
+        # The JVM's class loaders refuse the one, the Kotlin compiler the other.
+        raise ValueError(
+            f"{name!r} is a package of {first.capitalize()}'s own | begin with a name of yours"
         )
     return name
 
@@ -104,10 +110,10 @@ class ImageInput(StrictModel):
 
     resize: Letterbox | ShortSideCrop | Stretch
     order: Literal["RGB", "BGR", "GRAY"] = "RGB"
-    scale: float = 1.0
-    mean: list[float] = []
+    scale: Finite = 1.0
+    mean: list[Finite] = []
     """One value per channel, in ``order``, subtracted after ``scale``. Empty: zeros."""
-    std: list[float] = []
+    std: list[Finite] = []
     """One value per channel, in ``order``, divided by last. Empty: ones."""
     layout: Literal["NCHW", "NHWC"] = "NCHW"
 
@@ -128,8 +134,9 @@ class ImageInput(StrictModel):
 class TokensInput(StrictModel):
     """How a text becomes token ids: by the ``tokenizer.json`` of a BERT model, which is WordPiece.
 
-    The ids go into the input that this describes, the other two into the inputs that are named, as
-    far as the model has them. All get one text, ``(1, tokens)``.
+    The ids go into the input that this describes, the other two into the inputs that are named or,
+    where none are, into those of these names that the model has. All get one text, int32 or int64
+    ``(1, tokens)``.
     """
 
     file: str
@@ -146,7 +153,7 @@ class InputDescription(StrictModel):
 
     image: ImageInput | None = None
     tokens: TokensInput | None = None
-    pad: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
+    pad: int | Finite | None = None
     """What the loader puts behind the input's values, along symbolic dimensions with a list of
     sizes, up to the next of them. Default: 0, which in a mask hides what it stands for."""
     mask: str | None = None

@@ -61,11 +61,11 @@ class VariantLine:
 
 @dataclass(frozen=True)
 class ExampleInput:
-    """One input as a bundle's README shows it, symbolic dimensions as 1."""
+    """One input as a bundle's README shows it."""
 
     name: str
-    shape: str
-    dtype: str
+    value: str
+    """A Python expression: zeros, symbolic dimensions as 1, or the bytes of an image file."""
 
 
 @dataclass(frozen=True)

@@ -226,11 +226,14 @@ def _filled(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None
 
 
 def class_names(facts: ModelFacts) -> list[str]:
-    """Return the class names in the model's metadata (ultralytics: a dict of index to name)."""
+    """Return the class names in the model's metadata, by index; none where they are not numbered.
+
+    Ultralytics writes a dict of index to name.
+    """
     names = _literal(facts.metadata.get("names", ""))
-    if not isinstance(names, dict):
+    if not isinstance(names, dict) or set(names) != set(range(len(names))):
         return []
-    return [" ".join(str(name).split()) for name in names.values()]
+    return [" ".join(str(names[index]).split()) for index in range(len(names))]
 
 
 def _literal(text: str) -> object:

@@ -48,6 +48,7 @@ def test_iphone_is_measured_by_a_test_of_the_measuring_app(
     assert selection.variant == "cpu-int8-static"
     assert (selection.device.os, selection.device.model) == ("iOS 18.1", "iPhone16,1")
     assert not selection.device.emulated
+    assert harness.phone.cpu_flags == {"asimddp"}
     assert len(run.latencies_ns) == 20
     assert (run.before.throttled_now, run.before.power_mode) == ([], "normal")
     assert run.after.battery_percent == 84
@@ -131,6 +132,24 @@ def test_keychain_is_opened_with_the_password_of_the_variable(
     with pytest.raises(DeviceError, match="does not open the Mac's keychain") as caught:
         asked(bundle, device)
     assert "not right" not in str(caught.value)
+
+
+def test_keychain_is_opened_when_its_password_has_spaces(
+    bundle: Path, phone: PhoneDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = phone.device.entry.model_copy(update={"keychain_password_env": "MAC_KEYCHAIN"})
+    monkeypatch.setenv("MAC_KEYCHAIN", " two  words ")
+    wrong = "security: SecKeychainUnlock: The user name or passphrase you entered is not correct."
+    phone.say("security unlock-keychain -p  two  words  /", stderr=wrong, code=51)
+    with pytest.raises(DeviceError, match="does not open the Mac's keychain"):
+        asked(bundle, Device("iphone", entry))
+
+
+def test_measuring_app_knows_a_debugger_by_the_kernel(tmp_path: Path, bundle: Path) -> None:
+    write_project(tmp_path, load_bundle(bundle))
+    source = (tmp_path / "Tests" / "EdgepackMeasureTests.mm").read_text()
+    assert "P_TRACED" in source
+    assert "environment[" not in source  # xcodebuild sets OS_ACTIVITY_DT_MODE for every test
 
 
 def test_project_of_the_measuring_app_pins_the_runtime(bundle: Path, tmp_path: Path) -> None:

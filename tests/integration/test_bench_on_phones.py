@@ -149,6 +149,12 @@ def test_phone_is_measured_within_an_app_when_the_inventory_says_so(
     ("command", "said", "problem", "hint"),
     [
         (
+            "am instrument",
+            "INSTRUMENTATION_RESULT: exit=1\nINSTRUMENTATION_CODE: -1\n",
+            "may not enter",
+            "'inside: shell'",
+        ),
+        (
             "install",
             "Failure [INSTALL_FAILED_USER_RESTRICTED: Install canceled by user]",
             "refused to install over USB",

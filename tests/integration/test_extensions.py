@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ import onnx
 import pytest
 from edgepack.build import build, dry_run
 from edgepack.data.images import image_pixels
-from edgepack.errors import ModelError, ProfileError
+from edgepack.errors import ModelError, ProfileError, StepError
 from edgepack.model.running import make_session
-from edgepack.project import read_project
+from edgepack.project import ImageInput, read_project
+from edgepack.steps.in_graph import picture_session, require_equal
 from edgepack.steps.pictures import made_pictures
 from onnx import TensorProto, helper
 from PIL import Image
@@ -23,6 +25,8 @@ from tiny_models import conv_net, save
 
 if importlib.util.find_spec("onnxruntime_extensions") is None and not os.environ.get("CI"):
     pytest.skip("onnxruntime-extensions has no wheel here", allow_module_level=True)
+ORIENTATION = 0x112
+"""The EXIF tag."""
 DECODING = "preprocess: {in_graph: true, extensions: [decode_image]}"
 
 
@@ -115,12 +119,51 @@ def test_model_when_given_a_file_decodes_it_and_gives_what_its_pixels_give(tmp_p
         result.require_all()
         models[name] = loader.load(result.bundles[0].bundle.path)
         manifest = result.bundles[0].bundle.manifest
+        readme = (result.bundles[0].bundle.path / "README.md").read_text()
+        assert ("'image': np.fromfile('picture.jpg', 'uint8')," in readme) == (name == "files")
         assert ("onnxruntime-extensions" in manifest.runtime) == (name == "files")
     assert models["files"].inputs[0].shape == ("image_bytes",)
     for path in sorted((tmp_path / "files" / "photos").glob("*.png")):
         file = np.frombuffer(path.read_bytes(), np.uint8)
         found = models["files"]({"image": file})["scores"]
         assert np.array_equal(found, models["pixels"]({"image": image_pixels(path)})["scores"])
+
+
+def file_of(image: Image.Image, form: str, **options: object) -> np.ndarray:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def turned() -> Image.Exif:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    return exif
+
+
+GRADIENT = Image.fromarray(np.add.outer(np.arange(60), np.arange(90)).astype(np.uint8))
+
+
+@pytest.mark.parametrize("order", ["RGB", "BGR", "GRAY"])
+@pytest.mark.parametrize("form", ["png", "jpeg"])
+def test_proof_when_a_file_is_gray_takes_it(tmp_path, form, order):
+    image = ImageInput.model_validate({"resize": {"letterbox": 16}, "order": order})
+    session = picture_session(image, tmp_path, as_file=True)
+    require_equal("image", image, file_of(GRADIENT, form), session)
+
+
+@pytest.mark.parametrize("what", ["transparent", "turned"])
+def test_proof_when_a_file_is_no_upright_opaque_picture_says_what_to_do(tmp_path, what):
+    image = ImageInput.model_validate({"resize": {"letterbox": 16}})
+    given = (
+        file_of(GRADIENT.convert("RGB"), "png", exif=turned())
+        if what == "turned"
+        else file_of(Image.merge("LA", (GRADIENT, GRADIENT)), "png")
+    )
+    session = picture_session(image, tmp_path, as_file=True)
+    with pytest.raises(StepError, match=r"a picture of [0-9]+ bytes is") as caught:
+        require_equal("image", image, given, session)
+    assert "save it upright and opaque" in caught.value.hint
 
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "##s", "!"]

@@ -243,7 +243,7 @@ def test_build_when_a_provider_takes_static_shapes_alone_names_the_nodes_it_leav
     [
         ([IN_GRAPH], "{resize: {letterbox: 9}}", r"makes float32\[1, 3, 9, 9\]"),
         ([IN_GRAPH], "{resize: {letterbox: 8}, order: GRAY}", r"makes float32\[1, 1, 8, 8\]"),
-        ([IN_GRAPH, "dims: {batch: 4}"], IMAGE, "'batch' is 1 with preprocessing"),
+        ([IN_GRAPH, "dims: {batch: 4}"], IMAGE, "'batch' is 1 in what preprocessing"),
         ([IN_GRAPH, "dims: {image_hight: 4}"], IMAGE, "has a symbolic dimension 'image_hight'"),
     ],
 )

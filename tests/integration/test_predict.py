@@ -261,6 +261,30 @@ WRONG = {
         "",
         r"not ids \[1, tokens\]",
     ),
+    "labels of an output that stays raw": (
+        FILES,
+        INPUTS,
+        "outputs: {hidden: {kind: raw, labels: classes.txt}}",
+        "'classes.txt' is none of the project's files",
+    ),
+    "a mask of tokens that is no input": (
+        FILES,
+        INPUTS.replace("length: 6", "length: 6, attention_mask: input_mask"),
+        "",
+        "the model has no input 'input_mask'",
+    ),
+    "a mask of tokens that is no row of them": (
+        FILES,
+        INPUTS.replace("length: 6", "length: 6, attention_mask: picture"),
+        "",
+        r"float32\[1, 3, 32, 32\], not int32 or int64 \[1, sequence\]",
+    ),
+    "two texts for one mask": (
+        FILES,
+        f"{INPUTS}\n  attention_mask: {{tokens: {{file: tokenizer.json, length: 6}}}}",
+        "",
+        "'attention_mask' would be filled twice",
+    ),
     "no room for tokens": (
         FILES,
         INPUTS.replace("length: 6", "length: 2"),
@@ -301,10 +325,32 @@ def test_build_when_the_tokenizer_is_another_kind_names_its_part(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "'colours.txt' is empty"), ("red\rgreen\rblue\r", "has 1 labels, the output 3 classes")],
+)
+def test_build_when_labels_are_no_lines_says_so(tmp_path, text, message):
+    project = write_project(tmp_path, FILES, INPUTS, OUTPUTS)
+    (tmp_path / "colours.txt").write_bytes(text.encode())
+    with pytest.raises(ProfileError, match=message):
+        build(project=project, out=tmp_path / "dist")
+
+
+def test_labels_when_a_line_holds_a_carriage_return_are_those_of_other_platforms(
+    bundle, loader, tmp_path
+):
+    copied = tmp_path / "copied"
+    subprocess.run(["cp", "-r", bundle, copied], check=True)
+    (copied / "files" / "labels.txt").write_bytes(b"c\rat\r\ndog\r\n")
+    found = loader.load(copied).predict({"picture": picture(), "input_ids": "fox"})
+    assert [each.label for each in found["boxes"]] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
     ("dims", "message"),
     [
         ("{batch: 1, sequence: 5}", "with 5 tokens"),
         ("{batch: 1, sequence: [4, 5]}", "more than the largest size of 'sequence', 5"),
+        ("{batch: 1, sequence: {min: 1, opt: 4, max: 5}}", "the largest size of 'sequence', 5"),
     ],
 )
 def test_build_when_sizes_do_not_hold_the_tokens_says_which_length_does(tmp_path, dims, message):

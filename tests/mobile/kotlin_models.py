@@ -34,8 +34,16 @@ from edgepack.render import kotlin_string
 from jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main
 from onnx import TensorProto, helper
 from proofs import Proof, require
-from signatures import ALL, BUCKETS, DYNAMIC_BATCH, HALF, PIXELS, SAMPLES, Signature
-from vectors import WORDS, tokenizer
+from signatures import (
+    ALL,
+    DETECTOR,
+    DYNAMIC_BATCH,
+    HALF,
+    PIXELS,
+    SAMPLES,
+    TEXT,
+    Signature,
+)
 
 HERE = Path(__file__).parent
 TARGET = "android"
@@ -73,22 +81,21 @@ AWKWARD = Signature(
 )
 """Inputs and outputs whose names code cannot have."""
 
-TEXT = replace(
-    BUCKETS,
-    name="text",
-    constants=(
-        ("table", np.random.default_rng(3).random((len(WORDS), 6), np.float32)),
-        *BUCKETS.constants[1:],
+WIDE = replace(
+    DETECTOR,
+    name="wide",
+    nodes=(
+        helper.make_node("Cast", ["images"], ["narrow"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["narrow"], ["m"], "mean", axes=[1, 2, 3], keepdims=1),
+        *DETECTOR.nodes[1:],
     ),
-    project="inputs: {input_ids: {tokens: {file: tokenizer.json, length: 12}}}\n"
-    "outputs: {hidden: {kind: embedding, pooling: mean, mask: attention_mask}}",
-    variants="[{backend: cpu, recipe: fp32}]",
-    files=(("tokenizer.json", json.dumps(tokenizer())),),
+    inputs=(("images", TensorProto.DOUBLE, [1, 3, 32, 32]),),
+    samples=lambda random: {"images": random.random((SAMPLES, 3, 32, 32))},
 )
-"""A model that takes a text."""
+"""A picture as float64."""
 TEXTS = ["", "Was it a car?", "\u00c9t\u00e9 [MASK] 12,5 unbelievable unaffable"]
 
-SIGNATURES = (*ALL, PIXELS, PASSED_OVER, AWKWARD, TEXT)
+SIGNATURES = (*ALL, PIXELS, WIDE, PASSED_OVER, AWKWARD, TEXT)
 
 
 @dataclass(frozen=True)
@@ -244,6 +251,7 @@ def run(
     work: Path,
     bundle: Path | None = None,
     stored: tuple[str, ...] = (".onnx", ".ort"),
+    options: tuple[str, ...] = (),
 ) -> tuple[dict[str, Any], Path]:
     """Run the program on a bundle's files; return what it found and the folder of its outputs.
 
@@ -252,6 +260,7 @@ def run(
         work: A folder.
         bundle: Another folder of files; default: the bundle's.
         stored: How the names of files end that the app's package does not compress.
+        options: For the virtual machine.
     """
     folder = work / "phone"
     folder.mkdir()
@@ -281,7 +290,7 @@ def run(
         f"{subject.app.kotlin_package}.ProofKt",
         folder,
         classpath=subject.path,
-        options=[f"-Xlog:class+load=info:file={folder / 'classes.log'}"],
+        options=[f"-Xlog:class+load=info:file={folder / 'classes.log'}", *options],
     )
     return json.loads(done.text.splitlines()[-1]), folder
 
@@ -420,6 +429,7 @@ def check_use(found: Mapping[str, Any]) -> None:
         "closed": "IllegalStateException: this .* is closed",
         "main": "IllegalStateException: .*open blocks, .*openAsync",
         "unknown": "IllegalArgumentException: the bundle has no variant 'no-such'; it has: .*",
+        "async": "java.lang.IllegalArgumentException: the bundle has no variant 'no-such'; .*",
     }
     for key, pattern in wanted.items():
         require(re.fullmatch(pattern, found[key]) is not None, f"{key}: {found[key]}")
@@ -442,10 +452,17 @@ def changed(work: Path) -> str:
         here = work / name
         copytree(subject.bundle.path, here / "bundle")
         change(here / "bundle")
-        found, _ = run(subject, here, here / "bundle")
+        found, folder = run(subject, here, here / "bundle")
         said = found["alone"][-1]
         require(re.fullmatch(wanted, said, re.DOTALL) is not None, f"{name}: {said!r}")
+        left = [path.name for path in (folder / "cache").rglob("*") if _is_left_over(path)]
+        require(not left, f"{name}: {left} are left in the cache")
     return ", ".join(_CHANGES)
+
+
+def _is_left_over(path: Path) -> bool:
+    """Tell whether a path in the cache is of no use once the model is open, or is not."""
+    return path.name.startswith("profile") or path.suffix == ".part"
 
 
 def _cpu(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -477,6 +494,21 @@ def _other_golden(bundle: Path) -> None:
 def _short_golden(bundle: Path) -> None:
     path = _golden(bundle)
     path.write_bytes(path.read_bytes()[:-4])
+
+
+def _profiled_other_golden(bundle: Path) -> None:
+    _other_golden(bundle)
+    _cpu(lambda entry: entry.update(placement=1.0))(bundle)
+
+
+def _profiled_broken_model(bundle: Path) -> None:
+    _model(bundle).write_bytes(b"model")
+    _cpu(lambda entry: entry.update(placement=1.0))(bundle)
+
+
+def _no_weights(bundle: Path) -> None:
+    _outside(bundle)
+    (bundle / "models" / "cpu-fp32.data").unlink()
 
 
 def _outside(bundle: Path) -> None:
@@ -523,7 +555,10 @@ _CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
         rf"{_NONE}CPUExecutionProvider runs 100% of the nodes, at least 150% are needed",
     ),
     "share": (_cpu(lambda entry: entry.update(placement=1.0)), "cpu-fp32"),
+    "other golden, profiled": (_profiled_other_golden, rf"{_NONE}its output is -6\.0 dB near .*"),
+    "broken model, profiled": (_profiled_broken_model, rf"{_NONE}the session cannot be .*"),
     "weights outside": (_outside, "cpu-fp32"),
+    "no weights": (_no_weights, r"ModelException: the bundle is not whole: .*/cpu-fp32\.data.*"),
     "cache": (
         _cpu(
             lambda entry: entry["session"]["config"].update({"ep.context_file_path": "{cache}/x"})
@@ -541,8 +576,21 @@ def compressed(work: Path) -> str:
     return "read into memory"
 
 
+def no_libraries(work: Path) -> str:
+    """Open a bundle where onnxruntime's libraries are missing, as for an ABI an app left out."""
+    subject = subjects()[PASSED_OVER.name]
+    found, _ = run(subject, work, options=(f"-Donnxruntime.native.path={work}",))
+    # Java tells why a class did not load the first time alone.
+    why = ("Native library .* not found at .*", ".*Failed to load onnx-runtime library.*")
+    for wanted, said in zip(why, found["alone"], strict=True):
+        pattern = f"ModelException: onnxruntime does not load: {wanted}"
+        require(re.fullmatch(pattern, said) is not None, said)
+    return "each time a ModelException"
+
+
 PROOFS = (
     *(Proof(f"a bundle in Kotlin: {s.name}", prove(s)) for s in SIGNATURES),
     Proof("what a changed bundle says", changed),
     Proof("compressed assets", compressed),
+    Proof("onnxruntime without libraries", no_libraries),
 )

@@ -21,7 +21,7 @@ from edgepack.bundle.reading import Bundle
 from edgepack.harness.edgepack_loader import closeness_db, load
 from edgepack.identifiers import identifiers, type_name
 from edgepack.resources import example_dir
-from proofs import Proof, require
+from proofs import NotHeldError, Proof, require
 from signatures import ALL, BUCKETS, DETECTOR, DYNAMIC_BATCH, PIXELS, TEXT, Signature
 from swift_rootfs import SwiftToolchain, toolchain
 
@@ -247,11 +247,16 @@ for length in [1, 3, 4, 5, 8] {{
     try write(outputs.hidden, "hidden-\\(length).bin")
     try write(outputs.answers.hidden, "vector-\\(length).bin")
 }}
-do {{
-    _ = try model.predict(.init(inputIds: ids(9)))
-}} catch {{
-    said["refused"] = "\\(error)"
+func refusal(_ ids: Tensor<Int64>) -> String {{
+    do {{
+        _ = try model.predict(.init(inputIds: ids))
+        return "it was taken"
+    }} catch {{
+        return "\\(error)"
+    }}
 }}
+said["tooLong"] = refusal(try ids(9))
+said["noBatch"] = refusal(try Tensor(shape: [4], repeating: 1))
 """
     said = made.run(program)
     python = load(made.bundle.path)
@@ -263,11 +268,16 @@ do {{
         vector = np.frombuffer((made.folder / "out" / f"vector-{length}.bin").read_bytes(), "f4")
         mean = wanted[0].astype(np.float64).mean(axis=0)
         require(np.allclose(vector, mean / np.linalg.norm(mean), rtol=1e-5), f"{length}: vector")
-    try:
-        python({"input_ids": np.ones((1, 9), np.int64)})
-    except ValueError as error:
-        require(said["refused"] == str(error), f"{said['refused']!r} instead of {str(error)!r}")
-    return "5 lengths in 2 buckets; a longer one is refused in Python's words"
+    for what, shape in (("tooLong", (1, 9)), ("noBatch", (4,))):
+        try:
+            python({"input_ids": np.ones(shape, np.int64)})
+        except ValueError as error:
+            # Python quotes the names of dimensions in a shape.
+            words = str(error).replace("'sequence']", "sequence]")
+            require(said[what] == words, f"{said[what]!r} instead of {words!r}")
+        else:
+            raise NotHeldError(f"Python takes {shape}")
+    return "5 lengths in 2 buckets; what does not fit is refused in Python's words"
 
 
 PROOFS = (

@@ -43,13 +43,19 @@ def two_bundles_run(work: Path) -> str:
         project = signature.write(work / signature.name, "ios")
         built = build(project=project, out=folder).bundles[0]
         bundles.append((built.bundle.path.name, type_name(signature.name)))
+    tools = toolchain()
+    # An app that had one model, and no runtime beside it, gets a second one: the README's steps.
+    describe = ["swift", "package", "--disable-sandbox", "--package-path", bundles[0][0]]
+    tools.run([*describe, "purge-cache"], folder=folder)
+    alone = json.loads(tools.run([*describe, "dump-package"], folder=folder).stdout)
+    require(alone["targets"][0]["name"] == "onnxruntime", f"it has no archive: {alone['targets']}")
+    tools.run([*describe, "purge-cache"], folder=folder)
     _write(folder / "onnxruntime" / "Package.swift", RUNTIME)
     sources = folder / "onnxruntime" / "Sources" / "onnxruntime"
     _write(sources / "module.modulemap", MODULE_MAP)
     _write(sources / "onnxruntime.h", "#include <onnxruntime/onnxruntime_c_api.h>\n")
     _write(folder / "app" / "Package.swift", _package(bundles))
     _write(folder / "app" / "Sources" / "app" / "main.swift", _main(bundles))
-    tools = toolchain()
     built_with = tools.run(
         [*BUILD, "-Xlinker", "-L/runtime", "-Xlinker", "-lonnxruntime"], folder=folder
     )

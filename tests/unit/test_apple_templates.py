@@ -14,6 +14,7 @@ from edgepack.resources import targets_dir, templates_dir
 from edgepack.yaml_source import read_yaml
 
 APPLE = templates_dir() / "apple"
+MODEL = "Sources/EdgepackDetector/Model.swift"
 HOSTILE = 'x "\\(y)*/ \n'
 
 
@@ -41,7 +42,7 @@ def test_family_when_a_file_lies_in_its_folder_names_it():
 
 def test_sources_when_names_are_hostile_hold_them_as_literals_and_in_one_line_comments():
     files = rendered(app(inputs={"mask": {"mask": "n"}}))
-    model = files["Sources/EdgepackDetector/Detector.swift"].data.decode()
+    model = files[MODEL].data.decode()
     # Without literals and comments nothing of the name is left.
     code = re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*', "", model)
     assert "*/" not in code
@@ -62,7 +63,7 @@ def test_sources_when_names_are_hostile_hold_them_as_literals_and_in_one_line_co
 )
 def test_answers_when_an_output_is_described_have_a_property_of_its_type(described, member):
     files = rendered(app(outputs={"class": described}))
-    model = files["Sources/EdgepackDetector/Detector.swift"].data.decode()
+    model = files[MODEL].data.decode()
     assert f"public var classOutput: {member} " in model
 
 
@@ -70,9 +71,35 @@ def test_predict_when_the_one_needed_input_is_a_picture_takes_a_picture():
     image = {"image": {"resize": {"letterbox": 8}}}
     both = rendered(app(inputs={"mask": {"mask": "n"}, HOSTILE: image}))
     not_all = rendered(app(inputs={HOSTILE: image}))
-    path = "Sources/EdgepackDetector/Detector.swift"
-    assert b"func predict(_ image: CGImage" in both[path].data
-    assert b"CGImage," not in not_all[path].data
+    assert b"func predict(_ image: CGImage" in both[MODEL].data
+    assert b"CGImage," not in not_all[MODEL].data
+
+
+@pytest.mark.parametrize("name", ["Device", "IMAGES", "opening", "detector"])
+def test_sources_when_the_project_is_called_as_one_of_them_do_not_overwrite_it(name):
+    family = [entry["output"] for entry in read_yaml(APPLE / "family.yaml").values["files"]]
+    # Apple's file systems take names as equal that differ in case.
+    assert len({path.lower() for path in rendered(app(name=name))}) == len(family)
+
+
+def test_podspec_gives_the_c_module_to_the_library_and_to_the_app_that_imports_it():
+    podspec = rendered(app())["EdgepackDetector.podspec"].data.decode()
+    settings = re.findall(r"(\w+)_target_xcconfig = \{\s*'SWIFT_INCLUDE_PATHS' => (.*)", podspec)
+    assert [target for target, _ in settings] == ["pod", "user"]
+    assert all("/Sources/CEdgepackDetector/include" in path for _, path in settings)
+
+
+@pytest.mark.parametrize(
+    ("described", "given"),
+    [
+        ({"image": {"resize": {"letterbox": 8}}}, "predict(image)"),
+        ({"tokens": {"file": "tokenizer.json", "length": 8}}, "predict(text)"),
+        ({"pad": 0}, "predict(.init(xY: xY))"),
+    ],
+)
+def test_readme_gives_the_model_what_its_input_is_made_from(described, given):
+    readme = rendered(app(inputs={"mask": {"mask": "n"}, HOSTILE: described}))["README.md"].data
+    assert f"let outputs = try model.{given}" in readme.decode()
 
 
 def test_package_names_the_archive_that_the_profile_pins():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from edgepack.apps import app_of
-from edgepack.errors import ModelError
+from edgepack.errors import ModelError, ProfileError
 from edgepack.identifiers import (
     comment,
     identifiers,
@@ -18,8 +18,12 @@ from edgepack.identifiers import (
 from edgepack.model.facts import TensorSpec
 from edgepack.profile import load_profile
 from edgepack.project import Project
+from edgepack.render import FamilyFile
+from edgepack.resources import templates_dir
+from edgepack.yaml_source import read_yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from jinja2 import Template
 
 LANGUAGES = st.sampled_from(["kotlin", "swift"])
 # Written down here apart from the module's own lists.
@@ -92,7 +96,7 @@ def test_type_and_package_when_a_project_has_any_name_are_valid(name):
     assert not is_reserved_in_packages(segment)
 
 
-@pytest.mark.parametrize("name", ["session", "string", "Tensor", "manifest", "data"])
+@pytest.mark.parametrize("name", ["session", "string", "Tensor", "manifest", "data", "r"])
 def test_type_when_its_name_is_one_that_the_sources_use_is_another(name):
     assert type_name(name) == f"{name[0].upper()}{name[1:]}Model"
 
@@ -146,6 +150,8 @@ def test_app_when_the_project_gives_names_has_these():
         ({"package": "detector"}, "no package"),
         ({"package": "com.Acme"}, "no package"),
         ({"package": "com.class.x"}, "'class'"),
+        ({"package": "kotlin.detector"}, "Kotlin's own"),
+        ({"package": "java.detector"}, "Java's own"),
         ({"type": "detector"}, "no type's name"),
         ({"type": "String"}, "StringModel"),
     ],
@@ -153,6 +159,14 @@ def test_app_when_the_project_gives_names_has_these():
 def test_project_when_its_app_has_a_name_that_no_compiler_takes_says_so(names, word):
     with pytest.raises(ValueError, match=word):
         app(app=names)
+
+
+@pytest.mark.parametrize("name", ["device", "Images", "wordpiece"])
+def test_android_files_when_the_project_is_called_as_one_of_them_have_a_path_each(name):
+    files = read_yaml(templates_dir() / "android" / "family.yaml").parse(FamilyFile).files
+    paths = [Template(file.output).render(app=app(name=name)) for file in files]
+    # Some file systems take names as equal that differ in case.
+    assert len({path.lower() for path in paths}) == len(files)
 
 
 def test_app_when_inputs_are_described_knows_which_a_caller_gives():
@@ -201,6 +215,28 @@ def test_app_when_java_cannot_name_an_input_says_so_for_android_alone(name):
     with pytest.raises(ModelError, match="Java API cannot name"):
         app([spec(name)])
     assert app([spec(name)], target="ios").inputs[0].name == name
+
+
+@pytest.mark.parametrize(
+    "name", [".labels", "a/.b/c", "_a/b.txt", "a/b~", "a.scc", "CVS/x", "a/Thumbs.db", "words.gz"]
+)
+def test_app_when_android_would_leave_a_file_out_says_so_for_android_alone(name):
+    with pytest.raises(ProfileError, match=r"leaves .* out"):
+        app(files=["labels.txt", name])
+    assert app(target="ios", files=[name]).artifact == "my-net-ios"
+
+
+@pytest.mark.parametrize("name", ["_labels.txt", "./a.b/c_d.txt", "a/../b", "cvs.txt", "a.gz.txt"])
+def test_app_when_android_takes_a_file_has_no_objection(name):
+    assert app(files=[name]).assets == "edgepack/my-net"
+
+
+def test_app_when_the_target_pins_no_onnxruntime_says_so():
+    wanted = Project(schema_version=1, name="net", model="m.onnx")
+    profile = load_profile("android")
+    runtime = profile.runtime.model_copy(update={"packages": {"com.acme:runtime": "1.0"}})
+    with pytest.raises(ProfileError, match="pins no package of onnxruntime"):
+        app_of(wanted, profile.model_copy(update={"runtime": runtime}), [], [])
 
 
 def test_tensor_when_its_name_would_end_a_comment_is_described_harmlessly():

@@ -99,6 +99,17 @@ def test_init_when_metadata_tells_of_a_detection_describes_its_answers(tmp_path)
     )
 
 
+@pytest.mark.parametrize(
+    ("names", "written"), [("{1: 'b', 0: 'a'}", "a\nb\n"), ("{1: 'a', 2: 'b'}", None)]
+)
+def test_init_when_classes_are_numbered_in_another_order_writes_them_by_index(
+    tmp_path, names, written
+):
+    init(with_metadata(tmp_path / "m.onnx", [1, 2], task="classify", names=names))
+    file = tmp_path / "names.txt"
+    assert (file.read_text() if file.exists() else None) == written
+
+
 def test_init_when_a_detection_has_no_images_yet_leaves_its_answers_to_be_uncommented(tmp_path):
     model = with_metadata(tmp_path / "m.onnx", [1, 6, 21], task="detect", names=NAMES)
     path = init(model)

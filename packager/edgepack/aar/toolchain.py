@@ -57,7 +57,8 @@ class Toolchain:
             if result.exit_code:
                 raise ToolError(
                     f"the Kotlin compiler does not take {str(sources)!r}{result.last_lines}",
-                    hint="the files are written by edgepack: report this as a fault of it",
+                    hint=f"if {self.java} is of a JDK older than 17, set JAVA_HOME to a newer one;"
+                    " else report this as a fault of edgepack, which writes these files",
                 )
             files = sorted(path for path in out.rglob("*") if path.is_file())
             return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}

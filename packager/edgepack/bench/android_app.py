@@ -1,8 +1,10 @@
 """An Android phone on which the measuring program runs within an app's process.
 
-That is what users of an app get: its threads are scheduled as an app's are. The app is an
-instrumentation and nothing else; models, goldens and plans lie where the shell puts them, which
-apps may read, and what the program writes in the app's own folder, which ``run-as`` reads.
+Its threads are scheduled as those of an app in the foreground; the one whose screen is shown may
+get more cores (``OomAdjuster.java`` in frameworks/base: instrumentations are in
+``SCHED_GROUP_DEFAULT``, the shown app in ``SCHED_GROUP_TOP_APP``). The app is an instrumentation
+and nothing else; models, goldens and plans lie where the shell puts them, which apps may read, and
+what the program writes in the app's own folder, which ``run-as`` reads.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from edgepack.bench.app_build import INSTRUMENTATION, PACKAGE
 from edgepack.bench.plans import Plan
 from edgepack.devices.tool_problems import ADB_CAUSES, explain, output_of
 from edgepack.devices.transport import CommandResult
-from edgepack.errors import RemoteCommandError
+from edgepack.errors import DeviceError, RemoteCommandError
 
 FILES = "{files}"
 """In an argument: the app's folder for files."""
 INSTALL_S = 300.0
+NOT_STARTED_EXIT = 1
+"""Of ``edgepack_measure_jni.c``."""
 
 
 @dataclass
@@ -82,6 +86,13 @@ class AppPhone(AndroidPhone):
         found = re.search(r"^INSTRUMENTATION_RESULT: exit=(-?\d+)$", ran.text, re.MULTILINE)
         if found is None:
             raise self._not_run(ran)
+        if int(found[1]) == NOT_STARTED_EXIT:
+            raise DeviceError(
+                f"the measuring app may not enter {self.release}",
+                hint="set 'root' of the device in devices.yaml to one below /data/local/tmp, or"
+                " 'inside: shell'",
+                where=self.name,
+            )
         said = self._as_app(["cat", f"files/{document}"], "reading the document").stdout
         return CommandResult(tuple(argv), int(found[1]), said, ran.stderr)
 

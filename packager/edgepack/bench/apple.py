@@ -78,6 +78,7 @@ class _Facts(StrictModel):
     version: Name
     model: Name
     boot: Name
+    cpu_flags: list[Name]
     simulator: bool
     debugged: bool
 
@@ -140,7 +141,6 @@ class ApplePhone:
     work: str = "work"
     cache: str = "cache"
     scratch: str = "."
-    cpu_flags: frozenset[str] = frozenset()
     _answer: _Answer | None = field(default=None, init=False)
 
     @property
@@ -152,6 +152,11 @@ class ApplePhone:
     def host(self) -> Transport:
         """To the Mac."""
         return self.xcode.mac
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """The processor's features as Linux spells them."""
+        return frozenset(self._last().facts.cpu_flags)
 
     @property
     def identifier(self) -> str:

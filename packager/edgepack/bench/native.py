@@ -43,7 +43,7 @@ from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
 from edgepack.devices.answers import parse_json
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, one_line
-from edgepack.profile import StrictModel
+from edgepack.profile import Provider, StrictModel
 
 REFUSED_EXIT = 3
 COOLER_C = 5.0
@@ -223,7 +223,7 @@ class NativeHarness:
         del seed  # of scenarios that phones are not measured in
         timeout_s = run_timeout_s(preset, self.load_timeout_s)
         arguments = _limited(["measure", *_arguments(preset)], timeout_s)
-        plan = self._planner(variant).goldens()
+        plan = self._planner(self._entry(variant)).goldens()
         ran = self.phone.timed(arguments, plan, timeout_s=timeout_s)
         timed = self._said(_Timed, ran.result)
         return ProcessRun(
@@ -245,13 +245,13 @@ class NativeHarness:
         """Time how long the variant's sessions take to create, in nanoseconds."""
         if cold:
             return NO_COLD
-        plan = self._planner(variant).goldens()
+        plan = self._planner(self._entry(variant)).goldens()
         return self._document(_Created, ["create"], plan).session_create_ns
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""
         try:
-            plan = self._planner(variant).reshaped(shapes)
+            plan = self._planner(self._entry(variant)).reshaped(shapes)
             timed = self._document(
                 _Timed,
                 ["measure", *_arguments(preset)],
@@ -264,16 +264,17 @@ class NativeHarness:
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
-        return self._document(Memory, ["memory"], self._planner(variant).goldens())
+        plan = self._planner(self._entry(variant)).goldens()
+        return self._document(Memory, ["memory"], plan)
 
     def profile(self, variant: str) -> Placement:
         """Learn which provider runs each node."""
-        return self._placement(variant, *self._events(variant))
+        return self._profile(self._entry(variant))
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
         """Learn which provider runs each node, with the first events of the profile."""
-        runs, events = self._events(variant)
-        return self._placement(variant, runs, events), events[:MAX_EVENTS]
+        runs, events = self._events(self._entry(variant))
+        return _placement(variant, runs, events), events[:MAX_EVENTS]
 
     def has_canary(self, manifest: Manifest) -> bool:
         """Tell whether the canary can be timed: the program times any model."""
@@ -328,8 +329,7 @@ class NativeHarness:
         """
         for why in self._lacking(entry):
             raise self._refused(why)
-        planner = self._planner(entry.id)
-        found = self._document(_Checked, ["check"], planner.check())
+        found = self._document(_Checked, ["check"], self._planner(entry).check())
         if not found.golden_min_sqnr_db >= entry.min_sqnr_db:
             raise self._refused(
                 f"its output is {found.golden_min_sqnr_db:.1f} dB near the golden one,"
@@ -353,15 +353,24 @@ class NativeHarness:
             yield f"this CPU lacks {', '.join(missing)}"
 
     def _check_share(self, entry: ManifestVariant, wanted: float) -> None:
+        """Return if the first provider runs enough of the nodes that the CPU would run alone.
+
+        A profile counts what a provider compiled as one node: so the nodes that are left to others
+        are counted, against those of a session on the CPU.
+        """
         first = entry.providers[0].name
-        share = self.profile(entry.id).share(first)
+        others = [node for node in self.profile(entry.id).nodes if node.provider != first]
+        alone = self._profile(_on_cpu(entry)).nodes
+        share = max(0.0, 1 - len(others) / len(alone)) if alone else 0.0
         if share < wanted:
             raise self._refused(
                 f"{first} runs {share:.0%} of the nodes, at least {wanted:.0%} are needed"
             )
 
-    def _planner(self, variant: str) -> Planner:
-        entry = next(each for each in self.bundle.manifest.variants if each.id == variant)
+    def _entry(self, variant: str) -> ManifestVariant:
+        return next(each for each in self.bundle.manifest.variants if each.id == variant)
+
+    def _planner(self, entry: ManifestVariant) -> Planner:
         phone = self.phone
         runtime = f"onnxruntime-{self.about.onnxruntime}"
         cache = f"{phone.cache}/{entry.model_sha256[:16]}/{runtime}"
@@ -370,9 +379,12 @@ class NativeHarness:
             phone.make_folder(cache)
         return made
 
-    def _events(self, variant: str) -> tuple[int, Events]:
+    def _profile(self, entry: ManifestVariant) -> Placement:
+        return _placement(entry.id, *self._events(entry))
+
+    def _events(self, entry: ManifestVariant) -> tuple[int, Events]:
         prefix = f"{self.phone.scratch}/profile"
-        plan = self._planner(variant).profile()
+        plan = self._planner(entry).profile()
         made = self._document(_Profiled, ["profile", "--profile-prefix", prefix], plan)
         data = self.phone.take(made.profile)
         try:
@@ -380,12 +392,6 @@ class NativeHarness:
         except ValueError as error:
             raise self._garbled("profile", f"it {error}", data) from error
         return made.runs, events
-
-    def _placement(self, variant: str, runs: int, events: Events) -> Placement:
-        from edgepack.harness.edgepack_loader import nodes_of_profile
-
-        fields = {"variant": variant, "runs": runs, "nodes": nodes_of_profile(events)}
-        return Placement.model_validate(fields)
 
     def _document(
         self,
@@ -455,6 +461,19 @@ class NativeHarness:
                 return self._refused(f"inference failed: {message}")
             case _:
                 return self._refused(f"the runtime does not load: {message}")
+
+
+def _placement(variant: str, runs: int, events: Events) -> Placement:
+    from edgepack.harness.edgepack_loader import nodes_of_profile
+
+    fields = {"variant": variant, "runs": runs, "nodes": nodes_of_profile(events)}
+    return Placement.model_validate(fields)
+
+
+def _on_cpu(entry: ManifestVariant) -> ManifestVariant:
+    """Return a variant as the CPU alone runs it."""
+    session = entry.session.model_copy(update={"config": {}})
+    return entry.model_copy(update={"providers": [Provider(name=CPU)], "session": session})
 
 
 def _limited(arguments: Sequence[str], timeout_s: float) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.errors import DeviceError, ToolError
+from edgepack.errors import BundleError, DeviceError, ToolError
 from edgepack.processes import run_program
 from edgepack.resources import harness_dir
 
@@ -53,12 +53,18 @@ def find_package(given: str | None, runtime: str, pins: Mapping[str, str]) -> Pa
         pins: The manifest's ``runtime``.
 
     Raises:
+        BundleError: None is given, and the bundle pins none.
         ToolError: It is not on this machine.
     """
     group, artifact = runtime.split(":")
-    version = pins.get(runtime, "")
+    version = pins.get(runtime, "VERSION")
     if given is not None:
         found = [Path(given).expanduser()]
+    elif runtime not in pins:
+        raise BundleError(
+            f"the bundle's target pins no {runtime}",
+            hint="name the .aar file to measure with as 'package' of the device in devices.yaml",
+        )
     else:
         found = list(_packages(group, artifact, version))
     for path in found:

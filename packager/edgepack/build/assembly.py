@@ -359,7 +359,10 @@ class _Assembly:
                 shape = [
                     s if isinstance(s, int) else smallest.get(s, side) for s in spec.shape or ()
                 ]
-                yield ExampleInput(spec.name, str(shape), spec.dtype)
+                value = f"np.zeros({shape}, {spec.dtype!r})"
+                if spec.name in project.pictures and project.takes_files:
+                    value = "np.fromfile('picture.jpg', 'uint8')"
+                yield ExampleInput(spec.name, value)
 
     def _operators(self) -> list[str]:
         """Return what a runtime for all the .ort files needs, as lines of a build's config.

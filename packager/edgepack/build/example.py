@@ -25,7 +25,7 @@ def prediction_lines(
     meant = {name: d for name, d in project.outputs.items() if not isinstance(d, RawOutput)}
     if not meant and not tokens and not any(d.image for d in described.values()):
         return ()
-    given = [_given(each, described.get(each.name)) for each in examples if each.name not in made]
+    given = [_given(each, project) for each in examples if each.name not in made]
     first = next((spec.name for spec in outputs if spec.name in meant), outputs[0].name)
     return (
         "answers = model.predict({",
@@ -40,10 +40,11 @@ def _beside_ids(tokens: TokensInput) -> tuple[str, str]:
     return tokens.attention_mask, tokens.token_type_ids
 
 
-def _given(example: ExampleInput, described: InputDescription | None) -> str:
-    value = f"np.zeros({example.shape}, {example.dtype!r})"
-    if described is not None and described.image is not None and example.dtype != "uint8":
+def _given(example: ExampleInput, project: Project) -> str:
+    described = project.inputs.get(example.name, InputDescription.model_construct())
+    value = example.value
+    if described.image is not None and example.name not in project.pictures:
         value = "np.zeros([480, 640, 3], 'uint8')"
-    elif described is not None and described.tokens is not None:
+    elif described.tokens is not None:
         value = "'some text'"
     return f"{example.name!r}: {value}"

@@ -22,6 +22,8 @@ from edgepack.project import (
     EmbeddingOutput,
     ImageInput,
     LoadedProject,
+    OutputDescription,
+    RawOutput,
     TokensInput,
 )
 
@@ -51,13 +53,8 @@ def check_meanings(
         if described.tokens is not None:
             check.tokens(name, described.tokens, described.pad or 0)
     for spec in outputs:
-        meaning = loaded.project.outputs.get(spec.name)
-        if isinstance(meaning, ClassificationOutput):
-            check.classification(spec, meaning)
-        elif isinstance(meaning, DetectionOutput):
-            check.detection(spec, meaning)
-        elif isinstance(meaning, EmbeddingOutput):
-            check.embedding(spec, meaning)
+        if spec.name in loaded.project.outputs:
+            check.output(spec, loaded.project.outputs[spec.name])
 
 
 @dataclass(frozen=True)
@@ -92,18 +89,40 @@ class _Check:
                 " other tokenizers",
             ) from error
         spec = self.inputs[name]
-        if spec.dtype not in ("int32", "int64") or not _may_be(spec, (1, "tokens")):
+        if not _takes_ids(spec, "tokens"):
             raise self._error(
                 place, f"the input is {spec}, not ids [1, tokens]", "describe another input"
             )
         self._check_length(spec, tokens, wordpiece.special_tokens)
         length = spec.shape[1] if spec.shape else "?"
+        self._check_beside(name, tokens, length)
         if isinstance(length, str) and wordpiece.pad_id != pad:
             raise self._error(
                 place,
                 f"{tokens.file!r} fills up with {wordpiece.pad_id}, the loader with {pad:g}",
                 f"add pad: {wordpiece.pad_id} to the input {name!r}",
             )
+
+    def _check_beside(self, name: str, tokens: TokensInput, length: int | str) -> None:
+        """Make sure that what goes with the ids has inputs of its own, which can take it."""
+        texts = [(n, d.tokens) for n, d in self.loaded.project.inputs.items() if d.tokens]
+        filled = [each for n, t in texts for each in (n, t.attention_mask, t.token_type_ids)]
+        for key in ("attention_mask", "token_type_ids"):
+            beside = getattr(tokens, key)
+            place, spec = ("inputs", name, "tokens", key), self.inputs.get(beside)
+            if spec is None and key in tokens.model_fields_set:
+                problem = f"the model has no input {beside!r}"
+                raise self._error(place, problem, nearest(beside, list(self.inputs)))
+            if spec is not None and filled.count(beside) > 1:
+                raise self._error(
+                    place, f"{beside!r} would be filled twice", f"give {key!r} an input of its own"
+                )
+            if spec is not None and not _takes_ids(spec, length):
+                raise self._error(
+                    place,
+                    f"the input is {spec}, not int32 or int64 [1, {length}] as the ids are",
+                    "leave 'tokens' out and give token ids",
+                )
 
     def _check_length(self, spec: TensorSpec, tokens: TokensInput, special: int) -> None:
         place = ("inputs", spec.name, "tokens", "length")
@@ -112,7 +131,9 @@ class _Check:
             raise self._error(
                 place, f"the input is {spec}, with {size} tokens", f"give length: {size}"
             )
-        most = max(self.loaded.project.buckets.get(str(size), [tokens.length]))
+        project = self.loaded.project
+        spans = {name: [span.max] for name, span in project.spans.items()}
+        most = max({**project.buckets, **spans}.get(str(size), [tokens.length]))
         if tokens.length > most:
             raise self._error(
                 place,
@@ -126,10 +147,22 @@ class _Check:
                 "give more",
             )
 
-    def classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
+    def output(self, spec: TensorSpec, meaning: OutputDescription) -> None:
+        match meaning:
+            case ClassificationOutput():
+                self._classification(spec, meaning)
+            case DetectionOutput():
+                self._detection(spec, meaning)
+            case EmbeddingOutput():
+                self._embedding(spec, meaning)
+            case RawOutput():
+                self._labels(meaning.labels, ("outputs", spec.name))
+
+    def _classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
         place = ("outputs", spec.name)
         labels = self._labels(meaning.labels, place)
-        sizes = [size for size in (spec.shape or ())[1:] if size != 1]
+        shape = spec.shape or ()
+        sizes = [size for size in shape[1:] or shape if size != 1]
         if len(sizes) > 1:
             raise self._error(
                 place,
@@ -143,7 +176,7 @@ class _Check:
                 "give one label a line for each class, in their order",
             )
 
-    def detection(self, spec: TensorSpec, meaning: DetectionOutput) -> None:
+    def _detection(self, spec: TensorSpec, meaning: DetectionOutput) -> None:
         place = ("outputs", spec.name)
         images = [name for name, d in self.loaded.project.inputs.items() if d.image is not None]
         if len(images) != 1:
@@ -174,7 +207,7 @@ class _Check:
                 "choose the layout that the model was exported with, and one label per class",
             )
 
-    def embedding(self, spec: TensorSpec, meaning: EmbeddingOutput) -> None:
+    def _embedding(self, spec: TensorSpec, meaning: EmbeddingOutput) -> None:
         place = ("outputs", spec.name)
         pooled = meaning.pooling != "none"
         if pooled and not _may_be(spec, ("batch", "positions", "values")):
@@ -195,7 +228,12 @@ class _Check:
 
     def _labels(self, name: str | None, place: _Place) -> int:
         """Return how many labels there are."""
-        return len(read_labels(self._file(name, (*place, "labels")))) if name else 0
+        if name is None:
+            return 0
+        number = len(read_labels(self._file(name, (*place, "labels"))))
+        if not number:
+            raise self._error((*place, "labels"), f"{name!r} is empty", "write one label a line")
+        return number
 
     def _file(self, name: str, place: _Place) -> str:
         files = self.loaded.project.files
@@ -206,7 +244,7 @@ class _Check:
                 f"add it to the bundle, spelled alike in both places: files: [{name}]",
             )
         try:
-            return (self.loaded.folder / name).read_text(encoding="utf-8")
+            return (self.loaded.folder / name).read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise self._error(
                 place, f"cannot read {name!r} as text: {error}", "check the file: it is UTF-8"
@@ -214,6 +252,10 @@ class _Check:
 
     def _error(self, place: _Place, problem: str, hint: str) -> ProfileError:
         return ProfileError(problem, hint=hint, where=self.loaded.where(*place))
+
+
+def _takes_ids(spec: TensorSpec, length: int | str) -> bool:
+    return spec.dtype in ("int32", "int64") and _may_be(spec, (1, length))
 
 
 def _may_be(spec: TensorSpec, shape: Sequence[int | str]) -> bool:

@@ -42,7 +42,7 @@ def picture_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[st
     for name, size in found.items():
         if loaded.project.dims.get(name, size) != size:
             raise ProfileError(
-                f"{name!r} is {size} with preprocessing in the graph, which takes one picture",
+                f"{name!r} is {size} in what preprocessing in the graph makes of one picture",
                 hint=f"remove {name!r} from 'dims', or 'preprocess'",
                 where=loaded.where("dims", name),
             )

@@ -8,9 +8,9 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from edgepack.errors import ProfileError, ToolError, UsageError, nearest
 from edgepack.profile import Id, StrictModel, host_target
@@ -112,6 +112,15 @@ class AdbEntry(PhoneEntry):
     package: Line | None = None
     """The ``onnxruntime-android`` package to measure with, an .aar file on this machine; default:
     the target's version in the local Maven repository or Gradle's cache."""
+
+    @model_validator(mode="after")
+    def _prefixes_a_program(self) -> Self:
+        if self.inside == "app" and self.run_prefix:
+            raise ValueError(
+                "'run_prefix' goes before a program, and an app is none | leave 'inside: app' or"
+                " 'run_prefix' out"
+            )
+        return self
 
 
 class AppleEntry(PhoneEntry):

@@ -29,18 +29,16 @@ class Cause:
     """What to do about it."""
     error: type[EdgepackError] = DeviceError
 
-    def found_in(self, output: str) -> bool:
-        """Tell whether a program's output says that this is wrong."""
-        return re.search(self.said, output, re.MULTILINE) is not None
-
 
 def explain(causes: Sequence[Cause], output: str, *, device: str) -> EdgepackError | None:
     """Return the error for the first cause that a program's output names; None if it names none."""
-    cause = next((cause for cause in causes if cause.found_in(output)), None)
-    if cause is None:
-        return None
-    said = next(line for line in output.splitlines() if re.search(cause.said, line))
-    return cause.error(f"{cause.problem}\n  | {said.strip()}", hint=cause.hint, where=device)
+    lines = output.splitlines()
+    for cause in causes:
+        for line in lines:
+            if re.search(cause.said, line):
+                problem = f"{cause.problem}\n  | {line.strip()}"
+                return cause.error(problem, hint=cause.hint, where=device)
+    return None
 
 
 def output_of(result: ProgramResult) -> str:

@@ -20,7 +20,7 @@ from edgepack.errors import DeviceError, UsageError
 STEP_S = 300.0
 BUILD_S = 1800.0
 _UNPACK = 'rm -rf "$1" && mkdir -p "$1" && tar -xf - -C "$1"'
-_UNLOCK = 'read -r word && exec security unlock-keychain -p "$word" "$HOME/$1"'
+_UNLOCK = 'IFS= read -r word && exec security unlock-keychain -p "$word" "$HOME/$1"'
 _KEYCHAIN = "Library/Keychains/login.keychain-db"
 
 

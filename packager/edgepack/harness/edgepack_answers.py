@@ -102,7 +102,7 @@ def classes(
 
     Args:
         output: One sample's scores or logits: one axis has any size, all others have size 1.
-        description: ``activation`` and ``top``.
+        description: ``activation`` (default: none) and ``top`` (default: 5).
         labels: By index.
 
     Raises:
@@ -114,9 +114,10 @@ def classes(
             " the classes of several samples are asked for one sample at a time"
         )
     values = output.astype(np.float64).reshape(-1)
-    scores = _activated(values, description["activation"])
+    # Bundles that edgepack made before it knew these keys lack them.
+    scores = _activated(values, description.get("activation", "none"))
     # By the values: activations keep their order, and may round two of them to the same score.
-    order = np.argsort(-values, kind="stable")[: description["top"]]
+    order = np.argsort(-values, kind="stable")[: description.get("top", 5)]
     return [Class(int(i), _label(labels, int(i)), float(scores[i])) for i in order]
 
 

@@ -128,7 +128,9 @@ class Model:
             pixels, or one vector per sample, see ``edgepack_answers.py``; for any other its array.
 
         Raises:
-            ValueError: As when called; or an output is not as it is described.
+            ValueError: As when called; or a picture is none, or an output not as it is described.
+            TypeError: A text is none.
+            LoadError: A file that descriptions name is missing.
         """
         feed = self.bundle.meaning.feed(given)
         arrays = self.checked(feed.arrays)
@@ -261,7 +263,8 @@ class Bundle:
         """Return the text of one of the project's files."""
         path = self.folder / "files" / name
         try:
-            return path.read_text(encoding="utf-8")
+            # As it is: in text mode Python would make a line's end of each carriage return.
+            return path.read_bytes().decode("utf-8")
         except (OSError, ValueError) as error:
             raise LoadError(f"the bundle is damaged: {path}: {error}") from error
 

@@ -53,8 +53,8 @@ class Meaning:
         self._images = {n: d["image"] for n, d in described.items() if d.get("image")}
         self._texts = {n: d["tokens"] for n, d in described.items() if d.get("tokens")}
         self._outputs: Mapping[str, Any] = manifest.get("output_descriptions") or {}
-        made = {tokens[key] for tokens in self._texts.values() for key in _BESIDE_IDS}
-        self.needed = [spec.name for spec in inputs.needed if spec.name not in made]
+        self._made = {tokens[key] for tokens in self._texts.values() for key in _BESIDE_IDS}
+        self.needed = [spec.name for spec in inputs.needed if spec.name not in self._made]
         self._read = read
 
     def feed(self, given: Given) -> Feed:
@@ -67,7 +67,7 @@ class Meaning:
                 other its tensor.
 
         Raises:
-            ValueError: A picture is none.
+            ValueError: A picture is none, or an input is given that is made of a text.
             TypeError: A text is none.
         """
         if not isinstance(given, Mapping):
@@ -84,6 +84,8 @@ class Meaning:
                 places.append(place)
             elif name in self._texts:
                 arrays.update(self._tokens(name, value))
+            elif name in self._made:
+                raise ValueError(f"the input {name!r} is made of the text: leave it out")
             else:
                 arrays[name] = np.asarray(value)
         return Feed(arrays, places[0] if len(places) == 1 else None)
@@ -93,7 +95,7 @@ class Meaning:
         spec, described = self._specs[name], self._images[name]
         if len(spec.shape) == 1:
             # The model decodes the file itself: where the picture lies is not known.
-            return np.frombuffer(value, np.uint8), None
+            return _content(value), None
         pixels = np.asarray(value)
         images.check(pixels)
         place = images.placement(pixels.shape[1], pixels.shape[0], described["resize"])
@@ -143,5 +145,24 @@ class Meaning:
         }
 
 
+def _content(file: Any) -> np.ndarray:
+    """Return an image file's bytes as uint8 ``(N,)``.
+
+    What is none is refused here: at such the operator that decodes ends the process
+    (onnxruntime-extensions 0.15.2, tried).
+    """
+    raw = isinstance(file, (bytes, bytearray, memoryview))
+    data = np.frombuffer(file, np.uint8) if raw else np.asarray(file)
+    begins = data.ndim == 1 and data.dtype == np.uint8 and data[:8].tobytes().startswith(_FILES)
+    if not begins:
+        raise ValueError(
+            "the picture is not the bytes of a JPEG or PNG file, which the model decodes itself:"
+            " pathlib.Path('picture.jpg').read_bytes() is that"
+        )
+    return data
+
+
 _BESIDE_IDS = ("attention_mask", "token_type_ids")
+_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+"""What JPEG and PNG files begin with."""
 _RAW: Mapping[str, Any] = {"kind": "raw"}

@@ -16,6 +16,7 @@ Needs Python 3.8 or newer; nothing else.
 from __future__ import annotations
 
 import json
+import operator
 import re
 import unicodedata
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
@@ -33,6 +34,9 @@ _ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
 """Categories that clean_text removes. Source: unicode_categories 0.1.1, is_other; a Rust string has
 no lone surrogates."""
+
+
+_RULES = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
 
 
 class TokenizerError(ValueError):
@@ -69,11 +73,12 @@ class WordPiece:
 
     def _read(self, tokenizer: Mapping[str, Any]) -> None:
         _check(tokenizer)
-        model, self._normalizer = tokenizer["model"], tokenizer["normalizer"]
+        model, normalizer = tokenizer["model"], tokenizer["normalizer"]
+        self._normalizer: Dict[str, Optional[bool]] = {rule: normalizer[rule] for rule in _RULES}
         self._vocab: Dict[str, int] = model["vocab"]
         self._unknown = self._vocab[model["unk_token"]]
         self._prefix: str = model["continuing_subword_prefix"]
-        self._longest_word: int = model["max_input_chars_per_word"]
+        self._longest_word = operator.index(model["max_input_chars_per_word"])
         self._around = _template(tokenizer["post_processor"])
         added = tokenizer.get("added_tokens") or []
         self._exact = {t["content"]: t["id"] for t in added if not t["normalized"]}

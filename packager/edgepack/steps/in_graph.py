@@ -35,6 +35,11 @@ MOST_LEVELS = 1.0
 MOST_MEAN_LEVELS = 4.0
 """The same on average over a JPEG that the model decodes. onnxruntime-extensions 0.15.2 is at most
 3 from Pillow's decoder on 167 photographs, half a level as a rule (2026-11-22)."""
+FAULT = "this is a fault in edgepack or onnxruntime: please report it"
+OTHER_PICTURE = (
+    "save it upright and opaque, as decode_image neither turns pictures as EXIF says nor lays"
+    " transparency over white; or leave 'extensions' out"
+)
 _SAME_DB = 60.0
 _PROBES = 4
 _ODD_SIZES = ((1, 1), (1, 40), (300, 7), (255, 257), (480, 640))
@@ -173,19 +178,20 @@ def require_equal(
     """
     expected = images.tensor(pixels_of(given), image.model_dump())
     apart = levels_apart(expected, _run(session, given), image)
-    what = f"the tensor {name!r} of a picture of {' x '.join(map(str, given.shape[:2]))}"
+    size, hint = " x ".join(map(str, given.shape[:2])), FAULT
+    if given.ndim == 1:
+        size, hint = f"{given.size} bytes", OTHER_PICTURE
+    what = f"the tensor {name!r} of a picture of {size} is"
     if is_jpeg(given):
         if apart.mean() > MOST_MEAN_LEVELS:
             raise StepError(
-                f"{what} bytes is {apart.mean():.1f} levels of 255 from what Pillow makes of it, on"
+                f"{what} {apart.mean():.1f} levels of 255 from what Pillow makes of it, on"
                 f" average; {MOST_MEAN_LEVELS:g} are allowed for another JPEG decoder",
-                hint="save it upright, as decode_image does not turn pictures as EXIF says, or"
-                " leave 'extensions' out",
+                hint=hint,
             )
     elif apart.max() > MOST_LEVELS:
         raise StepError(
-            f"{what} is {apart.max():.2f} levels of 255 from what Pillow makes of it",
-            hint="this is a fault in edgepack or onnxruntime: please report it",
+            f"{what} {apart.max():.2f} levels of 255 from what Pillow makes of it", hint=hint
         )
 
 

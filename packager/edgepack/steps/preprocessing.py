@@ -68,8 +68,7 @@ def picture_nodes(prefix: str, given: str, image: ImageInput, *, as_file: bool =
         ``(1, h, w, C)`` as ``layout`` says.
     """
     made = Nodes(prefix)
-    # It gives BGR, and does not turn the picture as EXIF says.
-    pixels = made.add("DecodeImage", given, domain=EXTENSIONS) if as_file else given
+    pixels = _decoded(made, given) if as_file else given
     size = made.add("Shape", pixels, start=0, end=2)
     channels = 1 if image.order == "GRAY" else 3
     colours = _gray(made, pixels, bgr=as_file) if image.order == "GRAY" else pixels
@@ -97,6 +96,14 @@ def tensor_shape(image: ImageInput) -> tuple[int, int, int, int]:
     if image.layout == "NCHW":
         return 1, channels, height, width
     return 1, height, width, channels
+
+
+def _decoded(made: Nodes, file: str) -> str:
+    """Add decoding to uint8 ``(H, W, 3)``, BGR, not turned as EXIF says.
+
+    Of a JPEG in gray, DecodeImage makes ``(H, W, 1)`` (onnxruntime-extensions 0.15.2, tried).
+    """
+    return made.add("Expand", made.add("DecodeImage", file, domain=EXTENSIONS), _int64(1, 1, 3))
 
 
 def _gray(made: Nodes, pixels: str, *, bgr: bool) -> str:

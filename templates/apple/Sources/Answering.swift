@@ -28,10 +28,9 @@ extension LoadedModel {
             throw TensorError("the manifest does not say how a text becomes '\(input)'")
         }
         let specs = bundle.manifest.inputs
-        var length = tokens.length
         var isFixed = false
-        if case .fixed(let size) = specs.first(where: { $0.name == input })?.shape.last { (length, isFixed) = (size, true) }
-        let ids = try tokenizer.encode(text, length: min(length, tokens.length), pad: isFixed)
+        if case .fixed = specs.first(where: { $0.name == input })?.shape.last { isFixed = true }
+        let ids = try tokenizer.encode(text, length: tokens.length, pad: isFixed)
         let made = [input: ids.inputIDs, tokens.attentionMask: ids.attentionMask, tokens.tokenTypeIDs: ids.tokenTypeIDs]
         var feed: Tensors = [:]
         for spec in specs {

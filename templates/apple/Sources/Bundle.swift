@@ -39,9 +39,12 @@ struct ModelBundle: Sendable {
 
     /// Returns what a variant gave on the build host's CPU for a golden sample.
     ///
-    /// - Throws: ``OpenError`` where a file is missing or has another size.
+    /// - Throws: ``OpenError`` where the manifest names none, or a file is missing or has another size.
     func goldenOutputs(_ index: Int, of variant: String) throws -> Tensors {
-        try tensors(manifest.goldens[index].outputs[variant] ?? [])
+        guard let outputs = manifest.goldens[index].outputs[variant] else {
+            throw OpenError("the bundle is damaged: manifest.json names no golden outputs of '\(variant)'")
+        }
+        return try tensors(outputs)
     }
 
     /// Returns the labels that outputs' descriptions name, by file.

@@ -395,11 +395,11 @@ private struct AxisWeights {
     extension RGBImage {
         /// Draws a Core Graphics picture over white.
         ///
-        /// Colours are taken as the picture's own colour space has them, without conversion, as the build host's samples were; a
-        /// picture that is not RGB is converted to sRGB. Not tried on a phone.
+        /// Colours are taken as the picture's own colour space has them, without conversion, as the build host's samples were;
+        /// where that is not RGB, or none of bitmaps with 8 bits a channel, they are converted to sRGB. Not tried on a phone.
         ///
         /// - Parameters:
-        ///   - image: At most 8 bits a channel; more are reduced.
+        ///   - image: With more than 8 bits a channel, they are reduced.
         ///   - exifOrientation: How the picture is turned, 1 (upright) to 8: `CGImagePropertyOrientation.rawValue`. A
         ///     `CGImage` does not know; an EXIF header does, and a `UIImage`, whose `imageOrientation` counts otherwise: `up`
         ///     is 1, `down` 3, `left` 8, `right` 6, and mirrored they are 2, 4, 5 and 7.
@@ -407,10 +407,12 @@ private struct AxisWeights {
         public init(_ image: CGImage, exifOrientation: Int = 1) throws {
             let (width, height) = (image.width, image.height)
             let own = image.colorSpace.flatMap { $0.model == .rgb && $0.supportsOutput ? $0 : nil }
-            guard let space = own ?? CGColorSpace(name: CGColorSpace.sRGB),
-                let context = CGContext(
+            func bitmap(_ space: CGColorSpace) -> CGContext? {
+                CGContext(
                     data: nil, width: width, height: height, bitsPerComponent: 8, bytesPerRow: 0, space: space,
-                    bitmapInfo: CGImageAlphaInfo.premultipliedLast.rawValue),
+                    bitmapInfo: CGImageAlphaInfo.premultipliedLast.rawValue)
+            }
+            guard let context = own.flatMap(bitmap) ?? CGColorSpace(name: CGColorSpace.sRGB).flatMap(bitmap),
                 let data = context.data
             else {
                 throw ImageError("Core Graphics makes no bitmap of \(width) x \(height) pixels for this picture")
@@ -421,9 +423,12 @@ private struct AxisWeights {
             context.fill(whole)
             context.interpolationQuality = .none
             context.draw(image, in: whole)
-            let drawn = try RGBImage(
-                width: width, height: height, bytesPerRow: context.bytesPerRow, order: .rgba,
-                buffer: UnsafeRawBufferPointer(start: data, count: height * context.bytesPerRow))
+            // The memory is the context's.
+            let drawn = try withExtendedLifetime(context) {
+                try RGBImage(
+                    width: width, height: height, bytesPerRow: context.bytesPerRow, order: .rgba,
+                    buffer: UnsafeRawBufferPointer(start: data, count: height * context.bytesPerRow))
+            }
             self = drawn.upright(exifOrientation: exifOrientation)
         }
     }

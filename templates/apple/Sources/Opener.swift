@@ -69,13 +69,13 @@ struct Opener: Sendable {
     ///
     /// - Throws: ``OpenError`` where none works.
     func open(only id: String? = nil) throws -> LoadedModel {
+        let (labels, tokenizers) = (try bundle.labels(), try bundle.tokenizers())
         var passedOver: [PassedOver] = []
         for variant in try bundle.variants(only: id) {
             do {
-                let sessions = try sessions(of: variant)
                 let model = LoadedModel(
-                    bundle: bundle, variant: variant, sessions: sessions, passedOver: passedOver,
-                    labels: try bundle.labels(), tokenizers: try bundle.tokenizers())
+                    bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver,
+                    labels: labels, tokenizers: tokenizers)
                 try prove(model)
                 return model
             } catch let refusal as Refused {

@@ -19,8 +19,8 @@ struct InputShapes: Sendable {
         self.descriptions = descriptions
     }
 
-    /// The inputs that a caller may leave out.
-    var masks: [TensorSpec] { inputs.filter { descriptions[$0.name]?.mask != nil } }
+    /// Says whether a caller may leave an input out.
+    func isMask(_ spec: TensorSpec) -> Bool { descriptions[spec.name]?.mask != nil }
 
     /// Returns the size of each named dimension.
     ///
@@ -46,7 +46,7 @@ struct InputShapes: Sendable {
     ///
     /// - Throws: ``TensorError`` where the other inputs do not tell a mask's sizes.
     func withMasks(_ feed: Tensors) throws -> Tensors {
-        let missing = masks.filter { feed[$0.name] == nil }
+        let missing = inputs.filter { isMask($0) && feed[$0.name] == nil }
         guard !missing.isEmpty else { return feed }
         let sizes = try sizes(of: feed)
         var whole = feed

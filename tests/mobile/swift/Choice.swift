@@ -11,6 +11,7 @@ struct Choice {
         checkHalf()
         let arguments = CommandLine.arguments
         let bundle = try ModelBundle(folder: URL(fileURLWithPath: arguments[1]))
+        checkGoldens(bundle)
         let cases = try JSONDecoder().decode([Case].self, from: Data(contentsOf: URL(fileURLWithPath: arguments[2])))
         let results = cases.map { found(bundle, $0, cache: URL(fileURLWithPath: arguments[3])) }
         print(String(decoding: try JSONEncoder().encode(results), as: UTF8.self))
@@ -29,6 +30,16 @@ struct Choice {
             }
         }
         precondition(Half.float(Half.bits(.nan)).isNaN)
+    }
+
+    /// Nothing to compare with is an error, not equal to it.
+    static func checkGoldens(_ bundle: ModelBundle) {
+        do {
+            _ = try bundle.goldenOutputs(0, of: "other")
+            preconditionFailure("no golden outputs were taken as some")
+        } catch {
+            precondition("\(error)".hasSuffix("manifest.json names no golden outputs of 'other'"), "\(error)")
+        }
     }
 
     static func found(_ bundle: ModelBundle, _ given: Case, cache: URL) -> Found {

@@ -170,6 +170,18 @@ def test_no_variant_works_when_all_are_refused(
     assert f"cpu-fp32: {reason}" in caught.value.problem
 
 
+def node_events(providers: Sequence[str]) -> list[Document]:
+    return [
+        {
+            "cat": "Node",
+            "name": f"node-{number}_kernel_time",
+            "dur": 5,
+            "args": {"op_name": "Conv", "provider": provider},
+        }
+        for number, provider in enumerate(providers)
+    ]
+
+
 def test_variant_is_passed_over_when_its_provider_runs_too_few_nodes(folder: Path) -> None:
     def change(manifest: Document) -> None:
         first = manifest["variants"][0]
@@ -183,16 +195,7 @@ def test_variant_is_passed_over_when_its_provider_runs_too_few_nodes(folder: Pat
             return 0, {"profile": "work/profile.json", "runs": 10}
         return 0, CHECKED
 
-    nodes = [("a", CPU), ("b", CPU), ("c", "XnnpackExecutionProvider")]
-    events = [
-        {
-            "cat": "Node",
-            "name": f"{name}_kernel_time",
-            "dur": 5,
-            "args": {"op_name": "Conv", "provider": provider},
-        }
-        for name, provider in nodes
-    ]
+    events = node_events([CPU, CPU, "XnnpackExecutionProvider"])
     harness = harness_of(folder, FakePhone(say, events))
     harness._about = About(
         onnxruntime="1.29.0", providers=["XnnpackExecutionProvider", CPU], cpu_count=8
@@ -200,6 +203,30 @@ def test_variant_is_passed_over_when_its_provider_runs_too_few_nodes(folder: Pat
     found = harness.select(None)
     wanted = "XnnpackExecutionProvider runs 33% of the nodes, at least 50% are needed"
     assert [each.reason for each in found.passed_over] == [wanted]
+
+
+def test_variant_is_chosen_when_its_provider_compiles_most_nodes_into_one(folder: Path) -> None:
+    def change(manifest: Document) -> None:
+        first = manifest["variants"][0]
+        first["placement"] = 0.5
+        first["providers"] = [{"name": "CoreMLExecutionProvider"}, {"name": CPU}]
+
+    change_manifest(folder, change)
+    phone = FakePhone(lambda _, __: (0, CHECKED))
+
+    def say(arguments: list[str], plan: str) -> tuple[int, Document | bytes]:
+        if arguments[0] != "profile":
+            return 0, CHECKED
+        compiled = "provider CoreMLExecutionProvider" in plan
+        phone.events = node_events(["CoreMLExecutionProvider", CPU, CPU] if compiled else [CPU] * 9)
+        return 0, {"profile": "work/profile.json", "runs": 10}
+
+    phone.say = say
+    harness = harness_of(folder, phone)
+    harness._about = About(
+        onnxruntime="1.30.0", providers=["CoreMLExecutionProvider", CPU], cpu_count=6
+    )
+    assert harness.select(None).passed_over == []
 
 
 @pytest.mark.parametrize(

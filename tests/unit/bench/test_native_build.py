@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from edgepack.bench.app_build import build_app
 from edgepack.bench.native_build import build_measure, find_compiler, find_package
-from edgepack.errors import DeviceError, ToolError
+from edgepack.errors import BundleError, DeviceError, ToolError
+from edgepack.resources import harness_dir
 from phone_doubles import write_ndk, write_package, write_program, write_sdk
 
 RUNTIME = "com.microsoft.onnxruntime:onnxruntime-android"
@@ -42,6 +43,11 @@ def test_missing_package_is_named_with_how_to_fetch_it() -> None:
     assert f"-Dartifact={RUNTIME}:1.29.0:aar" in caught.value.hint
     with pytest.raises(ToolError, match=r"/nowhere\.aar is not on this machine"):
         find_package("/nowhere.aar", RUNTIME, PINS)
+
+
+def test_package_that_the_bundle_does_not_pin_is_refused() -> None:
+    with pytest.raises(BundleError, match=f"pins no {RUNTIME}"):
+        find_package(None, RUNTIME, {"onnxruntime-c": "1.30.0"})
 
 
 def test_missing_ndk_is_said_with_where_it_was_looked_for(
@@ -114,6 +120,14 @@ def test_app_is_made_of_the_newest_tools_and_signed_with_one_key(
     called = [line.split()[0] for line in (sdk / "called").read_text().splitlines()]
     assert called.count("keytool") == 1
     assert called.count("apksigner") == 2
+
+
+def test_app_loads_onnxruntime_after_telemetry_is_off() -> None:
+    source = harness_dir() / "native" / "android" / "MeasureInstrumentation.java"
+    assert 'loadLibrary("onnxruntime")' not in source.read_text()
+    program = (harness_dir() / "native" / "edgepack_measure.c").read_text()
+    entry = program[program.index("int edgepack_measure(") :]
+    assert entry.index("ORT_DISABLE_TELEMETRY") < entry.index("in_mode(")
 
 
 def test_missing_sdk_is_said_with_what_does_without(

@@ -90,6 +90,11 @@ def test_named_inventory_must_exist(tmp_path: Path) -> None:
         ("  a: {transport: adb, target: d}", "the key 'serial' is missing", ""),
         ("  a: {transport: adb, serial: '-x', target: d}", "'serial' cannot be", ""),
         ("  a: {transport: adb, serial: A, target: d, python: p}", "the key 'python' does not", ""),
+        (
+            "  a: {transport: adb, serial: A, target: d, inside: app, run_prefix: [taskset, f0]}",
+            "'run_prefix' goes before a program",
+            "leave 'inside: app' or",
+        ),
         ("  a: {transport: ssh, host: '-oProxyCommand=x', target: d}", "'host' cannot be", ""),
         ("  a: {transport: ssh, host: b, port: 0, target: d}", "'port' cannot be 0", ""),
         ("  a: {transport: ssh, host: b, host_key: 'MD5:1', target: d}", "'host_key' cannot", ""),

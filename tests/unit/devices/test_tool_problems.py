@@ -316,6 +316,13 @@ def test_output_is_explained_with_its_cause_and_what_to_do(
     assert error.problem.splitlines()[1].removeprefix("  | ") in output
 
 
+def test_output_is_explained_when_a_terminal_has_rewritten_its_line() -> None:
+    said = "[ 50%] /data/a\radb: error: device 'x' not found\r\n"
+    assert isinstance(explain(ADB_CAUSES, said, device="pixel"), UnreachableError)
+    torn = "adb: error: failed to copy 'a\rb' to 'c': Permission denied"
+    assert explain(ADB_CAUSES, torn, device="pixel") is None
+
+
 @pytest.mark.parametrize(
     "output",
     ["", "1 file pushed, 0 skipped.", "device", "Success", "** TEST EXECUTE SUCCEEDED **"],

@@ -46,6 +46,12 @@ def test_classes_when_scores_are_equal_come_by_index():
     assert [each.index for each in found] == [1, 2, 3, 0]
 
 
+def test_classes_when_an_older_manifest_names_labels_alone_are_the_scores_as_they_are():
+    older = {"kind": "classification", "labels": "labels.txt"}
+    found = answers.answer(np.arange(7, dtype=np.float32)[None], older, ["a"])
+    assert [(each.index, each.score) for each in found] == [(6, 6), (5, 5), (4, 4), (3, 3), (2, 2)]
+
+
 def test_classes_when_a_score_is_no_number_come_before_it():
     assert [each.index for each in classes([math.nan, 1, 2], top=3)] == [2, 1, 0]
 

@@ -7,6 +7,7 @@ import pytest
 from edgepack.harness import edgepack_images as images
 from edgepack.project import ImageInput
 from PIL import Image, __version__
+from pydantic import ValidationError
 
 SEED = 11
 BEFORE_13 = int(__version__.partition(".")[0]) < 13
@@ -122,3 +123,11 @@ def test_tensor_when_order_and_layout_are_given_is_what_numpy_gives(order, layou
 def test_tensor_when_it_is_no_picture_says_what_one_is(wrong):
     with pytest.raises(ValueError, match=r"expected uint8 \[height, width, 3\] with RGB"):
         images.tensor(wrong, described(resize={"letterbox": 8}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("key", ["scale", "mean", "std"])
+def test_description_when_a_value_is_not_finite_is_refused(key, value):
+    given = value if key == "scale" else [value]
+    with pytest.raises(ValidationError, match="finite number"):
+        described(resize={"letterbox": 8}, order="GRAY", **{key: given})

@@ -59,9 +59,21 @@ def test_feed_when_the_model_takes_float16_gives_that():
 
 def test_feed_when_the_model_decodes_files_gives_their_bytes():
     described = meaning({"photo": IMAGE}, ("photo", "uint8", ("image_bytes",)))
-    feed = described.feed(b"GIF")
-    assert feed.arrays["photo"].tolist() == [71, 73, 70]
-    assert feed.place is None
+    for file in (b"\xff\xd8\xff\xe0", np.array([255, 216, 255, 224], np.uint8)):
+        feed = described.feed(file)
+        assert feed.arrays["photo"].tolist() == [255, 216, 255, 224]
+        assert feed.place is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [b"", b"GIF89a", "photo.jpg", np.full((6, 12, 3), 255, np.uint8), np.full(9, 255, np.float32)],
+    ids=["nothing", "gif", "path", "pixels", "floats"],
+)
+def test_feed_when_the_model_decodes_files_and_gets_none_says_what_is_wanted(given):
+    described = meaning({"photo": IMAGE}, ("photo", "uint8", ("image_bytes",)))
+    with pytest.raises(ValueError, match="not the bytes of a JPEG or PNG file"):
+        described.feed(given)
 
 
 def test_feed_when_there_are_two_pictures_places_neither():
@@ -87,3 +99,9 @@ def test_feed_when_the_axis_is_fixed_is_filled_up(axis, ids):
     assert feed.arrays["ids"].tolist() == [ids]
     assert feed.arrays["input_mask"].tolist() == [[1, 1, 1, 0, 0][: len(ids)]]
     assert set(feed.arrays) == {"ids", "input_mask"}
+
+
+def test_feed_when_what_is_made_of_a_text_is_given_too_refuses_it():
+    described = meaning({"ids": TOKENS}, ("ids", "int64", (1, 5)), ("input_mask", "int64", (1, 5)))
+    with pytest.raises(ValueError, match="'input_mask' is made of the text: leave it out"):
+        described.feed({"ids": "fox", "input_mask": np.ones((1, 5), np.int64)})

@@ -131,6 +131,10 @@ def test_tokens_when_added_ones_are_normalized_are_found_in_any_case_longest_fir
 
 
 REFUSED = {
+    "it is not whole: KeyError 'clean_text'": {"normalizer": {"type": "BertNormalizer"}},
+    "it is not whole: TypeError": {
+        "model": {**tokenizer()["model"], "max_input_chars_per_word": "100"}
+    },
     "its model is BPE": {"model": {"type": "BPE"}},
     "its model is Unigram": {"model": {"type": "Unigram"}},
     "its normalizer is NFC": {"normalizer": {"type": "NFC"}},

@@ -531,15 +531,14 @@ static size_t product(const int64_t *dims, size_t from, size_t to) {
   return found;
 }
 
-/* Return the values with an axis cut to a size; dims change with it. */
-static char *cut(char *data, int64_t *dims, size_t rank, size_t axis, int64_t size, size_t bytes) {
-  if (axis >= rank || size > dims[axis]) return data;
+/* Cut an axis of the values to a size; dims change with it. */
+static void cut(char *data, int64_t *dims, size_t rank, size_t axis, int64_t size, size_t bytes) {
+  if (axis >= rank || size > dims[axis]) return;
   size_t outer = product(dims, 0, axis), inner = product(dims, axis + 1, rank) * bytes;
   size_t kept = (size_t)size * inner, whole = (size_t)dims[axis] * inner;
   for (size_t block = 0; block < outer; block++)
     memmove(data + block * kept, data + block * whole, kept);
   dims[axis] = size;
-  return data;
 }
 
 static double closeness_db(const Golden *golden, const Tensor *wanted, OrtValue *found) {

@@ -49,6 +49,7 @@ private fun opening(open: () -> String): String =
 
 private fun use(subject: Subject, cases: JSONObject, folder: File, found: JSONObject) {
     found.put("unknown", failing { Subject.open(Phone(folder), "no-such") })
+    Subject.openAsync(Phone(folder), Runnable::run, "no-such").whenComplete { _, error -> found.put("async", "$error") }
     found.put("variant", subject.variant)
     found.put("passedOver", JSONArray(subject.passedOver.map { JSONArray(listOf(it.variant, it.reason)) }))
     val test = subject.selfTest()

@@ -55,6 +55,9 @@ typedef struct {
                                   objects:(id __unsafe_unretained[])buffer
                                     count:(NSUInteger)count;
 @end
+@interface NSMutableArray<T> : NSArray<T>
+- (void)addObject:(T)object;
+@end
 @interface NSDictionary : NSObject
 + (instancetype)dictionaryWithObjects:(const id[])objects
                               forKeys:(const id<NSCopying>[])keys
@@ -85,7 +88,6 @@ enum { NSDocumentDirectory = 9, NSUserDomainMask = 1 };
 @property(class, readonly) NSProcessInfo *processInfo;
 @property(readonly) NSInteger thermalState;
 @property(readonly, getter=isLowPowerModeEnabled) BOOL lowPowerModeEnabled;
-@property(readonly) NSDictionary *environment;
 @end
 NSString *NSStringFromClass(Class type);
 

@@ -27,7 +27,7 @@ public final class MeasureInstrumentation extends Instrumentation {
 
   @Override
   public void onStart() {
-    System.loadLibrary("onnxruntime");
+    // This one loads onnxruntime, after it has switched telemetry off.
     System.loadLibrary("edgepack_measure");
     String files = getTargetContext().getFilesDir().getPath();
     String[] words = given.getString("arguments", "").split(",");

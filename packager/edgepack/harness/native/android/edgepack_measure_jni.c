@@ -7,6 +7,7 @@
 
 #include "edgepack_measure.h"
 
+/* The folder cannot be entered, or there is no memory; edgepack_measure never returns it. */
 enum { FAILED = 1 };
 
 static char *copied(JNIEnv *env, jstring text) {

@@ -41,6 +41,35 @@ NSString *bootTime() {
   return [NSString stringWithFormat:@"%ld", static_cast<long>(booted.tv_sec)];
 }
 
+// By the kernel, as Apple's Technical Q&A QA1361 says. Not by OS_ACTIVITY_DT_MODE, which
+// xcodebuild sets for every test.
+bool isDebugged() {
+  kinfo_proc process{};
+  size_t size = sizeof process;
+  int name[] = {CTL_KERN, KERN_PROC, KERN_PROC_PID, getpid()};
+  if (sysctl(name, 4, &process, &size, nullptr, 0) != 0) return false;
+  return (process.kp_proc.p_flag & P_TRACED) != 0;
+}
+
+// Of those that Linux names, the ones that this CPU has. Source: Apple, "Determining instruction set
+// characteristics", and Linux's arm64 elf_hwcaps.
+NSArray<NSString *> *cpuFlags() {
+  const struct {
+    const char *apple, *name;
+  } known[] = {{"hw.optional.arm.FEAT_DotProd", "asimddp"},
+               {"hw.optional.arm.FEAT_FP16", "asimdhp"},
+               {"hw.optional.arm.FEAT_I8MM", "i8mm"},
+               {"hw.optional.arm.FEAT_BF16", "bf16"}};
+  NSMutableArray<NSString *> *found = [NSMutableArray new];
+  for (const auto &each : known) {
+    int value = 0;
+    size_t size = sizeof value;
+    if (sysctlbyname(each.apple, &value, &size, nullptr, 0) == 0 && value != 0)
+      [found addObject:@(each.name)];
+  }
+  return found;
+}
+
 NSDictionary *facts() {
   utsname system{};
   uname(&system);
@@ -49,8 +78,9 @@ NSDictionary *facts() {
     @"version" : UIDevice.currentDevice.systemVersion,
     @"model" : @(system.machine),
     @"boot" : bootTime(),
+    @"cpu_flags" : cpuFlags(),
     @"simulator" : @(TARGET_OS_SIMULATOR != 0),
-    @"debugged" : @(NSProcessInfo.processInfo.environment[@"OS_ACTIVITY_DT_MODE"] != nil),
+    @"debugged" : @(isDebugged()),
   };
 }
 
