@@ -86,17 +86,18 @@ def running(mark: str) -> list[str]:
 @pytest.mark.parametrize(
     ("login", "said"),
     [
-        ("cat /dev/zero", "before the agent spoke"),
-        ("cat /dev/zero >&2", "took longer than 2 s"),
-        (r"printf '\377\376 hello\n'", r"printed b'\xff\xfe hello\n"),
+        ("cat /dev/zero", ("before the agent spoke",)),
+        ("cat /dev/zero >&2", ("took longer than 2 s",)),
+        # Which of a command's questions meets the line first depends on when the login prints it.
+        (r"printf '\377\376 hello\n'", (r"printed b'\xff\xfe hello\n", "\ufffd\ufffd hello")),
     ],
     ids=["stdout", "stderr", "not-utf8"],
 )
 def test_push_when_the_login_prints_is_an_error_and_takes_no_memory(
-    client: Pusher, bundle: Path, tmp_path: Path, agent: str, login: str, said: str
+    client: Pusher, bundle: Path, tmp_path: Path, agent: str, login: str, said: tuple[str, ...]
 ) -> None:
     disturbed, ended = push(client, bundle, tmp_path, agent, login=login)
-    assert said in disturbed.error
+    assert any(words in disturbed.error for words in said)
     assert ended
     after, ended = push(client, bundle, tmp_path, agent)
     assert after.ok
