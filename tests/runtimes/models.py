@@ -49,7 +49,7 @@ def write_newest_project(folder: Path, opset: int, profiles: Sequence[Profile]) 
     """Write a project whose model has the highest opset that these profiles' runtimes load.
 
     Its targets have their own variants, and beside them what no profile has: a dynamically
-    quantized one, and one more in onnxruntime's format: for phones, its optimizations are left to
+    quantized one, and one more in onnxruntime's format: for iPhones, its optimizations are left to
     the session.
     """
     _newest_net(folder / "net.onnx", opset)
@@ -157,10 +157,10 @@ def _target(profile: Profile) -> dict[str, Any]:
 def _extra_variants(profile: Profile) -> list[Variant]:
     base = profile.variant("cpu-int8-static")
     dynamic = {"id": "cpu-int8-dynamic", "recipe": "int8-dynamic", "dialect": DYNAMIC}
-    # What the converter notes for the session is unknown to older runtimes (1.23.2, tried), and
+    # What the converter notes for the session is unknown to runtimes before 1.30 (checking.py), and
     # saturates on builds on x86-64 without VNNI: see AsOrt.
     style = OrtFormat(
-        ort="runtime" if profile.family in ("android", "apple") else "fixed",
+        ort="runtime" if profile.family == "apple" else "fixed",
         platform="arm" if profile.device.arch == "aarch64" else "amd64",
     )
     as_ort = {"id": "cpu-int8-static-ort", "model_format": style}
