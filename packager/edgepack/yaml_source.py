@@ -105,16 +105,20 @@ def read_yaml(path: Path) -> YamlSource:
     """Read one YAML file.
 
     Raises:
-        ProfileError: The file is missing, not text, not YAML, or has a duplicate key.
+        ProfileError: The file is missing, cannot be read, is no text or no YAML, or has a duplicate
+            key.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ProfileError(f"there is no file {str(path)!r}", hint="check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ProfileError(
             f"cannot read {str(path)!r} as text: {error}", hint="it must be a UTF-8 YAML file"
         ) from error
+    except OSError as error:
+        hint = "name the YAML file in it" if path.is_dir() else "check the file's permissions"
+        raise ProfileError(f"cannot read {str(path)!r}: {error.strerror}", hint=hint) from error
     return parse_yaml(text, name=str(path))
 
 

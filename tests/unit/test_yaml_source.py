@@ -185,6 +185,11 @@ def test_parse_when_not_yaml_says_where(text):
         parse_yaml(text, name="t.yaml")
 
 
+def test_read_when_given_a_folder_says_to_name_the_file_in_it(tmp_path):
+    with pytest.raises(ProfileError, match="Is a directory\n  hint: name the YAML file in it"):
+        read_yaml(tmp_path)
+
+
 def test_read_when_file_is_missing_or_binary_is_an_error(tmp_path):
     with pytest.raises(ProfileError, match="there is no file"):
         read_yaml(tmp_path / "none.yaml")
