@@ -72,6 +72,9 @@ case $what in
     [ "$1 $2 $#" = "-n -T 3" ] || exit 99
     PATH=$here/phone:/usr/bin:/bin exec sh -c "$3" < /dev/null;;
   install) cp "$3" "$here/installed.apk" && echo "Performing Streamed Install"; echo Success;;
+  uninstall)
+    if [ -e "$here/installed.apk" ]; then rm -rf "$here/installed.apk" "$here/app"; echo Success
+    else echo "Failure [DELETE_FAILED_INTERNAL_ERROR]"; exit 1; fi;;
   *) echo "adb: unknown command $what" >&2; exit 1;;
 esac
 """
@@ -107,7 +110,7 @@ words=$(echo "$8" | sed "s/,/ /g; s/%7B/{/g; s/%7D/}/g; s#{files}#$app/files#g")
 set -- $words
 cd "$folder" || exit 1
 while [ $# -gt 0 ]; do [ "$1" = --out ] && out=$2; shift; done
-"$(dirname "$0")/program" $words > "$out"
+"$(dirname "$0")/program" $words > "$out" 2> "$out.log"
 echo "INSTRUMENTATION_RESULT: exit=$?"
 echo "INSTRUMENTATION_CODE: -1"
 """
@@ -245,6 +248,18 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+DETAILS = """\
+Current device information:
+▿ hardwareProperties:
+    • marketingName: iPhone 15 Pro
+    • productType: iPhone16,1
+▿ deviceProperties:
+    • developerModeStatus: enabled
+    • osVersionNumber: 18.1
+▿ connectionProperties:
+    • pairingState: paired
+    • tunnelState: disconnected
+"""
 UDID = "00008110-000A1B2C3D4E5F6A"
 _XCRUN = """\
 #!/bin/sh
@@ -267,7 +282,9 @@ case "$(basename "$0") $*" in
   "xcrun devicectl device copy to "*)
     mkdir -p "$here/container/${14}" && cp -R "${12}/." "$here/container/${14}";;
   "xcrun devicectl device copy from "*) cp "$here/container/${12}" "${14}";;
-  "xcrun devicectl device info "*|"xcrun devicectl device install app "*) ;;
+  "xcrun devicectl device info details "*) cat "$here/details";;
+  "xcrun devicectl device install app "*) ;;
+  "xcrun devicectl device uninstall app "*) rm -rf "$here/container";;
   *) echo "unknown: $0 $*" >&2; exit 64;;
 esac
 """
@@ -281,9 +298,11 @@ folder = here / "container" / "Documents" / "edgepack"
 request = json.loads((folder / "request.json").read_text())
 *arguments, option, document = request["arguments"]
 assert option == "--out"
-done = subprocess.run([here / "program", *arguments], cwd=folder, stdout=subprocess.PIPE)
+done = subprocess.run([here / "program", *arguments], cwd=folder, capture_output=True)
 (folder / document).write_bytes(done.stdout)
-moment = {{"thermal_state": 0, "low_power_mode": False, "battery_percent": 84.0}}
+(folder / (document + ".log")).write_bytes(done.stderr)
+moment = {{"thermal_state": 0, "low_power_mode": False, "battery_percent": 84.0,
+          **json.loads((here / "moment").read_text())}}
 facts = {{"system": "iOS", "version": "18.1", "model": "iPhone16,1", "boot": "1700000000",
          "cpu_flags": ["asimddp"], "simulator": False, "debugged": False,
          **json.loads((here / "facts").read_text())}}
@@ -297,6 +316,9 @@ def make_apple(folder: Path, *, program: str = CANNED) -> PhoneDouble:
     (folder / "says").mkdir(parents=True)
     (folder / "container" / "Documents").mkdir(parents=True)
     (folder / "facts").write_text("{}")
+    (folder / "moment").write_text("{}")
+    (folder / "log").touch()
+    (folder / "details").write_text(DETAILS)
     for name in ("xcrun", "xcodebuild", "security"):
         write_program(folder / name, _XCRUN)
     write_program(folder / "test", _TEST.format(python=sys.executable))

@@ -15,7 +15,7 @@ from edgepack.audit import Action, Event
 from edgepack.bundle import load_bundle
 from edgepack.bundle.kept import Kept, stamps
 from edgepack.bundle.signing import Signature, default_allowed_signers, read_signature
-from edgepack.devices import AddedDevice, Checked, Device, Provisioned
+from edgepack.devices import AddedDevice, Checked, Device, PhoneEntry, Provisioned
 from edgepack.devices.host_keys import HostKey
 from edgepack.errors import EdgepackError, ToolError
 
@@ -138,7 +138,14 @@ def provision(
 
 
 def check(device: Device) -> Checked:
-    """Say what a device is and lacks; see :func:`edgepack.devices.check`."""
+    """Say what a device is and lacks; see :func:`edgepack.devices.check`.
+
+    Of a phone: :func:`edgepack.bench.phone_checking.check_phone`.
+    """
+    if isinstance(device.entry, PhoneEntry):
+        from edgepack.bench.phone_checking import check_phone
+
+        return check_phone(device)
     checked = devices.check(device)
     if checked.given_back:
         with audited("tune", device) as operation:

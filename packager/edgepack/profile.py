@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,7 +17,13 @@ from edgepack.errors import ProfileError, ToolError, UsageError, nearest
 from edgepack.resources import targets_dir
 from edgepack.yaml_source import YamlSource, read_yaml
 
+if TYPE_CHECKING:
+    from packaging.version import Version
+
 SCHEMA_VERSION = 1
+
+_GOES_INTO_ONNXRUNTIME = re.compile(r"-(ep|qnn|extensions)(-|$)")
+_VERSION = re.compile(r"\d+(?:[.+-]?[0-9A-Za-z]+)*")
 
 Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Recipe = Literal["fp32", "fp16", "int8-static", "int8-dynamic", "int4-weight"]
@@ -74,6 +81,26 @@ class Runtime(StrictModel):
     """For execution providers that ``packages`` do not hold: where they come from."""
     checksums: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}
     """For packages whose archive a bundle's code names: its sha256, in hexadecimal digits."""
+
+    @property
+    def onnxruntime(self) -> tuple[str, str] | None:
+        """The package that is onnxruntime itself, and the lowest version that its pin names.
+
+        None where no package is, or its pin names no version. Packages that go into onnxruntime,
+        with operators or a provider of their own, have versions of their own.
+        """
+        for name, pin in self.packages.items():
+            if "onnxruntime" in name and not _GOES_INTO_ONNXRUNTIME.search(name):
+                versions = _VERSION.findall(pin)
+                return (name, min(versions, key=release)) if versions else None
+        return None
+
+
+def release(version: str) -> Version:
+    """Return the numbers that a version of any registry begins with: 1.29.0 of 1.29.0-SNAPSHOT."""
+    from packaging.version import Version
+
+    return Version(re.split(r"[^\d.]", version)[0].strip("."))
 
 
 class BundleSize(StrictModel):

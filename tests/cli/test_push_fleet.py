@@ -210,6 +210,7 @@ def test_push_when_stderr_is_a_terminal_shows_a_table_there_and_the_summary_on_s
     assert states == {"board-a": "done", "board-b": "done", "off": "pending"}
 
 
+@pytest.mark.slow(reason="pushes to several devices several times")
 def test_resume_when_the_push_left_the_self_test_out_leaves_it_out_too(
     fleet: dict[str, dict[str, Any]], bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,17 @@ from edgepack.bench.presets import find_preset
 from edgepack.bench.report import DeviceFacts
 from edgepack.bundle import load_bundle
 from edgepack.devices import AppleEntry, Device
-from edgepack.errors import DeviceError, EdgepackError, ToolError, UnreachableError, UsageError
-from edgepack.progress import Silent
+from edgepack.errors import (
+    DeviceError,
+    EdgepackError,
+    RemoteCommandError,
+    ToolError,
+    UnreachableError,
+    UsageError,
+)
+from edgepack.progress import Lines, Silent
+from edgepack.results.table import device_rows
+from example_report import example_report
 from phone_doubles import UDID, PhoneDouble, make_apple
 from tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -43,7 +52,9 @@ def test_iphone_is_measured_by_a_test_of_the_measuring_app(
 ) -> None:
     opened = load_bundle(bundle)
     with open_phone(opened, phone.device, "test", wait_s=0.0, progress=Silent()) as harness:
+        (phone.folder / "moment").write_text('{"thermal_state": 1, "low_power_mode": true}')
         selection = harness.select(None)
+        (phone.folder / "moment").write_text("{}")
         run = harness.measure(selection.variant, find_preset("smoke"))
     assert selection.variant == "cpu-int8-static"
     assert (selection.device.os, selection.device.model) == ("iOS 18.1", "iPhone16,1")
@@ -52,6 +63,10 @@ def test_iphone_is_measured_by_a_test_of_the_measuring_app(
     assert len(run.latencies_ns) == 20
     assert (run.before.throttled_now, run.before.power_mode) == ([], "normal")
     assert run.after.battery_percent == 84
+    shown = dict(device_rows(example_report(facts=selection.device)))
+    assert (shown["system"], shown["model"]) == ("iOS 18.1", "iPhone16,1")
+    assert (shown["slowed down now"], shown["power mode"]) == ("thermal state fair", "low power")
+    assert shown["battery (%)"] == "84.0"
     tests = [line for line in phone.commands if "test-without-building" in line]
     assert len(tests) == 3  # about, check, measure
     assert all(line.endswith(f"-destination platform=iOS,id={UDID}") for line in tests)
@@ -98,6 +113,12 @@ def test_simulator_and_debugger_are_never_taken_for_a_phone(
             "keychain is locked",
         ),
         (
+            "build-for-testing",
+            "/x/Measure.c:9:10: fatal error: 'x.h' file not found\n1 error generated.",
+            RemoteCommandError,
+            "does not build on the Mac\n  \\| /x/Measure.c:9:10: fatal error",
+        ),
+        (
             "test-without-building",
             "Error: The operation failed because Developer Mode is disabled.",
             DeviceError,
@@ -116,6 +137,19 @@ def test_failure_of_xcode_is_said_with_what_to_do(
     phone.say(command, stderr=stderr, code=65)
     with pytest.raises(error, match=problem):
         asked(bundle, phone.device)
+    removed = any("device uninstall app" in line for line in phone.commands)
+    assert removed is (command == "test-without-building")  # the one that fails when it is there
+
+
+def test_app_that_cannot_be_removed_is_named(
+    bundle: Path, phone: PhoneDouble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    phone.say("uninstall app", stderr="ERROR: The operation couldn't be completed.", code=1)
+    opened = load_bundle(bundle)
+    with open_phone(opened, phone.device, "test", wait_s=0.0, progress=Lines()):
+        pass
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("edgepack.harness.abcde12345 stays on iphone, with the models: ")
 
 
 def test_keychain_is_opened_with_the_password_of_the_variable(

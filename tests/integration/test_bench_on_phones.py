@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,15 @@ from edgepack.bundle import load_bundle
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import AdbEntry, Device, connect
 from edgepack.devices.inventory import SshHost
-from edgepack.errors import DeviceError, ToolError, UnreachableError, UsageError
+from edgepack.errors import (
+    DeviceError,
+    EdgepackError,
+    ToolError,
+    UnreachableError,
+    UsageError,
+)
 from edgepack.progress import Silent
+from edgepack.results.table import device_rows
 from phone_doubles import (
     CANNED,
     SERIAL,
@@ -52,6 +59,11 @@ def ready(bundle: Path, phone: PhoneDouble) -> AbstractContextManager[NativeHarn
     return open_phone(load_bundle(bundle), phone.device, "test", wait_s=0.0, progress=Silent())
 
 
+def select(bundle: Path, phone: PhoneDouble) -> None:
+    with ready(bundle, phone) as harness:
+        harness.select(None)
+
+
 def pushed(phone: PhoneDouble) -> list[str]:
     return [command for command in phone.commands if command.startswith("push ")]
 
@@ -73,11 +85,16 @@ def test_bench_on_a_phone_makes_a_report(bundle: Path, phone: PhoneDouble, tmp_p
     events = json.loads(trace.read_text())["traceEvents"]
     assert [event["name"] for event in events if event.get("cat") == "Node"] == ["n"]
     assert (report.device, report.variant_used) == ("pixel", "cpu-int8-static")
-    assert report.facts.os == "Android 15 (API 35)"
-    assert (report.facts.model, report.facts.cpu) == ("Google Pixel 8", "Google Tensor G3")
     assert not report.facts.emulated
-    assert report.facts.conditions.temperature_c == 31.5
-    assert report.facts.conditions.battery_percent == 84
+    shown = dict(device_rows(report))
+    assert shown["system"] == "Android 15 (API 35)"
+    assert (shown["model"], shown["processor"]) == (
+        "Google Pixel 8",
+        "Google Tensor G3, 8 cores, arm64-v8a",
+    )
+    assert (shown["temperature (°C)"], shown["slowed down now"]) == ("31.5", "none")
+    assert (shown["power mode"], shown["battery (%)"]) == ("normal", "84.0")
+    assert all(run.after.battery_percent == 84 for run in report.runs)
     assert [len(run.latencies_ns) >= 20 for run in report.runs] == [True, True]
     assert report.placement.share("CPUExecutionProvider") == 1.0
     assert isinstance(report.creation.cold_ns, NotMeasured)
@@ -99,8 +116,13 @@ def test_phone_gets_only_what_it_lacks(bundle: Path, phone: PhoneDouble) -> None
     assert [line for line in sent if "cpu-fp32.onnx" in line]
     assert len(pushed(phone)) == len(sent) + 1
     change_manifest(bundle, lambda manifest: manifest.update(version="1.0.1"))
+    root = phone.folder / "root"
+    (root / "tools" / "arm64-v8a-0123456789abcdef").mkdir()
+    (root / "tiny" / "of somebody else").mkdir()
     with ready(bundle, phone):
-        assert len(list((phone.folder / "root" / "tiny").iterdir())) == 1
+        assert len(list((root / "tiny").iterdir())) == 2
+        assert len(list((root / "tools").iterdir())) == 1
+    assert (root / "tiny" / "of somebody else").exists()
 
 
 @pytest.mark.slow(reason="an SSH server and a whole measurement")
@@ -133,16 +155,19 @@ def in_app(phone: PhoneDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_phone_is_measured_within_an_app_when_the_inventory_says_so(
     bundle: Path, in_app: PhoneDouble
 ) -> None:
-    with ready(bundle, in_app) as harness:
+    with suppress(KeyboardInterrupt), ready(bundle, in_app) as harness:
         selection = harness.select(None)
         run = harness.measure(selection.variant, find_preset("smoke"))
         placement = harness.profile(selection.variant)
+        names = zipfile.ZipFile(in_app.folder / "installed.apk").namelist()
+        raise KeyboardInterrupt  # which leaves nothing more behind than a good end
+    assert {"classes.dex", "lib/arm64-v8a/libonnxruntime.so"} <= set(names)
     assert len(run.latencies_ns) == 20
     assert placement.share("CPUExecutionProvider") == 1.0
-    names = zipfile.ZipFile(in_app.folder / "installed.apk").namelist()
-    assert {"classes.dex", "lib/arm64-v8a/libonnxruntime.so"} <= set(names)
     assert any(" am instrument -w " in command for command in in_app.commands)
-    assert not list((in_app.folder / "app").rglob("*.json"))
+    assert not (in_app.folder / "app").exists()
+    assert not list((in_app.folder / "root").rglob("work"))
+    assert not (in_app.folder / "installed.apk").exists()
 
 
 @pytest.mark.parametrize(
@@ -163,8 +188,8 @@ def test_phone_is_measured_within_an_app_when_the_inventory_says_so(
         (
             "am instrument",
             "INSTRUMENTATION_RESULT: shortMsg=Process crashed.\nINSTRUMENTATION_CODE: 0",
-            "the app crashed",
-            "logcat",
+            "the measuring app crashed",
+            f"adb -s {SERIAL} logcat",
         ),
     ],
 )
@@ -172,8 +197,8 @@ def test_app_that_does_not_work_is_said_with_what_to_do(
     bundle: Path, in_app: PhoneDouble, command: str, said: str, problem: str, hint: str
 ) -> None:
     in_app.say(command, stdout=said, code=0)
-    with pytest.raises(DeviceError, match=problem) as caught, ready(bundle, in_app) as harness:
-        harness.select(None)
+    with pytest.raises(EdgepackError, match=problem) as caught:
+        select(bundle, in_app)
     assert hint in caught.value.hint
 
 

@@ -14,6 +14,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -244,10 +245,26 @@ def refusals(work: Path) -> str:
     require(done.exit_code == 2, f"exit code {done.exit_code}: {done.last_lines}")
     done = run_program([str(tools().program), "about", "--runtime", "/none"], timeout_s=60)
     require(json.loads(done.text)["refused"] == "runtime", done.text)
+    write(work, plan, {})
+    done = tools().run("about", "--plan", "plan.txt", "--out", "said.json", folder=work)
+    require((done.exit_code, done.text) == (0, ""), f"exit code {done.exit_code}: {done.text}")
+    require("onnxruntime" in json.loads((work / "said.json").read_text()), "no document in --out")
+    done = tools().run("nonsense", "--plan", "plan.txt", "--out", "said.json", folder=work)
+    log = (work / "said.json.log").read_text()
+    require((done.exit_code, done.stderr) == (2, b"") and "no mode nonsense" in log, log)
+    bundle = built(DYNAMIC_BATCH)
+    flags, last = frozenset(_cpu_flags()), bundle.manifest.variants[-1]
+    planner = Planner(bundle, last, cpu_flags=flags, cache="c", work="extra")
+    shutil.copytree(bundle.path, work / "bundle")
+    write(work / "bundle", planner.goldens().text, {})
+    slow = ["measure", "--plan", "plan.txt", "--duration-s", "60", "--at-most-s", "1"]
+    done = tools().run(*slow, folder=work / "bundle")
+    limited = done.exit_code == 128 + signal.SIGALRM and b"longer than --at-most-s" in done.stderr
+    require(limited, f"exit code {done.exit_code}: {done.last_lines}")
     about = tools().document("about", folder=work)
     require("CPUExecutionProvider" in about["providers"], str(about))
     require(math.isfinite(tools().document("clock", folder=work)["ns"]), "no clock")
-    return f"session, provider, plan, runtime; onnxruntime {about['onnxruntime']}"
+    return f"session, provider, plan, runtime, log, limit; onnxruntime {about['onnxruntime']}"
 
 
 DRIVER = """

@@ -9,7 +9,7 @@ from edgepack.backends import BACKENDS
 from edgepack.build import build, dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError, UsageError
-from edgepack.profile import load_profile, own_profile_file, read_profile, target_files
+from edgepack.profile import Runtime, load_profile, own_profile_file, read_profile, target_files
 from edgepack.progress import Lines
 from edgepack.resources import targets_dir
 
@@ -126,3 +126,29 @@ def test_profile_when_wrong_says_what_and_where(tmp_path, old, new, problem):
     with pytest.raises(ProfileError, match=problem) as caught:
         read_profile(path)
     assert f"{path}:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("packages", "pinned"),
+    [
+        ({"onnxruntime": "==1.31.1"}, ("onnxruntime", "1.31.1")),
+        ({"numpy": ">=1.26", "onnxruntime-gpu": ">=1.24,<2"}, ("onnxruntime-gpu", "1.24")),
+        ({"onnxruntime": "<1.10,>=1.9"}, ("onnxruntime", "1.9")),
+        (
+            {"onnxruntime-extensions": "==0.15.2", "onnxruntime": "==1.31.1"},
+            ("onnxruntime", "1.31.1"),
+        ),
+        (
+            {"onnxruntime-ep-openvino": "==0.1", "onnxruntime": "==1.31.1"},
+            ("onnxruntime", "1.31.1"),
+        ),
+        (
+            {"x:onnxruntime-android-qnn": "2.6.0", "y:onnxruntime-android": "1.29.0-rc.1"},
+            ("y:onnxruntime-android", "1.29.0-rc.1"),
+        ),
+        ({"onnxruntime": ""}, None),
+        ({"numpy": ">=1.26"}, None),
+    ],
+)
+def test_onnxruntime_of_a_runtime_when_packages_go_into_it_is_the_package_itself(packages, pinned):
+    assert Runtime(packages=packages, max_ir=13, max_opset=26).onnxruntime == pinned

@@ -1,14 +1,15 @@
 """An Android phone with the measuring program, onnxruntime's library and a bundle's models on it.
 
 They lie below ``root`` of the device, by default ``/data/local/tmp/edgepack``, where the phone's
-shell may write and run programs: ``tools/<key>/`` and ``<project>/<release>/``; one release of a
-project is kept. Numbers from there are of a process of the shell: an app's threads are scheduled
-in other groups, and may be slower.
+shell may write and run programs: ``tools/<key>/`` and ``<project>/<release>/``. The newest of each
+stays there, so that the next measurement finds it; all else is removed. Numbers from there are of a
+process of the shell: an app's threads are scheduled in other groups, and may be slower.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +37,11 @@ LIBRARY = "libonnxruntime.so"
 RUNTIME = "com.microsoft.onnxruntime:onnxruntime-android"
 WORK = "work"
 PLAN = f"{WORK}/plan.txt"
-_ABI = "ro.product.cpu.abi"
+TOOLS = "tools"
+ABI = "ro.product.cpu.abi"
 _SECTION = "edgepack-section "
+_OURS = re.compile(r"([\w-]+-)?[0-9a-f]{16}")
+"""Names of releases and tools: 'root' may be a folder that others use too."""
 
 
 @contextmanager
@@ -53,48 +57,33 @@ def ready_android(
     """
     with Adb(device, host) as adb:
         properties = adb.properties()
-        _require_version(device, properties)
+        require_version(device, properties)
         package = find_package(adb.entry.package, RUNTIME, bundle.manifest.runtime)
-        with audited("push", device, bundle.path) as operation:
-            operation.describe(host_key=host.host_key)
-            ready = _with_app if adb.entry.inside == "app" else _with_program
-            phone = ready(adb, bundle, properties, package, progress)
+        phone = _built(adb, bundle, properties, package)
         try:
+            with audited("push", device, bundle.path) as operation:
+                operation.describe(host_key=host.host_key)
+                phone.install(bundle, progress)
             yield phone
         finally:
             with suppress(EdgepackError):  # what is left is in the way of nothing
                 phone.clean()
 
 
-def _with_program(
-    adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path, progress: Progress
-) -> AndroidPhone:
-    """Put program, library and models on a phone."""
-    built = build_measure(package, properties.get(_ABI, ""))
-    tools = PurePosixPath(adb.entry.root) / "tools" / built.key
-    phone = AndroidPhone(adb, _release(adb, bundle), tools, properties)
-    phone.install(bundle, [built.program, built.library], progress)
-    phone.mark_program()
-    return phone
-
-
-def _with_app(
-    adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path, progress: Progress
-) -> AndroidPhone:
-    """Put models on a phone, and the app that has program and library."""
+def _built(adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path) -> AndroidPhone:
+    """Make the program, or the app, for a phone on which nothing is put yet."""
     from edgepack.bench.android_app import AppPhone
     from edgepack.bench.app_build import build_app
 
-    app = build_app(package, properties.get(_ABI, ""))
-    tools = PurePosixPath(adb.entry.root) / "tools" / app.stem
-    phone = AppPhone(adb, _release(adb, bundle), tools, properties)
-    phone.install(bundle, [], progress)
-    phone.install_app(app)
-    return phone
-
-
-def _release(adb: Adb, bundle: Bundle) -> PurePosixPath:
-    return PurePosixPath(adb.entry.root) / bundle.manifest.name / bundle.digest[:16]
+    root = PurePosixPath(adb.entry.root)
+    release = root / bundle.manifest.name / bundle.digest[:16]
+    abi = properties.get(ABI, "")
+    if adb.entry.inside == "app":
+        app = build_app(package, abi)
+        return AppPhone(adb, release, root / TOOLS / app.stem, properties, [app])
+    built = build_measure(package, abi)
+    programs = [built.program, built.library]
+    return AndroidPhone(adb, release, root / TOOLS / built.key, properties, programs)
 
 
 @dataclass
@@ -107,6 +96,8 @@ class AndroidPhone:
     tools: PurePosixPath
     """The folder of the program and the library."""
     properties: Mapping[str, str]
+    programs: Sequence[Path]
+    """What lies here and is needed there."""
     work: str = WORK
     _sent: dict[str, str] = field(default_factory=dict)
     """Digest by path, of what plans brought."""
@@ -147,8 +138,14 @@ class AndroidPhone:
         """The folder for what the program writes."""
         return WORK
 
-    def install(self, bundle: Bundle, programs: Sequence[Path], progress: Progress) -> None:
-        """Send what is not there; releases of the project that are other ones are removed."""
+    def install(self, bundle: Bundle, progress: Progress) -> None:
+        """Put program, library and models on the phone."""
+        self._send(bundle, self.programs, progress)
+        program = str(self.tools / PROGRAM)
+        self._shell(["chmod", "755", program], "marking the program as one")
+
+    def _send(self, bundle: Bundle, programs: Sequence[Path], progress: Progress) -> None:
+        """Send what is not there; other releases of the project, and older tools, are removed."""
         self._remove_others()
         wanted = {self.release / path: (bundle.path / path, digest)
                   for path, digest in files_of(bundle).items()}  # fmt: skip
@@ -165,28 +162,20 @@ class AndroidPhone:
                 self.adb.push(files, folder)
                 advance(folder.name)
 
-    def mark_program(self) -> None:
-        """Make the program one that can be run."""
-        self._shell(["chmod", "755", str(self.tools / PROGRAM)], "marking the program as one")
-
     def clean(self) -> None:
-        """Remove what plans brought; the models stay for the next measurement."""
+        """Remove what plans brought; program and models stay for the next measurement."""
         self._shell(["rm", "-rf", str(self.release / WORK)], "cleaning up on the phone")
 
     def facts(self, about: About) -> DeviceFacts:
         """Return what the phone is."""
         known = self.properties
-        maker, model = known.get("ro.product.manufacturer", ""), known.get("ro.product.model", "")
-        chip = f"{known.get('ro.soc.manufacturer', '')} {known.get('ro.soc.model', '')}".strip()
-        chip = chip or known.get("ro.board.platform", "")
         vendor = known.get("ro.vendor.build.fingerprint", "")
-        version = known.get("ro.build.version.release", "of an unknown version")
         return DeviceFacts(
-            os=f"Android {version} (API {known.get('ro.build.version.sdk', '?')})",
-            arch=known.get(_ABI, ""),
-            model=f"{maker} {model}".strip()
-            or NotMeasured(reason="the phone does not name itself"),
-            cpu=chip or NotMeasured(reason="the phone does not name its chip: Android 12 does"),
+            os=system_of(known),
+            arch=known.get(ABI, ""),
+            model=model_of(known) or NotMeasured(reason="the phone does not name itself"),
+            cpu=chip_of(known)
+            or NotMeasured(reason="the phone does not name its chip: Android 12 does"),
             cpu_count=max(1, about.cpu_count),
             emulated=is_emulator(known),
             python=self.runs_as,
@@ -255,27 +244,30 @@ class AndroidPhone:
         """Make a folder on the phone, and those above it."""
         self._shell(["mkdir", "-p", path], "making a folder on the phone")
 
-    def _send_plan(self, plan: Plan | None) -> None:
-        """Send what of a plan is not there; it all lies in one folder."""
+    def _send_plan(self, plan: Plan | None) -> bool:
+        """Send what of a plan is not there, and tell whether that was anything."""
         if plan is None:
-            return
+            return False
         data = {**plan.files, PLAN: plan.text.encode()}
         digests = {path: hashlib.sha256(each).hexdigest() for path, each in data.items()}
         changed = [path for path, digest in digests.items() if self._sent.get(path) != digest]
         if not changed:
-            return
+            return False
         with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
             files = [Path(folder) / PurePosixPath(path).name for path in changed]
             for file, path in zip(files, changed, strict=True):
                 file.write_bytes(data[path])
             self.adb.push(files, self.release / WORK)
         self._sent |= digests
+        return True
 
     def _remove_others(self) -> None:
-        kept = {self.release.name, "cache"}
-        folder = str(self.release.parent)
-        listed = self.adb.read(["ls", "-1", folder]).splitlines()
-        others = [f"{folder}/{name}" for name in listed if name and name not in kept]
+        others = [
+            str(ours.parent / name)
+            for ours in (self.release, self.tools)
+            for name in self.adb.read(["ls", "-1", str(ours.parent)]).splitlines()
+            if _OURS.fullmatch(name) and name != ours.name
+        ]
         if others:
             self._shell(["rm", "-rf", *others], "removing older releases on the phone")
 
@@ -286,6 +278,24 @@ class AndroidPhone:
             hint=f"the phone's shell has to be able to write to {self.adb.entry.root}: set 'root'"
             " of the device in devices.yaml",
         )
+
+
+def system_of(properties: Mapping[str, str]) -> str:
+    """Return Android's version."""
+    version = properties.get("ro.build.version.release", "of an unknown version")
+    return f"Android {version} (API {properties.get('ro.build.version.sdk', '?')})"
+
+
+def model_of(properties: Mapping[str, str]) -> str:
+    """Return the phone's maker and model, as far as it tells them."""
+    maker, model = (properties.get(f"ro.product.{each}", "") for each in ("manufacturer", "model"))
+    return f"{maker} {model}".strip()
+
+
+def chip_of(properties: Mapping[str, str]) -> str:
+    """Return the phone's chip, as far as it tells it."""
+    maker, model = (properties.get(f"ro.soc.{each}", "") for each in ("manufacturer", "model"))
+    return f"{maker} {model}".strip() or properties.get("ro.board.platform", "")
 
 
 def is_emulator(properties: Mapping[str, str]) -> bool:
@@ -299,7 +309,7 @@ def is_emulator(properties: Mapping[str, str]) -> bool:
     return "1" in flagged or bool(hardware & {"goldfish", "ranchu", "cutf_cvm"})
 
 
-def _require_version(device: Device, properties: Mapping[str, str]) -> None:
+def require_version(device: Device, properties: Mapping[str, str]) -> None:
     """Return if the phone's Android is new enough for its target.
 
     Raises:

@@ -11,23 +11,36 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 from edgepack.bench.android import PLAN, AndroidPhone
 from edgepack.bench.app_build import INSTRUMENTATION, PACKAGE
+from edgepack.bench.native import ANSWERED
 from edgepack.bench.plans import Plan
-from edgepack.devices.tool_problems import ADB_CAUSES, explain, output_of
+from edgepack.bundle import Bundle
+from edgepack.devices.tool_problems import output_of
 from edgepack.devices.transport import CommandResult
-from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
+from edgepack.progress import Progress
 
 FILES = "{files}"
 """In an argument: the app's folder for files."""
 INSTALL_S = 300.0
 NOT_STARTED_EXIT = 1
 """Of ``edgepack_measure_jni.c``."""
+LOGCAT = ("logcat", "-d", "-v", "tag", "-b", "main,system,crash")
+LOG_TAGS = ("DEBUG:F", "AndroidRuntime:E", "lowmemorykiller:I", "ActivityManager:I", "*:S")
+MOST_LINES = 10
+"""Of what is told of a crash."""
+_TELLING = re.compile(
+    r"signal \d+ \(|Abort message|#\d\d pc |FATAL EXCEPTION|\w(?:Exception|Error)\b"
+    rf"|Kill '{PACKAGE}'|Process {PACKAGE} .*has died"
+)
+"""Lines of Android's log that say how the app ended. Sources: ``tombstone_proto_to_text.cpp`` in
+system/core, RuntimeInit.java and ActivityManagerService.java in frameworks/base, ``lmkd.cpp``. Not
+seen on a phone."""
 
 
 @dataclass
@@ -49,19 +62,23 @@ class AppPhone(AndroidPhone):
         """The folder for what the program writes."""
         return FILES
 
-    def install_app(self, app: Path) -> None:
-        """Install the measuring app, in place of an earlier one.
+    def install(self, bundle: Bundle, progress: Progress) -> None:
+        """Put the models on the phone, and the measuring app.
 
         Raises:
-            DeviceError: The phone refuses it; the message says why, and what to do.
+            DeviceError: The phone refuses the app; the message says why, and what to do.
         """
-        self.adb.install(app, timeout_s=INSTALL_S)
+        self._send(bundle, [], progress)
         self._shell(["chmod", "-R", "a+rX", str(self.release)], "letting the app read the models")
+        # One that another machine has signed cannot be replaced.
+        self.adb.uninstall(PACKAGE, timeout_s=INSTALL_S)
+        [app] = self.programs
+        self.adb.install(app, timeout_s=INSTALL_S)
 
     def clean(self) -> None:
-        """Remove what plans brought and the program wrote; the models and the app stay."""
+        """Remove the app, which ends it, and what plans brought; the models stay."""
+        self.adb.uninstall(PACKAGE, timeout_s=INSTALL_S)
         super().clean()
-        self._as_app(["rm", "-rf", "files"], "cleaning up in the app")
 
     def program(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs the measuring program within the app."""
@@ -78,23 +95,28 @@ class AppPhone(AndroidPhone):
         self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
-        self._send_plan(plan)
-        self._shell(["chmod", "-R", "a+rX", str(self.release)], "letting the app read the plan")
+        if self._send_plan(plan):
+            self._shell(["chmod", "-R", "a+rX", str(self.release)], "letting the app read the plan")
         document = f"document-{secrets.token_hex(4)}.json"
         argv = self.program([*arguments, "--out", f"{FILES}/{document}"])
+        began = self.adb.read(["date", "+%s"]).strip()
         ran = self.adb.shell(argv, timeout_s=timeout_s)
         found = re.search(r"^INSTRUMENTATION_RESULT: exit=(-?\d+)$", ran.text, re.MULTILINE)
         if found is None:
-            raise self._not_run(ran)
-        if int(found[1]) == NOT_STARTED_EXIT:
+            printed = self._printed(document).splitlines()[-MOST_LINES:]
+            raise self._not_run(ran, [*printed, *self._logged(began)])
+        code = int(found[1])
+        if code == NOT_STARTED_EXIT:
             raise DeviceError(
                 f"the measuring app may not enter {self.release}",
                 hint="set 'root' of the device in devices.yaml to one below /data/local/tmp, or"
                 " 'inside: shell'",
                 where=self.name,
             )
+        if code not in ANSWERED:
+            return CommandResult(tuple(argv), code, b"", self._printed(document).encode())
         said = self._as_app(["cat", f"files/{document}"], "reading the document").stdout
-        return CommandResult(tuple(argv), int(found[1]), said, ran.stderr)
+        return CommandResult(tuple(argv), code, said, b"")
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote, and remove it."""
@@ -109,10 +131,23 @@ class AppPhone(AndroidPhone):
     def _as_app(self, argv: Sequence[str], doing: str) -> CommandResult:
         return self._shell(["run-as", PACKAGE, *argv], doing)
 
-    def _not_run(self, ran: CommandResult) -> Exception:
-        output = output_of(ran)
-        return explain(ADB_CAUSES, output, device=self.name) or RemoteCommandError(
-            f"the measuring app did not end as it should: {output.strip()[-500:]!r}",
+    def _printed(self, document: str) -> str:
+        """Return what the program printed besides its document."""
+        return self.adb.read(["run-as", PACKAGE, "cat", f"files/{document}.log"])
+
+    def _logged(self, began: str) -> Iterator[str]:
+        """Yield what Android has logged since then about how the app ended."""
+        lines = self.adb.read([*LOGCAT, "-t", f"{began}.0", *LOG_TAGS]).splitlines()
+        if any(PACKAGE in line for line in lines):
+            yield from [line for line in lines if _TELLING.search(line)][:MOST_LINES]
+
+    def _not_run(self, ran: CommandResult, told: Sequence[str]) -> EdgepackError:
+        output = output_of(ran).strip()
+        said = ["the measuring app did not end as it should", *output.splitlines()[-MOST_LINES:]]
+        error = self.adb.explained(output) or RemoteCommandError(
+            "\n  | ".join(said),
             hint="see why: adb logcat -d; 'inside: shell' in devices.yaml measures without an app",
             where=self.name,
         )
+        problem = "\n  | ".join([error.problem, *told])
+        return type(error)(problem, hint=error.hint, where=error.where)

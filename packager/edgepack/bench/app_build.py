@@ -113,7 +113,7 @@ def _compile_library(work: Path, compiler: Path, abi: str) -> None:
 
 def _compile_classes(work: Path, sdk: Sdk) -> None:
     source = harness_dir() / "native" / "android" / OWN_SOURCES[1]
-    argv = [_jdk("javac"), "-source", "8", "-target", "8", "-nowarn"]
+    argv = [find_jdk_program("javac"), "-source", "8", "-target", "8", "-nowarn"]
     argv += ["-classpath", str(sdk.platform), "-d", str(work / "classes"), str(source)]
     _run(argv, "compiling the instrumentation")
     classes = sorted(map(str, (work / "classes").rglob("*.class")))
@@ -138,7 +138,14 @@ def _sign(work: Path, sdk: Sdk, keystore: Path) -> None:
     """Sign with a key that stays on this machine, so that a later app replaces an earlier one."""
     if not keystore.is_file():
         made = work / "new.keystore"
-        argv = [_jdk("keytool"), "-genkeypair", "-keystore", str(made), "-alias", "edgepack"]
+        argv = [
+            find_jdk_program("keytool"),
+            "-genkeypair",
+            "-keystore",
+            str(made),
+            "-alias",
+            "edgepack",
+        ]
         argv += ["-storepass", _PASSWORD, "-keypass", _PASSWORD, "-keyalg", "RSA"]
         _run([*argv, "-validity", "10000", "-dname", "CN=edgepack"], "making a key")
         made.replace(keystore)
@@ -147,7 +154,7 @@ def _sign(work: Path, sdk: Sdk, keystore: Path) -> None:
     _run(argv, "signing the app")
 
 
-def _jdk(program: str) -> str:
+def find_jdk_program(program: str) -> str:
     """Return a program of the JDK.
 
     Raises:

@@ -9,6 +9,7 @@ attached. Not tried with a Mac.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import tarfile
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ConfigDict
 
-from edgepack.bench.native import About, Ran
+from edgepack.bench.native import ANSWERED, About, Ran
 from edgepack.bench.phone_conditions import IOS_MARK, ios_conditions
 from edgepack.bench.plans import Plan, files_of
 from edgepack.bench.report import Conditions, DeviceFacts, Name
@@ -27,9 +28,17 @@ from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.devices import Device, Transport
 from edgepack.devices.answers import read_answer
+from edgepack.devices.phone_stage import make_stage
+from edgepack.devices.tool_problems import output_of
 from edgepack.devices.transport import CommandResult
 from edgepack.devices.xcode import BUILD_S, Xcode
-from edgepack.errors import BundleError, DeviceError, EdgepackError
+from edgepack.errors import (
+    BundleError,
+    DeviceError,
+    EdgepackError,
+    RemoteCommandError,
+    one_line,
+)
 from edgepack.operations import audited
 from edgepack.profile import StrictModel, load_profile
 from edgepack.progress import Progress
@@ -43,7 +52,11 @@ PLAN = "plan.txt"
 OVERHEAD_S = 180.0
 """To install and start the test, besides what the program takes."""
 NO_PYTHON = "none (a test of an app)"
-_STAGE = "edgepack-phone.XXXXXXXX"
+MOST_LINES = 10
+"""Of what is told of a test that failed."""
+_TELLING = re.compile(r"error:|[Cc]rash|signal |[Uu]nexpected exit|exited|Testing failed")
+"""Lines of xcodebuild that say why. Sources: those that xcbeautify reads; bitrise-steplib/
+steps-xcode-test, issue 107. Not seen with a phone."""
 _PACKAGE = """\
 // swift-tools-version: 5.9
 import PackageDescription
@@ -112,9 +125,7 @@ def ready_apple(
     xcode = Xcode(device, mac)
     xcode.require_ready()
     xcode.unlock_keychain()
-    made = xcode.run(["mktemp", "-d", f"/tmp/{_STAGE}"], "making a folder on the Mac")  # noqa: S108
-    stage = PurePosixPath(made.text.strip())
-    phone = ApplePhone(xcode, stage)
+    phone = ApplePhone(xcode, make_stage(device, mac))
     try:
         with audited("push", device, bundle.path) as operation:
             operation.describe(host_key=mac.host_key)
@@ -127,8 +138,7 @@ def ready_apple(
                 advance("the models are there")
         yield phone
     finally:
-        with suppress(EdgepackError):  # what is left is in the way of nothing
-            xcode.run(["rm", "-rf", str(stage)], "cleaning up on the Mac")
+        phone.clean(progress)
 
 
 @dataclass
@@ -142,6 +152,7 @@ class ApplePhone:
     cache: str = "cache"
     scratch: str = "."
     _answer: _Answer | None = field(default=None, init=False)
+    _installed: bool = field(default=False, init=False)
 
     @property
     def name(self) -> str:
@@ -168,7 +179,7 @@ class ApplePhone:
         with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
             files = write_project(Path(name), bundle)
             self._copy(Path(name), files, self.stage / "project")
-        self.xcode.run(
+        built = self.xcode.attempt(
             [
                 *("xcodebuild", "build-for-testing"),
                 *("-project", str(self.stage / "project" / "Harness.xcodeproj")),
@@ -179,14 +190,32 @@ class ApplePhone:
                 f"DEVELOPMENT_TEAM={self.xcode.entry.team}",
                 f"EDGEPACK_IDENTIFIER={self.identifier}",
             ],
-            "building the measuring app",
             timeout_s=BUILD_S,
         )
+        if built.exit_code != 0:
+            raise RemoteCommandError(
+                _lines("the measuring app does not build on the Mac", *_telling(built)),
+                hint="take a newer Xcode there, and open it once; the phone's iOS may need it",
+                where=self.name,
+            )
 
     def install(self) -> None:
         """Install the app, so that it has documents."""
         app = self.stage / "built/Build/Products/Release-iphoneos/Harness.app"
+        self._installed = True
         self.xcode.devicectl(["install", "app"], [str(app)], "installing the measuring app")
+
+    def clean(self, progress: Progress) -> None:
+        """Remove the app, with the models in its container, and what the Mac has of it."""
+        try:
+            if self._installed:
+                options = [self.identifier]
+                self.xcode.devicectl(["uninstall", "app"], options, "removing the measuring app")
+        except EdgepackError as error:
+            why = one_line(error.problem)
+            progress.note(f"{self.identifier} stays on {self.name}, with the models: {why}")
+        with suppress(EdgepackError):  # what is left is in the way of nothing
+            self.xcode.run(["rm", "-rf", str(self.stage)], "cleaning up on the Mac")
 
     def send_bundle(self, bundle: Bundle) -> None:
         """Copy models and goldens into the app's documents."""
@@ -234,12 +263,15 @@ class ApplePhone:
         """Run the measuring program, and tell the conditions before and after."""
         # So that what an earlier test wrote is not taken for what this one did.
         mark = secrets.token_hex(4)
-        argv = [*self.program(arguments), "--out", f"document-{mark}.json"]
-        self._send_request(argv, f"answer-{mark}.json", plan)
-        self._run_test(timeout_s)
-        self._answer = self._read_answer(f"answer-{mark}.json")
-        result = CommandResult(tuple(argv), self._answer.exit, self._fetch(argv[-1]), b"")
-        return Ran(result, _conditions(self._answer.before), _conditions(self._answer.after))
+        answer, document = f"answer-{mark}.json", f"document-{mark}.json"
+        argv = [*self.program(arguments), "--out", document]
+        self._send_request(argv, answer, plan)
+        tested = self._run_test(timeout_s)
+        self._answer = found = self._answered(tested, answer, document)
+        said = self._fetch(document) if found.exit in ANSWERED else b""
+        printed = b"" if found.exit in ANSWERED else self._printed(document)
+        result = CommandResult(tuple(argv), found.exit, said, printed)
+        return Ran(result, _conditions(found.before), _conditions(found.after))
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote."""
@@ -264,7 +296,7 @@ class ApplePhone:
             self._copy(Path(name), list(files), self.stage / "request")
         self.xcode.send(self.stage / "request", self.identifier, PLACE)
 
-    def _run_test(self, timeout_s: float) -> None:
+    def _run_test(self, timeout_s: float) -> CommandResult:
         products = str(self.stage / "built/Build/Products")
         found = self.xcode.run(
             ["find", products, "-name", "*.xctestrun"], "looking for the built test"
@@ -276,18 +308,44 @@ class ApplePhone:
                 hint="build the project in Xcode once, to see why",
                 where=self.name,
             )
-        self.xcode.run(
+        return self.xcode.attempt(
             [
                 *("xcodebuild", "test-without-building", "-xctestrun", lines[0]),
                 *("-destination", f"platform=iOS,id={self.xcode.entry.udid}"),
             ],
-            "the measuring test",
             timeout_s=timeout_s + OVERHEAD_S,
         )
 
-    def _read_answer(self, path: str) -> _Answer:
+    def _answered(self, tested: CommandResult, answer: str, document: str) -> _Answer:
+        """Return what the test has written; xcodebuild may call one that crashed a success."""
+        if tested.exit_code != 0:
+            raise self._not_run(tested, document)
+        try:
+            data = self._fetch(answer)
+        except RemoteCommandError as error:
+            raise self._not_run(tested, document) from error
+        return self._read_answer(data)
+
+    def _printed(self, document: str) -> bytes:
+        """Return what the program printed besides its document, nothing where that is unknown."""
+        try:
+            return self._fetch(f"{document}.log")
+        except RemoteCommandError:
+            return b""
+
+    def _not_run(self, tested: CommandResult, document: str) -> RemoteCommandError:
+        printed = self._printed(document).decode("utf-8", "replace").splitlines()
+        told = [*printed[-MOST_LINES:], *_telling(tested)]
+        return RemoteCommandError(
+            _lines("the measuring app did not end as it should on the phone", *told),
+            hint="a phone ends apps that take too much memory; measure another variant: --variant"
+            " ID",
+            where=self.name,
+        )
+
+    def _read_answer(self, data: bytes) -> _Answer:
         what = "the measuring test's answer"
-        answer = read_answer(_Answer, self._fetch(path), device=self.name, what=what)
+        answer = read_answer(_Answer, data, device=self.name, what=what)
         if answer.facts.debugged:
             raise DeviceError(
                 "a debugger was attached to the measuring app, which slows CoreML down",
@@ -347,6 +405,16 @@ def write_project(folder: Path, bundle: Bundle) -> list[str]:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
     return list(files)
+
+
+def _telling(result: CommandResult) -> list[str]:
+    """Return the last lines of xcodebuild that say why it failed, or just the last ones."""
+    lines = [line.strip() for line in output_of(result).splitlines() if line.strip()]
+    return ([line for line in lines if _TELLING.search(line)] or lines)[-MOST_LINES:]
+
+
+def _lines(problem: str, *told: str) -> str:
+    return "\n  | ".join([problem, *told])
 
 
 def _conditions(moment: _Moment) -> Conditions:

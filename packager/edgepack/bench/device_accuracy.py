@@ -27,6 +27,7 @@ from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.clock import utc_now
 from edgepack.data import SampleSet
 from edgepack.devices.inventory import Device
+from edgepack.devices.transports import require_machine
 from edgepack.errors import BundleError, EdgepackError, InconclusiveError, UsageError
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, model_facts
@@ -75,6 +76,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     """
     began_ns = time.monotonic_ns()
     progress = progress or Silent()
+    require_machine(device)
     opened = read_bundle(bundle, device, variant)
     loaded = _project_here(project)
     facts = model_facts(loaded.model_path)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Protocol, TypeVar
 
-from pydantic import ValidationError
-
 from edgepack.bench.canary import CANARY, CanaryRun, has_canary
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import (
@@ -26,7 +24,7 @@ from edgepack.bench.report import (
     Trial,
 )
 from edgepack.bundle.manifest import Manifest, NotMeasured
-from edgepack.devices.answers import MAX_BYTES, parse_json
+from edgepack.devices.answers import MAX_BYTES, parse_answer
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import OldBundleError, RemoteCommandError, one_line
 from edgepack.profile import StrictModel
@@ -169,7 +167,7 @@ class Harness:
         def on_stderr(line: str) -> None:
             if found := _TRIAL.search(line.encode() + b"\n"):
                 with suppress(ValueError):  # a broken line is only a line less
-                    on_trial(Trial.model_validate(parse_json(found[1])))
+                    on_trial(parse_answer(Trial, found[1]))
 
         argv = self.argv("select", variant)
         return self._document(Selection, argv, timeout_s=self.load_timeout_s, on_stderr=on_stderr)
@@ -287,24 +285,14 @@ class Harness:
         result = replace(result, stderr=_TRIAL.sub(b"", result.stderr))
         self.check(result)
         try:
-            parse_json(result.stdout, max_bytes=max_bytes)  # for its limits
-            return model.model_validate_json(result.stdout)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise self._no_document(model, f"{place} {first['msg']}", result) from error
+            return parse_answer(model, result.stdout, max_bytes=max_bytes)
         except ValueError as error:
-            raise self._no_document(model, f"it {error}", result) from error
-
-    def _no_document(
-        self, model: type[_Document], problem: str, result: CommandResult
-    ) -> RemoteCommandError:
-        return RemoteCommandError(
-            f"the harness printed no {model.__name__}: {problem};"
-            f" it began with {result.text[:80]!r}",
-            hint="see whether something on the device prints to stdout when Python starts",
-            where=self.transport.name,
-        )
+            raise RemoteCommandError(
+                f"the harness printed no {model.__name__}: it {error};"
+                f" it began with {result.text[:80]!r}",
+                hint="see whether something on the device prints to stdout when Python starts",
+                where=self.transport.name,
+            ) from error
 
     def check(self, result: CommandResult) -> None:
         """Raise RemoteCommandError, with the harness's last words, unless it succeeded."""

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from pydantic import ValidationError
-
 from edgepack.bench.canary import CanaryRun
 from edgepack.bench.harness import (
     LOAD_TIMEOUT_S,
@@ -40,12 +38,14 @@ from edgepack.bench.report import (
 )
 from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
-from edgepack.devices.answers import parse_json
+from edgepack.devices.answers import parse_answer, parse_json
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, one_line
 from edgepack.profile import Provider, StrictModel
 
 REFUSED_EXIT = 3
+ANSWERED = (0, REFUSED_EXIT)
+"""With these exit codes the program has written its document."""
 COOLER_C = 5.0
 """A run begins when the phone is at most so much warmer than it was at first."""
 COOL_DOWN_S = 300.0
@@ -426,13 +426,7 @@ class NativeHarness:
 
     def _read(self, model: type[_Document], result: CommandResult) -> _Document:
         try:
-            parse_json(result.stdout, max_bytes=MAX_RUN_BYTES)  # for its limits
-            return model.model_validate_json(result.stdout)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            problem = f"{place} {first['msg']}"
-            raise self._garbled(model.__name__, problem, result.stdout) from error
+            return parse_answer(model, result.stdout, max_bytes=MAX_RUN_BYTES)
         except ValueError as error:
             raise self._garbled(model.__name__, f"it {error}", result.stdout) from error
 

@@ -13,12 +13,11 @@ Documentation/admin-guide/pm/cpufreq.rst; Apple's documentation of ``ProcessInfo
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from edgepack.bench.report import Conditions, Sample
+from edgepack.bench.report import LOW_POWER, Conditions
 from edgepack.bundle.manifest import NotMeasured
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq/policy"
@@ -27,7 +26,6 @@ ANDROID_COMMANDS = {
     "battery": ["dumpsys", "battery"],
     "low power": ["settings", "get", "global", "low_power"],
     "governors": ["sh", "-c", f"grep -H . {CPUFREQ}*/scaling_governor"],
-    "clocks": ["sh", "-c", f"grep -H . {CPUFREQ}*/scaling_cur_freq"],
     "load": ["cat", "/proc/loadavg"],
 }
 """By the name under which the readers take their output."""
@@ -39,9 +37,11 @@ NO_COUNTER = NotMeasured(reason="phones do not count it")
 Outputs = Mapping[str, str]
 """What commands printed, by their names; what a phone refused is absent or empty."""
 
-_TEMPERATURE = re.compile(r"Temperature\{mValue=([^,]+), mType=-?\d+, mName=([^,]+), mStatus=\d+\}")
-_THRESHOLD = re.compile(
-    r"TemperatureThreshold\{mType=-?\d+, mName=([^,]+), mHotThrottlingThresholds=\[([^\]]*)\]"
+PLAUSIBLE_C = (-40.0, 150.0)
+"""Phones print other numbers for sensors that they do not have: -99.9, -3.4028235E38."""
+# Types 6 to 8 (BCL) are the battery's voltage, current and per cent.
+_TEMPERATURE = re.compile(
+    r"Temperature\{mValue=([^,]+), mType=(?![678],)-?\d+, mName=([^,]+), mStatus=\d+\}"
 )
 
 
@@ -63,20 +63,6 @@ def android_conditions(outputs: Outputs) -> Conditions:
     )
 
 
-def android_sample(at_ns: int, outputs: Outputs) -> Sample:
-    """Return what an Android phone's sensors say at one moment."""
-    throttled = _android_throttled(outputs)
-    clocks = _by_policy(outputs.get("clocks", ""))
-    load = outputs.get("load", "").split()
-    return Sample(
-        at_ns=at_ns,
-        temperatures_c=android_temperatures_c(outputs),
-        clocks_hz={name: int(khz) * 1000 for name, khz in clocks.items() if khz.isdigit()},
-        throttled=[] if isinstance(throttled, NotMeasured) else throttled,
-        load=float(load[0]) if load else None,
-    )
-
-
 def android_temperatures_c(outputs: Outputs) -> dict[str, float]:
     """Return each temperature by its name, of the thermal service and the battery.
 
@@ -85,20 +71,10 @@ def android_temperatures_c(outputs: Outputs) -> dict[str, float]:
     """
     cached, _, current = outputs.get("thermal", "").partition("Current temperatures from HAL:")
     found = _TEMPERATURE.findall(current) or _TEMPERATURE.findall(cached)
-    celsius = {name: float(value) for value, name in found if _is_number(value)}
+    celsius = {name: float(value) for value, name in found if _is_plausible(value)}
     if tenths := re.search(r"^ *temperature: (\d+)", outputs.get("battery", ""), re.MULTILINE):
         celsius["battery"] = int(tenths[1]) / 10
     return {name: value for name, value in celsius.items() if value}
-
-
-def android_trip_points_c(outputs: Outputs) -> dict[str, float]:
-    """Return from which temperature on Android begins to slow the phone down, by name."""
-    found = {}
-    for name, text in _THRESHOLD.findall(outputs.get("thermal", "")):
-        known = [float(each) for each in text.split(", ") if _is_number(each)]
-        if known:
-            found[name] = min(known)
-    return found
 
 
 def ios_conditions(printed: str) -> Conditions:
@@ -123,7 +99,7 @@ def ios_conditions(printed: str) -> Conditions:
         throttle_events=NO_COUNTER,
         throttled_now=throttled,
         throttled_since_boot=NO_COUNTER,
-        power_mode=unknown if low is None else "low power" if low else "normal",
+        power_mode=unknown if low is None else LOW_POWER if low else "normal",
         load=hidden,
         battery_percent=said.get("battery_percent", unknown),
     )
@@ -145,7 +121,7 @@ def _android_throttled(outputs: Outputs) -> list[str] | NotMeasured:
 def _android_power_mode(outputs: Outputs) -> str | NotMeasured:
     match outputs.get("low power", "").strip():
         case "1":
-            return "low power"
+            return LOW_POWER
         case "0" | "null":  # null: it was never switched on
             return "normal"
         case _:
@@ -164,8 +140,8 @@ def _by_policy(text: str) -> dict[str, str]:
     return dict(re.findall(r"/(policy\d+)/\w+:(\S+)", text))
 
 
-def _is_number(text: str) -> bool:
+def _is_plausible(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        return PLAUSIBLE_C[0] < float(text) < PLAUSIBLE_C[1]
     except ValueError:
         return False

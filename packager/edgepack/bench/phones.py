@@ -50,11 +50,14 @@ def open_phone(
     Raises:
         DeviceError: The phone, or that machine, cannot be reached or used; others hold the phone.
         ToolError: A program that is needed here or there is missing.
+        ProfileError: The phone's target is for another system.
         RemoteCommandError: Something failed there.
     """
     from edgepack.bench.android import ready_android
     from edgepack.bench.apple import ready_apple
+    from edgepack.bench.phone_checking import require_system
 
+    require_system(device)
     ready = ready_android if isinstance(device.entry, AdbEntry) else ready_apple
     purpose = f"{purpose} {bundle.manifest.id}"
     with (

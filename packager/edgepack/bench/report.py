@@ -22,6 +22,8 @@ Name = Annotated[str, Field(max_length=10_000)]
 
 OLDER = NotMeasured(reason="the edgepack that made this report did not measure it")
 """Of what reports of schema version 1 lack."""
+LOW_POWER = "low power"
+"""The power mode of a phone that saves power."""
 NO_BATTERY = NotMeasured(reason="the device has no battery, or does not tell")
 TIMELESS = NotMeasured(reason="it took no time")
 

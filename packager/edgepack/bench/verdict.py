@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from edgepack import statistics
 from edgepack.bench.presets import PRESETS, Preset
 from edgepack.bench.report import (
+    LOW_POWER,
     Cause,
     Conditions,
     Inconclusive,
@@ -44,6 +45,8 @@ WARMER_C = 10.0
 """Than the device was at first; from here on it is noted of a run."""
 SAMPLER_SHARE = 0.01
 """Of one core: what the sampler of the conditions may take without being noted."""
+LOW_BATTERY_PERCENT = 20.0
+"""Below it phones offer to save power, and may slow down to spare the battery; it is noted."""
 _SUPPLY = ("under-voltage", "average over-current", "instantaneous over-current")
 
 
@@ -118,6 +121,8 @@ def _reasons(
 EMULATED = "the processor is emulated: its time is not a device's time"
 _PHONES = ("Android", "iOS", "iPadOS")
 """So begins what a phone's report calls its system. Their clocks are not ours to hold."""
+_STRONGER = "give the device a stronger power supply"
+_CHARGE = "charge the phone and switch its battery saver or low power mode off"
 _REAL_DEVICE = "measure on a real device: edgepack device list"
 
 
@@ -167,7 +172,7 @@ def _invalid_hint(report: RunReport, verdict: Invalid, bundle: Path) -> str:
     cause = "conditions" if held and verdict.cause == "settings" else verdict.cause
     return {
         "outputs": f"the runtime there computes something else: {again}",
-        "supply": f"give the device a stronger power supply, then: {again}",
+        "supply": f"{_CHARGE if phone else _STRONGER}, then: {again}",
         "settings": f"hold the device's clocks: {_again(report, bundle, tune=True)}",
         "queries": f"let fewer queries arrive, or allow more time for each, then: {again}",
         "conditions": f"let the device cool down and idle, then: {again}",
@@ -229,6 +234,8 @@ def _throttling(
     since = (before.throttled_since_boot, after.throttled_since_boot)
     if isinstance(since[0], list) and isinstance(since[1], list):
         causes |= set(since[1]) - set(since[0])
+    if LOW_POWER in (before.power_mode, after.power_mode):
+        yield _Reason("supply", "the phone saved power")
     if causes:
         of_supply: Cause = "supply" if causes & {*_SUPPLY} else "conditions"
         yield _Reason(of_supply, f"the device was slowed down: {', '.join(sorted(causes))}")
@@ -366,7 +373,12 @@ def condition_notes(
             f"warning: a gate without {' and '.join(blind)}: nothing shows that the device was not"
             " slowed down by heat"
         )
-    return [*notes, *_warmth_notes(selection, runs), *_sampler_notes(runs)]
+    return [
+        *notes,
+        *_warmth_notes(selection, runs),
+        *_battery_notes(selection, runs),
+        *_sampler_notes(runs),
+    ]
 
 
 def _warmth_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[str]:
@@ -380,6 +392,17 @@ def _warmth_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[
             and began_c > first_c + WARMER_C
         ):
             yield f"run {number} began at {began_c:.1f} °C, the device at {first_c:.1f} °C"
+
+
+def _battery_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[str]:
+    """Yield that a phone's battery was low."""
+    moments = [selection.device.conditions, *(m for run in runs for m in (run.before, run.after))]
+    known = [m.battery_percent for m in moments if isinstance(m.battery_percent, float)]
+    if known and min(known) < LOW_BATTERY_PERCENT:
+        yield (
+            f"the battery was at {min(known):.0f} %: below {LOW_BATTERY_PERCENT:.0f} % a phone may"
+            " slow itself down"
+        )
 
 
 def _unknown(selection: Selection, runs: Sequence[ProcessRun]) -> dict[str, str]:

@@ -64,7 +64,7 @@ def add(
     )
     for line in added.facts.lines():
         write_line(line)
-    write_line(f"{name} is a {added.device.target}; written to {added.inventory}")
+    write_line(f"{name} has the target {added.device.target}; written to {added.inventory}")
     write_line(f"next: edgepack device check {name}")
 
 

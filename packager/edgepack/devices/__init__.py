@@ -4,6 +4,7 @@ from edgepack.devices.adding import AddedDevice, add_ssh_device
 from edgepack.devices.checking import (
     AbsentProvider,
     Checked,
+    PhoneFacts,
     absent_providers,
     check,
     find_problems,
@@ -34,7 +35,7 @@ from edgepack.devices.pushing import (
     switch,
 )
 from edgepack.devices.transport import CommandResult, Stream, Transport
-from edgepack.devices.transports import TRANSPORTS, connect
+from edgepack.devices.transports import TRANSPORTS, connect, require_machine
 from edgepack.devices.trusting import trust
 from edgepack.devices.verifying import verify_device
 
@@ -52,6 +53,7 @@ __all__ = [
     "LocalEntry",
     "Missing",
     "PhoneEntry",
+    "PhoneFacts",
     "Provisioned",
     "PushedRelease",
     "PythonFacts",
@@ -76,6 +78,7 @@ __all__ = [
     "push",
     "release",
     "require_kind",
+    "require_machine",
     "reserve",
     "rollback",
     "runtime_python",

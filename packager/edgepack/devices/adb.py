@@ -2,7 +2,8 @@
 
 adb is always told the serial. A command is an argv here too; it is quoted once for the phone's
 shell, to which adb hands it as one string. Android 7 and newer give the command's exit code back,
-and stdout and stderr apart (adb's shell protocol 2).
+and stdout and stderr apart (adb's shell protocol 2). Sources: shell_service.cpp and commandline.cpp
+in packages/modules/adb.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from edgepack.devices.inventory import AdbEntry, Device, SshEntry
-from edgepack.devices.tool_problems import ADB_CAUSES, explain, output_of
+from edgepack.devices.phone_stage import make_stage
+from edgepack.devices.tool_problems import ADB_CAUSES, LOST, explain, output_of
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import (
     DeviceError,
@@ -31,7 +33,8 @@ READY_S = 60.0
 PUSH_S = 600.0
 """For one file."""
 _STEP_S = 60.0
-_STAGE = "edgepack-phone.XXXXXXXX"
+_LOST_EXIT = 255
+"""Of ``adb shell`` whose connection is gone, which prints nothing then (commandline.cpp)."""
 
 
 @dataclass
@@ -54,7 +57,7 @@ class Adb:
         said = self.run(["get-state"], "asking for the phone", timeout_s=READY_S)
         state = said.text.strip().splitlines()[-1:] or [""]
         if state != ["device"]:
-            raise explain(ADB_CAUSES, state[0], device=self.device.name) or DeviceError(
+            raise self.explained(state[0]) or DeviceError(
                 f"the phone is in the state {state[0]!r}, not 'device'",
                 hint="let it start Android, then try again",
                 where=self.device.name,
@@ -101,15 +104,17 @@ class Adb:
             folder: Where on the phone.
 
         Raises:
-            DeviceError: The phone cannot be reached or used.
-            TooSlowError: It took longer. It may go on running on the phone.
+            DeviceError: The phone cannot be reached or used, or was lost meanwhile.
+            TooSlowError: It took longer; the phone hangs up on it.
         """
         line = shlex.join(argv)
         if folder is not None:
-            line = f"cd {shlex.quote(folder)} && {line}"
+            # adbd hangs up on the one process that it has started when adb here is gone.
+            line = f"cd {shlex.quote(folder)} && exec {line}"
         result = self._adb(["shell", "-n", "-T", line], timeout_s=timeout_s)
-        if result.exit_code != 0:
-            self._explain(result)
+        self._explain(result)
+        if result.exit_code == _LOST_EXIT:
+            self._require_kept(result)
         return result
 
     def read(self, argv: Sequence[str]) -> str:
@@ -138,12 +143,19 @@ class Adb:
         argv = ["install", "-r", "-t", self._on_host(app)]
         result = self.run(argv, f"installing {app.name}", timeout_s=timeout_s)
         if "Success" not in result.text:  # older ones end with 0 all the same
-            error = explain(ADB_CAUSES, output_of(result), device=self.device.name)
-            raise error or RemoteCommandError(
+            raise self.explained(output_of(result)) or RemoteCommandError(
                 f"installing {app.name} failed: {output_of(result).strip()[-300:]!r}",
                 hint=f"try it by hand where the phone is: adb install -r -t {app.name}",
                 where=self.device.name,
             )
+
+    def uninstall(self, package: str, *, timeout_s: float) -> None:
+        """Remove an app with its data, if it is there.
+
+        Raises:
+            DeviceError: The phone cannot be reached or used.
+        """
+        self._explain(self._adb(["uninstall", package], timeout_s=timeout_s))
 
     def digests(self, folders: Sequence[PurePosixPath]) -> Mapping[str, str]:
         """Return the SHA-256 of every file below folders of the phone, by its path there.
@@ -171,36 +183,30 @@ class Adb:
         argv = [self.entry.adb, "-s", self.entry.serial, *arguments]
         return self.host.run(argv, timeout_s=timeout_s)
 
+    def explained(self, output: str) -> EdgepackError | None:
+        """Return the error that an output of adb, or of a program on the phone, tells of."""
+        return explain(ADB_CAUSES, output, device=self.device.name, SERIAL=self.entry.serial)
+
     def _explain(self, result: CommandResult) -> None:
         if result.exit_code == 0:
             return
-        error = explain(ADB_CAUSES, output_of(result), device=self.device.name)
+        error = self.explained(output_of(result))
         if error is not None:
             raise error
+
+    def _require_kept(self, result: CommandResult) -> None:
+        """Return if a command has itself ended with the code of a connection that was lost."""
+        self.run(["get-state"], "asking for the phone", timeout_s=READY_S)
+        if not output_of(result).strip():
+            raise LOST.as_error(self.device.name)
 
     def _on_host(self, local: Path) -> str:
         """Return a path of the file on the machine that has the phone; it is copied there."""
         if not isinstance(self.device.host.entry, SshEntry):
             return str(local.absolute())
         if self._stage is None:
-            self._stage = self._make_stage()
+            self._stage = make_stage(self.device, self.host)
+            self._stack.callback(self.host.run, ["rm", "-rf", str(self._stage)], timeout_s=_STEP_S)
         staged = self._stage / local.name
         self.host.put(local, staged, timeout_s=PUSH_S)
         return str(staged)
-
-    def _make_stage(self) -> PurePosixPath:
-        made = self.host.run(["mktemp", "-d", f"/tmp/{_STAGE}"], timeout_s=_STEP_S)  # noqa: S108
-        made.check(
-            "making a folder on the machine that has the phone",
-            device=self.device.name,
-            hint="its /tmp has to be writable",
-        )
-        stage = PurePosixPath(made.text.strip())
-        if not stage.is_absolute():
-            raise RemoteCommandError(
-                f"mktemp printed {made.text[:80]!r}",
-                hint="that machine's login must print nothing without a terminal",
-                where=self.device.name,
-            )
-        self._stack.callback(self.host.run, ["rm", "-rf", str(stage)], timeout_s=_STEP_S)
-        return stage

@@ -70,22 +70,33 @@ def read_json(
         raise bad_answer(f"{what} {error}", data, device=device) from error
 
 
+def parse_answer(model: type[_Answer], data: bytes, *, max_bytes: int = MAX_BYTES) -> _Answer:
+    """Return one JSON document as a model of it; see :func:`parse_json`.
+
+    Raises:
+        ValueError: It is no such document; the message says what, as the end of a sentence.
+    """
+    parse_json(data, max_bytes=max_bytes)  # for its limits
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"is wrong{f' at {place}' if place else ''}: {first['msg']}") from error
+
+
 def read_answer(
     model: type[_Answer], data: bytes, *, device: str, what: str, max_bytes: int = MAX_BYTES
 ) -> _Answer:
-    """Return the JSON document that a device answered as a model of it; see :func:`read_json`.
+    """Return the JSON document that a device answered as a model of it; see :func:`parse_answer`.
 
     Raises:
         DeviceError: It is no such document.
     """
-    document = read_json(data, device=device, what=what, max_bytes=max_bytes)
     try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        problem = f"{what} is wrong{f' at {place}' if place else ''}: {first['msg']}"
-        raise bad_answer(problem, data, device=device) from error
+        return parse_answer(model, data, max_bytes=max_bytes)
+    except ValueError as error:
+        raise bad_answer(f"{what} {error}", data, device=device) from error
 
 
 def bad_answer(problem: str, data: bytes, *, device: str) -> DeviceError:

@@ -44,12 +44,26 @@ class AbsentProvider:
 
 
 @dataclass(frozen=True)
+class PhoneFacts:
+    """What a phone is, as far as the machine that it is attached to says it."""
+
+    system: str
+    model: str
+    hardware: str
+    """Of Android its chip and ABI, of iOS what ``utsname.machine`` names."""
+
+    def lines(self) -> list[str]:
+        """Return the facts as lines for people."""
+        return [f"{self.system}: {self.model}", self.hardware]
+
+
+@dataclass(frozen=True)
 class Checked:
     """A device's facts, and what keeps it from running its target's bundles."""
 
     device: str
     target: str
-    facts: DeviceFacts
+    facts: DeviceFacts | PhoneFacts
     problems: tuple[str, ...]
     """Each with what to do about it."""
     absent: tuple[AbsentProvider, ...]

@@ -257,7 +257,7 @@ def open_for(device: Device, path: Path) -> Bundle:
     bundle = load_bundle(path)
     if bundle.manifest.target != device.target:
         raise DeviceError(
-            f"the bundle is for {bundle.manifest.target}, the device {device.name} is a"
+            f"the bundle is for {bundle.manifest.target}, the device {device.name} for"
             f" {device.target}",
             hint=f"edgepack build --target {shlex.quote(device.target)}, or change the 'target' of"
             f" {device.name!r} in devices.yaml",

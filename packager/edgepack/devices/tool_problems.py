@@ -1,10 +1,11 @@
 """What the programs that reach phones say when something is wrong, and what to do about it.
 
 Each cause has the words by which it is known. Sources: the texts of adb's own source (adb.cpp,
-transport.cpp, adb_install.cpp in packages/modules/adb) and of the package manager
+adb_client.cpp, transport.cpp, adb_install.cpp in packages/modules/adb) and of the package manager
 (``PackageManager.java``, ``INSTALL_FAILED_*``); bionic's linker; Apple's documentation of
 devicectl, ``man xcode-select``, and the forum post "Resolving errSecInternalComponent errors during
-code signing" (thread 712005). Outputs of these programs are in the tests; none was made here.
+code signing" (thread 712005); SwiftPM's Diagnostics.swift. Outputs of these programs are in the
+tests; none was made here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgepack.errors import DeviceError, EdgepackError, ToolError, UnreachableError
+from edgepack.errors import (
+    DeviceError,
+    EdgepackError,
+    RemoteCommandError,
+    ToolError,
+    UnreachableError,
+)
 from edgepack.processes import ProgramResult
 
 
@@ -29,15 +36,31 @@ class Cause:
     """What to do about it."""
     error: type[EdgepackError] = DeviceError
 
+    def as_error(self, device: str, line: str = "", **known: str) -> EdgepackError:
+        """Return the error, with the line that tells of it; ``known`` fills words of the hint."""
+        problem = f"{self.problem}\n  | {line.strip()}" if line else self.problem
+        hint = self.hint
+        for word, value in known.items():
+            hint = hint.replace(word, value)
+        return self.error(problem, hint=hint, where=device)
 
-def explain(causes: Sequence[Cause], output: str, *, device: str) -> EdgepackError | None:
-    """Return the error for the first cause that a program's output names; None if it names none."""
+
+def explain(
+    causes: Sequence[Cause], output: str, *, device: str, **known: str
+) -> EdgepackError | None:
+    """Return the error for the first cause that a program's output names; None if it names none.
+
+    Args:
+        causes: Those that are known.
+        output: What the program printed.
+        device: The device's name.
+        known: What words of hints stand for, such as ``SERIAL``.
+    """
     lines = output.splitlines()
     for cause in causes:
         for line in lines:
             if re.search(cause.said, line):
-                problem = f"{cause.problem}\n  | {line.strip()}"
-                return cause.error(problem, hint=cause.hint, where=device)
+                return cause.as_error(device, line, **known)
     return None
 
 
@@ -47,6 +70,13 @@ def output_of(result: ProgramResult) -> str:
 
 
 _ADB = r"^(?:adb|error)(?:: error)?: "
+LOST = Cause(
+    rf"{_ADB}closed|{_ADB}protocol fault|{_ADB}device '[^']*' disconnected",
+    "the connection to the phone was lost",
+    "check the cable and that the phone stays awake and attached, then try again; an adb of another"
+    " version on that machine ends the connections of this one",
+    UnreachableError,
+)
 ADB_CAUSES = (
     Cause(
         r"(?:cannot run 'adb'|\badb: (?:command )?not found|cannot run '[^']*/adb')",
@@ -82,7 +112,7 @@ ADB_CAUSES = (
         rf"{_ADB}device '[^']*' not found|{_ADB}no devices/emulators found|{_ADB}device not found",
         "no phone with this serial is attached to that machine",
         "see which there are with 'adb devices -l', and compare with 'serial' in devices.yaml; a"
-        " charging cable may carry no data",
+        " charging cable may carry no data, and one on the network needs 'adb connect SERIAL'",
         UnreachableError,
     ),
     Cause(
@@ -92,9 +122,22 @@ ADB_CAUSES = (
         ToolError,
     ),
     Cause(
-        rf"{_ADB}closed|{_ADB}protocol fault|{_ADB}device '[^']*' disconnected",
-        "the connection to the phone was lost",
-        "check the cable and that the phone stays awake and attached, then try again",
+        rf"{_ADB}more than one device",
+        "several phones with this serial are attached to that machine",
+        "unplug all but one, or 'adb disconnect' the one that is reached over the network",
+    ),
+    Cause(
+        r"adb server version \(\d+\) doesn't match this client",
+        "two versions of adb are used on that machine, and each ends the other's server",
+        "use one alone: set 'adb' of the device in devices.yaml to the path of the one that others"
+        " use there",
+        UnreachableError,
+    ),
+    LOST,
+    Cause(
+        r"Can't find service: \w+|Could not access the Package Manager",
+        "the phone is still starting",
+        "wait until its lock screen shows, unlock it, then try again",
         UnreachableError,
     ),
     Cause(
@@ -106,12 +149,12 @@ ADB_CAUSES = (
     Cause(
         r"INSTALL_FAILED_UPDATE_INCOMPATIBLE",
         "the phone has the app already, signed with another key",
-        "uninstall that one: adb -s SERIAL uninstall PACKAGE",
+        "remove it for all users of the phone: adb -s SERIAL uninstall edgepack.measure",
     ),
     Cause(
         r"INSTALL_FAILED_VERSION_DOWNGRADE",
         "the phone has a newer version of the app",
-        "uninstall that one: adb -s SERIAL uninstall PACKAGE",
+        "remove it for all users of the phone: adb -s SERIAL uninstall edgepack.measure",
     ),
     Cause(
         r"INSTALL_FAILED_NO_MATCHING_ABIS",
@@ -149,7 +192,8 @@ ADB_CAUSES = (
         r"INSTALL_(?:PARSE_)?FAILED_\w+",
         "the phone refused to install the app",
         "see what the code means: https://developer.android.com/reference/android/content/pm"
-        "/PackageInstaller#EXTRA_STATUS_MESSAGE",
+        "/PackageInstaller#EXTRA_STATUS_MESSAGE; 'inside: shell' in devices.yaml measures without"
+        " an app",
     ),
     Cause(
         r"Unable to find instrumentation info|INSTRUMENTATION_FAILED",
@@ -158,8 +202,10 @@ ADB_CAUSES = (
     ),
     Cause(
         r"shortMsg=Process crashed|INSTRUMENTATION_ABORTED",
-        "the app crashed on the phone",
-        "see why: adb -s SERIAL logcat -d -b crash",
+        "the measuring app crashed on the phone",
+        "see all of it: adb -s SERIAL logcat -d -b crash; measure another variant (--variant ID),"
+        " or without an app: 'inside: shell' in devices.yaml",
+        RemoteCommandError,
     ),
     Cause(
         r"CANNOT LINK EXECUTABLE|is for EM_\w+|has unexpected e_machine"
@@ -194,6 +240,14 @@ XCODE_CAUSES = (
         ToolError,
     ),
     Cause(
+        r"which is required by binary target|downloaded artifact of binary target"
+        r"|artifact of binary target '[^']*' has changed checksum",
+        "the Mac cannot fetch the onnxruntime that the target pins",
+        "see that it reaches the address above, without a proxy that changes what comes; what a"
+        " failed download left: rm -rf ~/Library/Caches/org.swift.swiftpm",
+        ToolError,
+    ),
+    Cause(
         r"errSecInternalComponent|User interaction is not allowed|errSecInteractionNotAllowed",
         "the Mac's keychain is locked, so that nothing can be signed over SSH",
         "name the variable that holds its password as 'keychain_password_env' of the device, and"
@@ -224,7 +278,7 @@ XCODE_CAUSES = (
         "on the phone: Settings, General, VPN & Device Management, trust the developer",
     ),
     Cause(
-        r"Developer Mode (?:is )?disabled|requires Developer Mode|Developer Mode Status: Disabled",
+        r"Developer Mode (?:is )?disabled|requires Developer Mode|developerModeStatus: disabled",
         "Developer Mode is off on the phone",
         "on the phone: Settings, Privacy & Security, Developer Mode; it restarts then",
     ),
@@ -241,7 +295,8 @@ XCODE_CAUSES = (
     ),
     Cause(
         r"Unable to find a (?:device|destination) matching|No devices? (?:found|matching)"
-        r"|The specified device was not found|is not available because it is unpaired",
+        r"|The specified device was not found|is not available because it is unpaired"
+        r"|tunnelState: unavailable|pairingState: unpaired",
         "no phone with this identifier is attached to the Mac",
         "see which there are with 'xcrun devicectl list devices', and compare with 'udid' in"
         " devices.yaml; a phone that is new there has to be trusted first",

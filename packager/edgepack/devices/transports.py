@@ -24,16 +24,26 @@ def _ssh(device: Device) -> Transport:
 TRANSPORTS: dict[str, Callable[[Device], Transport]] = {"local": _local, "ssh": _ssh}
 
 
+def require_machine(device: Device) -> None:
+    """Return if a device takes bundles.
+
+    Raises:
+        UsageError: It is a phone.
+    """
+    if isinstance(device.entry, PhoneEntry):
+        raise UsageError(
+            f"{device.name} is a phone, which takes no push, rollback, evaluate, compare,"
+            " tune or --self-test: an app brings its bundle",
+            hint=f"phones are measured: edgepack bench BUNDLE --device {device.name}",
+            where="--device",
+        )
+
+
 def connect(device: Device) -> Transport:
     """Return the transport to a machine; entering it connects.
 
     Raises:
         UsageError: The device is a phone.
     """
-    if isinstance(device.entry, PhoneEntry):
-        raise UsageError(
-            f"{device.name} is a phone, which no bundle is pushed to: an app brings it",
-            hint=f"phones are measured: edgepack bench BUNDLE --device {device.name}",
-            where="--device",
-        )
+    require_machine(device)
     return TRANSPORTS[device.entry.transport](device)

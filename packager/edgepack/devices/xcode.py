@@ -1,12 +1,14 @@
 """An iPhone or iPad through Xcode's tools, on this Mac or on one that is reached over SSH.
 
 Sources: ``xcrun devicectl help device copy`` and ``help device info`` of Xcode 15, as the appium
-project documents them (appium/node-devicectl); ``man xcodebuild``; ``man security``. Not tried.
+project documents them (appium/node-devicectl), and what ``device info details`` was seen to print
+in public (``• developerModeStatus: enabled``); ``man xcodebuild``; ``man security``. Not tried.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,31 +51,44 @@ class Xcode:
             ToolError: There is no Xcode.
             RemoteCommandError: Something else failed.
         """
+        return self.attempt(argv, timeout_s=timeout_s).check(
+            doing,
+            device=self.device.name,
+            hint=f"try it by hand on the Mac: {shlex.join(argv)}",
+        )
+
+    def attempt(self, argv: Sequence[str], *, timeout_s: float = STEP_S) -> CommandResult:
+        """Run a program on the Mac that may fail for reasons of its own.
+
+        Raises:
+            DeviceError: The phone cannot be reached or used, or nothing can be signed.
+            ToolError: There is no Xcode.
+        """
         result = self.mac.run(argv, timeout_s=timeout_s)
         if result.exit_code != 0:
             error = explain(XCODE_CAUSES, output_of(result), device=self.device.name)
             if error is not None:
                 raise error
-        return result.check(
-            doing,
-            device=self.device.name,
-            hint=f"try it by hand on the Mac: {shlex.join(argv)}",
-        )
+        return result
 
     def devicectl(self, words: Sequence[str], options: Sequence[str], doing: str) -> CommandResult:
         """Run ``xcrun devicectl device`` for the phone."""
         argv = ["xcrun", "devicectl", "device", *words, "--device", self.entry.udid, *options]
         return self.run(argv, doing)
 
-    def require_ready(self) -> None:
-        """Return if the phone is attached and can be used.
+    def require_ready(self) -> dict[str, str]:
+        """Return what devicectl tells of the phone, if it is attached and can be used.
 
         Raises:
             DeviceError: It cannot; the message says why, and what to do.
             ToolError: There is no Xcode.
         """
         self.run(["xcodebuild", "-version"], "asking for Xcode")
-        self.devicectl(["info", "details"], [], "asking for the phone")
+        told = self.devicectl(["info", "details"], [], "asking for the phone").text
+        error = explain(XCODE_CAUSES, told, device=self.device.name)
+        if error is not None:  # of a phone that is known, but cannot be used now
+            raise error
+        return dict(re.findall(r"^ *• (\w+): (.+)$", told, re.MULTILINE))
 
     def unlock_keychain(self) -> None:
         """Open the Mac's login keychain, if the inventory names its password's variable.

@@ -50,7 +50,7 @@ def bundle_for(device: Device, bundles: Mapping[str, Bundle]) -> Bundle:
         return bundles[device.target]
     what = "the bundle is" if len(bundles) == 1 else "the bundles are"
     raise DeviceError(
-        f"{what} for {', '.join(sorted(bundles))}, the device {device.name} is a {device.target}",
+        f"{what} for {', '.join(sorted(bundles))}, the device {device.name} for {device.target}",
         hint=f"edgepack build --target {shlex.quote(device.target)}, or change the 'target' of"
         f" {device.name!r} in devices.yaml",
         where=device.name,

@@ -183,6 +183,8 @@ def row_table(row: RunRow) -> Table:
 def device_rows(report: RunReport) -> list[tuple[str, str]]:
     """Return what the device and its conditions were."""
     facts, conditions = report.facts, report.facts.conditions
+    level = conditions.battery_percent
+    battery = [] if isinstance(level, NotMeasured) else [("battery (%)", known(level))]
     return [
         ("device", report.device),
         ("model", known(facts.model)),
@@ -193,6 +195,7 @@ def device_rows(report: RunReport) -> list[tuple[str, str]]:
         ("clock governor", known(conditions.governor)),
         ("temperature (°C)", known(conditions.temperature_c)),
         ("power mode", known(conditions.power_mode)),
+        *battery,
         ("load", known(conditions.load)),
         ("throttle events", known(conditions.throttle_events)),
         ("slowed down now", known(conditions.throttled_now)),

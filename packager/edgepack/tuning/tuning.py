@@ -11,7 +11,7 @@ from edgepack.bench.session import INTERRUPTS, open_harness, read_bundle, why_en
 from edgepack.build.judging import missed_limit
 from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import Accuracy, ManifestVariant
-from edgepack.devices import Device, connect
+from edgepack.devices import Device, connect, require_machine
 from edgepack.devices.checking import runtime_python
 from edgepack.devices.probing import probe
 from edgepack.errors import (
@@ -128,6 +128,7 @@ def tune(
 
 
 def _opened(question: Question, device: Device) -> Bundle:
+    require_machine(device)
     bundle = read_bundle(question.bundle, device, None)
     known = [variant.id for variant in bundle.manifest.variants]
     for name in question.variants:

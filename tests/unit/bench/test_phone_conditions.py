@@ -11,9 +11,7 @@ import pytest
 from edgepack.bench.phone_conditions import (
     ANDROID_COMMANDS,
     android_conditions,
-    android_sample,
     android_temperatures_c,
-    android_trip_points_c,
     ios_conditions,
 )
 from edgepack.bench.report import Conditions
@@ -71,16 +69,11 @@ GOVERNORS = """\
 /sys/devices/system/cpu/cpufreq/policy4/scaling_governor:sched_pixel
 /sys/devices/system/cpu/cpufreq/policy7/scaling_governor:performance
 """
-CLOCKS = """\
-/sys/devices/system/cpu/cpufreq/policy0/scaling_cur_freq:1803000
-/sys/devices/system/cpu/cpufreq/policy4/scaling_cur_freq:2253000
-"""
 OUTPUTS = {
     "thermal": SAMSUNG,
     "battery": BATTERY,
     "low power": "0\n",
     "governors": GOVERNORS,
-    "clocks": CLOCKS,
     "load": "3.10 2.20 1.05 4/3217 18230\n",
 }
 
@@ -124,17 +117,20 @@ def test_android_temperatures_are_those_of_now_and_only_of_sensors_that_are_ther
     assert android_temperatures_c({"thermal": cached}) == {"AP": 35.6, "BAT": 23.8}
 
 
-def test_android_trip_points_are_where_it_begins_to_slow_down() -> None:
-    assert android_trip_points_c({"thermal": PIXEL}) == {"skin1": 39.0, "cpu": 95.0}
-    assert android_trip_points_c(OUTPUTS) == {}
-
-
-def test_android_sample_has_clocks_and_causes() -> None:
-    found = android_sample(7, {**OUTPUTS, "thermal": PIXEL})
-    assert found.at_ns == 7
-    assert found.clocks_hz == {"policy0": 1_803_000_000, "policy4": 2_253_000_000}
-    assert found.throttled == ["thermal status moderate"]
-    assert found.temperatures_c == {"skin1": 41.25, "battery": 32.6}
+def test_android_temperatures_are_not_what_a_phone_says_of_volts_and_amperes() -> None:
+    """As a Pixel 6 prints it: google/skia-buildbot, machine/go/test_machine_monitor/adb."""
+    lines = """\
+Current temperatures from HAL:
+\tTemperature{mValue=1300.0, mType=6, mName=smpl_gm, mStatus=0}
+\tTemperature{mValue=11900.0, mType=7, mName=ocp_gpu, mStatus=0}
+\tTemperature{mValue=19.0, mType=8, mName=soc, mStatus=0}
+\tTemperature{mValue=61.000004, mType=0, mName=BIG, mStatus=0}
+\tTemperature{mValue=22.771002, mType=-1, mName=VIRTUAL-SKIN-CHARGE, mStatus=0}
+\tTemperature{mValue=-99.9, mType=5, mName=PA, mStatus=0}
+\tTemperature{mValue=-3.4028235E38, mType=1, mName=GPU, mStatus=0}
+"""
+    found = android_temperatures_c({"thermal": lines})
+    assert found == {"BIG": 61.000004, "VIRTUAL-SKIN-CHARGE": 22.771002}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from edgepack.bench.report import (
     TunedSetting,
     Valid,
 )
-from edgepack.bench.verdict import condition_notes, judge, require_valid, spread_notes
+from edgepack.bench.verdict import condition_notes, judge, remedy, require_valid, spread_notes
 from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.errors import InconclusiveError, UsageError
 from edgepack.profile import Provider, Requires, SessionSettings
@@ -126,6 +126,11 @@ def test_verdict_is_valid_when_conditions_are_unknown() -> None:
         ({"after": COOL.model_copy(update={"governor": "powersave"})}, "governor changed"),
         ({"golden_min_sqnr_db": float("nan")}, "nan dB near the golden ones"),
         ({"sampling": sampled(throttled=["hot"])}, "was slowed down: hot"),
+        (
+            {"after": COOL.model_copy(update={"throttled_now": ["thermal status light"]})},
+            "was slowed down: thermal status light",
+        ),
+        ({"after": COOL.model_copy(update={"power_mode": "low power"})}, "the phone saved power"),
         ({"sampling": sampled(celsius=82.0)}, "cpu-thermal reached 82.0 °C, and slows down from"),
         ({"sampling": sampled(mhz=[2400] * 17 + [2300] * 2 + [2400])}, "was 2300 MHz, not 2400"),
     ],
@@ -215,6 +220,23 @@ def test_verdict_is_invalid_for_its_supply_when_the_voltage_falls() -> None:
     found = verdict(example_run(sampling=sampled(throttled=["under-voltage"])))
     assert isinstance(found, Invalid)
     assert found.cause == "supply"
+
+
+def test_remedy_is_to_charge_when_a_phone_saves_power() -> None:
+    low = COOL.model_copy(update={"power_mode": "low power"})
+    found = verdict(example_run(before=low, after=low), preset="sustained")
+    assert isinstance(found, Invalid)
+    facts = example_facts().model_copy(update={"os": "Android 15 (API 35)"})
+    report = example_report(verdict=found, facts=facts)
+    assert remedy(report, Path("b")).startswith("charge the phone and switch its battery saver")
+    assert remedy(example_report(verdict=found), Path("b")).startswith("give the device a stronger")
+
+
+@pytest.mark.parametrize(("level", "noted"), [(19.0, True), (20.0, False)])
+def test_low_battery_is_noted(level: float, noted: bool) -> None:  # noqa: FBT001
+    run = example_run(after=COOL.model_copy(update={"battery_percent": level}))
+    notes = condition_notes(selection(), [run])
+    assert ("the battery was at 19 %: below 20 % a phone may slow itself down" in notes) is noted
 
 
 def test_verdict_names_every_reason_when_there_are_several() -> None:

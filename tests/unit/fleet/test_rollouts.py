@@ -132,7 +132,7 @@ def test_device_when_no_bundle_is_for_its_target_is_failed_and_nothing_is_sent_t
     rollout = resume_rollout(1, store, push)
     assert push.names == ["a"]
     assert states(rollout) == {"a": "done", "c": "failed"}
-    assert "for linux-x86-64, the device c is a jetson" in rollout.devices["c"].problem
+    assert "for linux-x86-64, the device c for jetson" in rollout.devices["c"].problem
 
 
 def test_device_when_it_is_off_is_pending_until_a_resume_finds_it(store, inventory, bundle):

@@ -12,7 +12,8 @@
  *   clock    the monotonic clock of timed_from_ns: {"ns"}; needs no plan
  *   steady   read windows ("BEGIN_S MEDIAN" each) from stdin, say whether they are steady
  *
- * Prints one JSON document on stdout, or into --out, and everything else to stderr. Exit codes:
+ * Prints one JSON document on stdout, and everything else, onnxruntime's log too, to stderr; with
+ * --out FILE into FILE and FILE.log, for apps, whose stdout and stderr lead nowhere. Exit codes:
  * 0; 2 the arguments or the plan are wrong; 3 the model does not work here, then the document is
  * {"refused": "session" | "inference" | "provider", "message"}; 4 there would be more latencies
  * than can be kept. Times are nanoseconds of CLOCK_MONOTONIC.
@@ -41,8 +42,10 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -153,6 +156,8 @@ static OrtEnv *environment;
 static FILE *out;
 static jmp_buf leaving;
 static int exit_code;
+/* Where they led before --out; 0 if they still do. */
+static int stdout_and_stderr[2];
 
 static void leave(int code) {
   exit_code = code;
@@ -831,6 +836,13 @@ static Arguments parse(int argc, char **argv) {
   return found;
 }
 
+/* Onnxruntime's own sinks are logcat and Apple's log, where nobody looks for it. */
+static void ORT_API_CALL log_line(void *unused, OrtLoggingLevel severity, const char *category,
+                                  const char *identifier, const char *place, const char *message) {
+  (void)unused, (void)severity, (void)category, (void)identifier;
+  fprintf(stderr, "onnxruntime: %s (%s)\n", message, place);
+}
+
 static void in_mode(const Arguments *arguments) {
   if (!strcmp(arguments->mode, "steady")) {
     steady();
@@ -844,7 +856,9 @@ static void in_mode(const Arguments *arguments) {
   const OrtApiBase *base = open_runtime(runtime);
   ort = base->GetApi(ORT_API_VERSION);
   if (!ort) refuse("runtime", "the runtime is older than the header that this was built with");
-  check(ort->CreateEnv(ORT_LOGGING_LEVEL_ERROR, "edgepack", &environment), "runtime");
+  check(ort->CreateEnvWithCustomLogger(log_line, NULL, ORT_LOGGING_LEVEL_ERROR, "edgepack",
+                                       &environment),
+        "runtime");
   if (!strcmp(arguments->mode, "about")) {
     about(base);
     return;
@@ -870,12 +884,47 @@ static FILE *claim_stdout(void) {
   return fdopen(descriptor, "w");
 }
 
+/* Lead stdout and stderr into the file's log, and keep where they led. */
+static void claim_both(const char *path) {
+  char *log = made(strlen(path) + sizeof ".log");
+  int file = open(strcat(strcpy(log, path), ".log"), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  free(log);
+  if (file < 0) wrong("%s.log: %s", path, strerror(errno));
+  for (int stream = 1; stream <= 2; stream++) {
+    stdout_and_stderr[stream - 1] = dup(stream);
+    dup2(file, stream);
+  }
+  close(file);
+}
+
+static void give_back(void) {
+  fflush(stdout);
+  for (int stream = 1; stream <= 2; stream++) {
+    int before = stdout_and_stderr[stream - 1];
+    stdout_and_stderr[stream - 1] = 0;
+    if (before <= 0) continue;
+    dup2(before, stream);
+    close(before);
+  }
+}
+
+/* End as the alarm does by itself, but say why: in an app it looks like a crash. */
+static void too_long(int number) {
+  static const char said[] = "edgepack_measure: it took longer than --at-most-s allows\n";
+  ssize_t written = write(2, said, sizeof said - 1);
+  (void)written;
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
 int edgepack_measure(int argc, char **argv) {
   /* onnxruntime 1.29 and newer send telemetry unless this is set before they load (Privacy.md). */
   setenv("ORT_DISABLE_TELEMETRY", "1", 1);
   exit_code = DONE;
   if (!setjmp(leaving)) {
     Arguments arguments = parse(argc, argv);
+    if (arguments.out) claim_both(arguments.out);
+    signal(SIGALRM, too_long);
     if (arguments.at_most_s) alarm(arguments.at_most_s);
     out = arguments.out ? fopen(arguments.out, "w") : claim_stdout();
     if (!out) wrong("%s cannot be written", arguments.out ? arguments.out : "stdout");
@@ -884,6 +933,7 @@ int edgepack_measure(int argc, char **argv) {
   alarm(0);
   if (out && fclose(out)) exit_code = USAGE;
   out = NULL;
+  give_back();
   return exit_code;
 }
 
