@@ -53,6 +53,14 @@ _NO_ASSETS = re.compile(
 ``ignoreAssetsPattern``), or unpacks (``.gz``). Source: its asset merger, read; not tried."""
 
 
+_SEMANTIC = re.compile(
+    r"(\d+)(?:\.(\d+))?(?:\.(\d+))?"
+    r"((?:-(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*))*)?"
+    r"(?:\+[\dA-Za-z-]+(?:\.[\dA-Za-z-]+)*)?)"
+)
+"""Numbers, and what may stand behind them. Source: Semantic Versioning 2.0.0 (semver.org)."""
+
+
 @dataclass(frozen=True)
 class AppTensor:
     """One input or output of the model, as a property of a class."""
@@ -68,8 +76,9 @@ class AppTensor:
     """An int where fixed, a name where symbolic, ``?`` where unknown."""
     image: bool
     """Of an input: whether the project describes how an image becomes it."""
-    tokens: bool
-    """Of an input: whether the project describes how a text becomes it."""
+    text: str
+    """Of an input: the name of that with the token ids of the text that both are made from, its own
+    for that; empty where the project describes none."""
     mask: bool
     """Of an input: whether it is a mask, which a caller may leave out."""
     answer: AnswerKind
@@ -81,9 +90,21 @@ class AppTensor:
         return _KOTLIN_TYPES[self.dtype]
 
     @property
+    def kotlin_example(self) -> str:
+        """What an example in Kotlin gives for an input."""
+        given = "bitmap" if self.image else "text" if self.text else ""
+        return f"model.{self.kotlin}Of({given})" if given else self.kotlin
+
+    @property
     def swift_type(self) -> str:
         """The type of its tensors' elements in Swift."""
         return _SWIFT_TYPES[self.dtype]
+
+    @property
+    def swift_example(self) -> str:
+        """What an example in Swift gives for an input."""
+        given = "image" if self.image else "text" if self.text else ""
+        return f"model.{self.swift}(of: {given})" if given else self.swift
 
     @property
     def about(self) -> str:
@@ -114,10 +135,10 @@ class App:
     """The coordinates in a Maven repository, with ``artifact`` and ``version``."""
     artifact: str
     version: str
+    semantic_version: str
+    """The version with three numbers, as SwiftPM and CocoaPods take it; empty for Android."""
     inputs: tuple[AppTensor, ...]
     outputs: tuple[AppTensor, ...]
-    beside_tokens: frozenset[str]
-    """The inputs that a text becomes beside those with its token ids."""
 
     @property
     def needed(self) -> tuple[AppTensor, ...]:
@@ -125,9 +146,19 @@ class App:
         return tuple(tensor for tensor in self.inputs if not tensor.mask)
 
     @property
+    def given(self) -> tuple[AppTensor, ...]:
+        """The inputs that an example gives: those needed, and masks that a text becomes."""
+        return tuple(tensor for tensor in self.inputs if tensor.text or not tensor.mask)
+
+    @property
     def masks(self) -> tuple[AppTensor, ...]:
         """The inputs that a caller may leave out."""
         return tuple(tensor for tensor in self.inputs if tensor.mask)
+
+    @property
+    def texts(self) -> tuple[AppTensor, ...]:
+        """The inputs that a text becomes, masks of it included."""
+        return tuple(tensor for tensor in self.inputs if tensor.text)
 
     @property
     def image_input(self) -> AppTensor | None:
@@ -135,10 +166,15 @@ class App:
         return self.needed[0] if len(self.needed) == 1 and self.needed[0].image else None
 
     @property
+    def pictures(self) -> tuple[AppTensor, ...]:
+        """The inputs that a picture becomes, each."""
+        return tuple(tensor for tensor in self.inputs if tensor.image)
+
+    @property
     def text_input(self) -> AppTensor | None:
         """The input that a text becomes, if a caller has to give nothing else."""
-        given = [tensor for tensor in self.needed if tensor.name not in self.beside_tokens]
-        return given[0] if len(given) == 1 and given[0].tokens else None
+        given = [tensor for tensor in self.needed if tensor.text in ("", tensor.name)]
+        return given[0] if len(given) == 1 and given[0].text else None
 
     @property
     def answered(self) -> tuple[AppTensor, ...]:
@@ -162,11 +198,11 @@ def app_of(
 
     Raises:
         ModelError: The language has no type for a tensor.
-        ProfileError: The target pins no onnxruntime, or an Android app cannot hold a file.
+        ProfileError: The target pins no onnxruntime, an Android app cannot hold a file, or package
+            managers of iOS apps do not take the version.
     """
     require_types(profile, (*inputs, *outputs))
-    if profile.family == "android":
-        _require_assets(project.files)
+    require_assets(profile, project.files)
     named = project.app.type or type_name(project.name)
     package = project.app.package or f"edgepack.{package_segment(project.name)}"
     return App(
@@ -183,14 +219,9 @@ def app_of(
         group=package.rpartition(".")[0],
         artifact=f"{project.name}-{profile.id}",
         version=project.version,
+        semantic_version=require_version(profile, project.version),
         inputs=_tensors(inputs, "input", project),
         outputs=_tensors(outputs, "output", project),
-        beside_tokens=frozenset(
-            name
-            for described in project.inputs.values()
-            if described.tokens is not None
-            for name in (described.tokens.attention_mask, described.tokens.token_type_ids)
-        ),
     )
 
 
@@ -216,8 +247,34 @@ def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:
             )
 
 
-def _require_assets(files: Iterable[str]) -> None:
-    for name in files:
+def require_version(profile: Profile, version: str) -> str:
+    """Return a project's version as package managers of iOS apps take it; empty for other targets.
+
+    ``2.1`` is ``2.1.0``, ``2026.03`` is ``2026.3.0``.
+
+    Raises:
+        ProfileError: They do not take it.
+    """
+    if profile.family != "apple":
+        return ""
+    found = _SEMANTIC.fullmatch(version)
+    if found is None:
+        raise ProfileError(
+            f"{version!r} is no version that SwiftPM and CocoaPods take",
+            hint="write numbers, and what comes before a release behind '-': 1.0.0 or 1.0.0-rc.1",
+            where="version",
+        )
+    *numbers, rest = found.groups(default="0")
+    return ".".join(str(int(number)) for number in numbers) + rest
+
+
+def require_assets(profile: Profile, files: Iterable[str]) -> None:
+    """Return if the target is not Android, or its apps can hold the project's files.
+
+    Raises:
+        ProfileError: They cannot hold one of them.
+    """
+    for name in files if profile.family == "android" else ():
         if _NO_ASSETS.search(PurePosixPath(name).as_posix()):
             raise ProfileError(
                 f"an Android app's build leaves {name!r} out, or unpacks it",
@@ -242,16 +299,24 @@ def _tensor(spec: TensorSpec, kotlin: str, swift: str, project: Project, role: s
         dtype=spec.dtype,
         shape=spec.shape or (),
         image=taken is not None and taken.image is not None,
-        tokens=taken is not None and taken.tokens is not None,
+        text=_text(project, spec.name) if role == "input" else "",
         mask=taken is not None and taken.mask is not None,
         answer=given.kind if given else "raw",
     )
 
 
+def _text(project: Project, name: str) -> str:
+    """Return the input with the token ids of the text that an input is made from, if it is."""
+    for ids, described in project.inputs.items():
+        tokens = described.tokens
+        if tokens and name in (ids, tokens.attention_mask, tokens.token_type_ids):
+            return ids
+    return ""
+
+
 def _runtime_version(profile: Profile) -> str:
-    for name, pin in profile.runtime.packages.items():
-        if "onnxruntime" in name:
-            return pin.strip("=<>~! ")
+    if pinned := profile.runtime.onnxruntime:
+        return pinned[1]
     raise ProfileError(
         f"{profile.id} pins no package of onnxruntime, which the app's code calls",
         hint='pin one: "com.microsoft.onnxruntime:onnxruntime-android" or onnxruntime-c',

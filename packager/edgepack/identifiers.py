@@ -46,7 +46,9 @@ _KOTLIN_MEMBERS = _set(
     "answers clone close copy equals feed finalize getClass hashCode javaClass listOf notify"
     " notifyAll shape toString variant wait"
 )
-_SWIFT_MEMBERS = _set("answers close debugDescription description feed hash hashValue variant")
+_SWIFT_MEMBERS = _set(
+    "answers close debugDescription description feed hash hashValue place variant"
+)
 _RESERVED: dict[Language, frozenset[str]] = {
     "kotlin": _KOTLIN_WORDS | _KOTLIN_MEMBERS,
     "swift": _SWIFT_WORDS | _SWIFT_MEMBERS,

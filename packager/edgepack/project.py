@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from edgepack.errors import UsageError
+from edgepack.errors import ProfileError, UsageError
 from edgepack.identifiers import is_reserved_in_packages, taken_types
 from edgepack.profile import Id, StrictModel, VariantChange
 from edgepack.yaml_source import YamlSource, read_yaml
@@ -253,15 +253,16 @@ class Preprocess(StrictModel):
     in_graph: bool = False
     """Whether it is put into the model, which then takes a picture's pixels: uint8 ``(H, W, 3)``,
     RGB, of any size unless ``dims`` fixes ``<input>_height`` and ``<input>_width``."""
-    extensions: list[Literal["decode_image"]] = []
-    """Operators of onnxruntime-extensions that come before that, on Linux alone. ``decode_image``:
-    the model takes the bytes of a JPEG or PNG file, uint8 ``(N,)``."""
+    extensions: list[Literal["decode_image", "tokenize"]] = []
+    """What operators of onnxruntime-extensions do in the model, on Linux alone. ``decode_image``:
+    it takes the bytes of a JPEG or PNG file, uint8 ``(N,)``. ``tokenize``: where an input has
+    ``tokens``, it takes a text's UTF-8 bytes, uint8 ``(N,)``, and makes the ids itself."""
 
     @model_validator(mode="after")
     def _extensions_come_before_something(self) -> Self:
-        if self.extensions and not self.in_graph:
+        if "decode_image" in self.extensions and not self.in_graph:
             raise ValueError(
-                "'extensions' are given without 'in_graph'"
+                "'decode_image' is given without 'in_graph'"
                 " | write preprocess: {in_graph: true, extensions: [decode_image]}"
             )
         return self
@@ -427,6 +428,13 @@ class Project(StrictModel):
         return {name: d.image for name, d in self.inputs.items() if d.image is not None}
 
     @property
+    def texts(self) -> dict[str, TokensInput]:
+        """The inputs that take texts, because their tokenizer is put into the model."""
+        if "tokenize" not in self.preprocess.extensions:
+            return {}
+        return {name: d.tokens for name, d in self.inputs.items() if d.tokens is not None}
+
+    @property
     def takes_files(self) -> bool:
         """Whether pictures are taken as the bytes of image files."""
         return "decode_image" in self.preprocess.extensions
@@ -437,6 +445,15 @@ class Project(StrictModel):
             raise ValueError(
                 "preprocess: in_graph is given, and no input says what is done to images"
                 " | add inputs: {NAME: {image: {resize: {letterbox: 640}, scale: 0.00392157}}}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _texts_are_described(self) -> Self:
+        if "tokenize" in self.preprocess.extensions and not self.texts:
+            raise ValueError(
+                "preprocess: 'tokenize' is given, and no input has a tokenizer"
+                " | add inputs: {NAME: {tokens: {file: tokenizer.json, length: 128}}}"
             )
         return self
 
@@ -474,6 +491,21 @@ class LoadedProject:
             if name in described and described[name].kind == "classification":
                 return name
         return None if outputs[0] in described else outputs[0]
+
+    def carried(self, name: str) -> Path:
+        """Return the path of one of the project's ``files``.
+
+        Raises:
+            ProfileError: It is not there, or not within the project's folder.
+        """
+        path = (self.folder / name).resolve()
+        if not path.is_relative_to(self.folder) or not path.is_file():
+            raise ProfileError(
+                f"the file {name!r} is not in the project's folder, {str(self.folder)!r}",
+                hint="'files' lists files beside edgepack.yaml, relative to it",
+                where=self.where("files", self.project.files.index(name)),
+            )
+        return path
 
     def where(self, *path: str | int) -> str:
         """Return ``file:line:column`` of a key, or nothing for a made-up project."""

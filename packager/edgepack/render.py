@@ -106,8 +106,8 @@ class BundleContext:
     """Libraries of the Android system that an app has to ask for."""
     data_size: str
     """Of models, golden samples and the project's files together, such as ``3.42 MB``."""
-    data_suffixes: tuple[str, ...]
-    """Of the names of models and golden samples, such as ``onnx``."""
+    model_suffixes: tuple[str, ...]
+    """Of the variants' models, such as ``onnx``."""
 
 
 def render_family(family: str, context: BundleContext, app: App | None) -> list[RenderedFile]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +13,12 @@ from edgepack.errors import UsageError
 from edgepack.harness.edgepack_wordpiece import WordPiece
 from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
 from edgepack.project import PROJECT_FILE, Project, project_for_model
+from edgepack.stored import write_atomically, writing
 from edgepack.yaml_source import parse_yaml
 
 NAMES = "names.txt"
 TOKENIZER = "tokenizer.json"
+_ELSEWHERE = "free some space, or copy the model to a folder that can be written to"
 
 
 def init(model: Path, *, images: Path | None = None) -> Path:
@@ -31,6 +32,7 @@ def init(model: Path, *, images: Path | None = None) -> Path:
         UsageError: There is a project file already, the images are no folder or fewer than two,
             or the model does not take one image.
         SamplesError: There is no image in the folder.
+        ToolError: The model's folder cannot be written to.
     """
     facts = model_facts(model)
     path = model.resolve().parent / PROJECT_FILE
@@ -71,17 +73,9 @@ def _check_images(images: Path, facts: ModelFacts) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        Path(file.name).chmod(0o644)
-        Path(file.name).rename(path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {str(path)!r}: {error.strerror}", hint="check the folder's permissions"
-        ) from error
+    with writing("a file beside the model", path, _ELSEWHERE):
+        write_atomically(path, text)
+        path.chmod(0o644)
 
 
 def _lines(name: str, facts: ModelFacts, images: str | None) -> Iterator[str]:
@@ -146,11 +140,16 @@ def _inputs(facts: ModelFacts, images: str | None) -> Iterator[str]:
 
 def _outputs(facts: ModelFacts, images: str | None) -> Iterator[str]:
     """Yield what the first output means; a detection needs the image that is described above."""
+    about = "# What the output means, so that devices give answers. See docs/answers.md."
+    output = facts.outputs[0]
     if meaning := _meaning(facts):
         hash_mark = "" if images or "detection" not in meaning else "# "
-        yield "# What the output means, so that devices give answers. See docs/answers.md."
+        yield about
         yield f"{hash_mark}files: [{NAMES}]"
-        yield f"{hash_mark}outputs: {{{_quoted(facts.outputs[0].name)}: {meaning}}}"
+        yield f"{hash_mark}outputs: {{{_quoted(output.name)}: {meaning}}}"
+    elif image_input(facts) and len(output.shape or ()) == 2:
+        yield about
+        yield f"# outputs: {{{_quoted(output.name)}: {{kind: classification, top: 5}}}}"
 
 
 def _meaning(facts: ModelFacts) -> str:

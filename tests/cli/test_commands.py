@@ -11,6 +11,7 @@ from edgepack.cli.printing import NODES_SHOWN
 from edgepack.errors import nearest
 from edgepack.grades import GRADES
 from edgepack.model.finding import Finding, alike
+from tiny_bundle import write_tiny_bundle
 
 
 def test_build_when_json_is_asked_prints_one_document_and_progress_on_stderr(tmp_path, capsys):
@@ -36,6 +37,20 @@ def test_build_when_a_project_lies_here_needs_no_arguments(tmp_path, monkeypatch
     text = capsys.readouterr().out
     assert "simulated on this host" in text
     assert run(["verify", str(next((tmp_path / "dist").glob("net-*[!z]")))]) == 0
+
+
+@pytest.mark.parametrize("command", ["evaluate", "tune", "tune --dry-run", "rollback"])
+def test_phone_when_asked_for_what_it_cannot_do_is_refused_before_anything_is_done(
+    tmp_path, monkeypatch, capsys, command
+):
+    monkeypatch.chdir(tmp_path)
+    phone = {"transport": "adb", "serial": "8A1X0", "target": "android"}
+    inventory = {"schema_version": 1, "devices": {"pixel": phone}}
+    (tmp_path / "devices.yaml").write_text(json.dumps(inventory))
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    name = "tiny" if command == "rollback" else str(bundle)
+    assert run([*command.split(), name, "--device", "pixel"]) == 2
+    assert "edgepack bench BUNDLE --device pixel" in capsys.readouterr().err
 
 
 def test_limit_when_missed_exits_with_10_and_names_the_variant(tmp_path, capsys):
@@ -64,6 +79,8 @@ def test_limit_when_missed_exits_with_10_and_names_the_variant(tmp_path, capsys)
         (["push", "none", "--device", "nosuch"], 2, "there is no device 'nosuch'"),
         (["nosuchcommand"], 2, "No such command"),
         (["build", "--jobs", "0"], 2, "--jobs"),
+        (["build", "net.onnx", "--target", "host", "--aar"], 2, "an AAR is for Android"),
+        (["build", "net.onnx", "--target", "android", "--jars", "."], 2, "nothing is compiled"),
     ],
 )
 def test_bad_input_when_given_says_what_to_do_and_exits_with_its_code(

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 from edgepack.bundle.reading import parse_manifest
+from edgepack.devices.inventory import Inventory
 from edgepack.errors import EdgepackError
 from edgepack.profile import load_profile, target_files
+from edgepack.project import (
+    ClassificationOutput,
+    DetectionOutput,
+    EmbeddingOutput,
+    Project,
+)
+from edgepack.yaml_source import parse_yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 import write_schemas
@@ -78,3 +86,49 @@ def test_example_report_when_read_is_one():
     assert report.bundle == "digits-1.0.0-linux-x86-64"
     assert report.variants[0].layers
     assert json.loads(path.read_bytes()) == report.model_dump(mode="json"), REWRITE
+
+
+def yaml_blocks(page: str) -> list[tuple[str, str]]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return [
+        (page, block)
+        for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+IMAGE = {"images": {"image": {"resize": {"letterbox": 640}}}}
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), [*yaml_blocks("answers.md"), *yaml_blocks("preprocessing.md")]
+)
+def test_lines_of_a_project_when_read_in_a_page_are_some(page, block):
+    lines = parse_yaml(block, name=page).values
+    project = {"schema_version": 1, "name": "x", "model": "x.onnx", "inputs": IMAGE, **lines}
+    assert Project.model_validate(project)
+
+
+def test_devices_when_read_in_the_page_about_phones_are_some():
+    [(page, block)] = yaml_blocks("phones.md")
+    found = parse_yaml(block, name=page).parse(Inventory).devices.values()
+    assert {entry.transport for entry in found} == {"adb", "apple"}
+
+
+KEYS = {
+    ("answers.md", "Classification"): ClassificationOutput,
+    ("answers.md", "Detection"): DetectionOutput,
+    ("answers.md", "Embedding"): EmbeddingOutput,
+}
+
+
+@pytest.mark.parametrize(("page", "section"), KEYS)
+def test_keys_when_read_in_a_page_have_the_defaults_of_the_model(page, section):
+    model = KEYS[page, section]
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    part = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    listed = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]*?) \|$", part, re.MULTILINE))
+    fields = {name: field for name, field in model.model_fields.items() if name != "kind"}
+    assert list(listed) == list(fields)
+    for name, field in fields.items():
+        default = str(field.get_default()).lower()
+        assert listed[name].strip("`").startswith("none" if field.is_required() else default), name

@@ -6,6 +6,8 @@ import hashlib
 import io
 import re
 import zipfile
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -13,12 +15,12 @@ from xml.etree import ElementTree
 import pytest
 import tiny_models
 from edgepack.aar import Toolchain, write_aar
-from edgepack.build import build
+from edgepack.build import build, dry_run
 from edgepack.build.judging import Verdict, with_most
 from edgepack.bundle import MANIFEST, Manifest, verify
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.main import run
-from edgepack.errors import BundleError, ToolError, UsageError
+from edgepack.errors import BundleError, ProfileError, ToolError, UsageError
 from edgepack.profile import load_profile
 
 POM = "{http://maven.apache.org/POM/4.0.0}"
@@ -140,7 +142,8 @@ def test_readme_when_rendered_shows_what_to_paste(built):
     assert 'include(":net")' in text
     assert f'file("{manifest.id}")' in text
     assert 'implementation(project(":net"))' in text
-    suffixes = {Path(f.path).suffix[1:] for f in manifest.files if f.role in ("model", "golden")}
+    # The list counts for all of the app's assets, so that nothing else is in it.
+    suffixes = {Path(variant.model).suffix[1:] for variant in manifest.variants}
     listed = re.search(r"noCompress \+= listOf\((.*)\)", text)[1]
     assert set(re.findall(r'"(\w+)"', listed)) == suffixes
     for left in manifest.left_out:
@@ -192,12 +195,15 @@ def test_pom_when_read_has_the_packages_as_aars_and_the_kotlin_library(built):
         f"{entry.findtext(f'{POM}groupId')}:{entry.findtext(f'{POM}artifactId')}": (
             entry.findtext(f"{POM}version"),
             entry.findtext(f"{POM}type"),
+            entry.findtext(f"{POM}scope"),
         )
         for entry in pom.iter(f"{POM}dependency")
     }
     kotlin = found.pop("org.jetbrains.kotlin:kotlin-stdlib")
-    assert kotlin[1] is None
-    assert found == {name: (version, "aar") for name, version in manifest.runtime.items()}
+    assert kotlin[1:] == (None, None)
+    # No class of theirs is in the API.
+    wanted = {name: (version, "aar", "runtime") for name, version in manifest.runtime.items()}
+    assert found == wanted
 
 
 def test_aar_when_written_again_has_the_same_bytes_and_leaves_the_bundle_alone(
@@ -209,6 +215,27 @@ def test_aar_when_written_again_has_the_same_bytes_and_leaves_the_bundle_alone(
     verify(folder)
 
 
+def test_aar_when_the_disk_is_full_on_the_way_leaves_the_one_before(
+    built, tmp_path, toolchain, monkeypatch
+):
+    aar = write_aar(built[0], tmp_path / "maven", toolchain)
+    before = {path.name: path.read_bytes() for path in aar.parent.iterdir()}
+    aar.write_bytes(b"an older one")
+    real_write = Path.write_bytes
+
+    def full(self, data):
+        if self.suffix == ".pom":
+            raise OSError(28, "No space left on device")
+        return real_write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(BundleError, match=r"maven.*No space left on device"):
+        write_aar(built[0], tmp_path / "maven", toolchain)
+    after = {path.name: path.read_bytes() for path in aar.parent.iterdir()}
+    assert after == before | {aar.name: b"an older one"}
+    assert [path.name for path in aar.parent.parent.iterdir()] == [aar.parent.name]
+
+
 def test_aar_when_the_compiler_refuses_says_what_it_said(built, tmp_path):
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'Net.kt:3: error: no' >&2\nexit 1\n")
@@ -216,6 +243,20 @@ def test_aar_when_the_compiler_refuses_says_what_it_said(built, tmp_path):
     with pytest.raises(ToolError, match=r"Net\.kt:3: error: no"):
         write_aar(built[0], tmp_path / "maven", Toolchain(str(java), (), ()))
     assert not (tmp_path / "maven").exists()
+
+
+def test_build_when_the_compiler_refuses_has_the_bundle_and_says_why(tmp_path, monkeypatch):
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'Net.kt:3: error: no' >&2\nexit 1\n")
+    java.chmod(0o755)
+    module = import_module("edgepack.build.build")
+    monkeypatch.setattr(module, "find_toolchain", lambda *_: Toolchain(str(java), (), ()))
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
+    result = build(project=project, targets=[TARGET], out=tmp_path / "dist", aar=True)
+    verify(result.bundles[0].bundle.path)
+    assert result.aars == ()
+    with pytest.raises(ToolError, match=r"Net\.kt:3: error: no"):
+        result.require_all()
 
 
 @pytest.mark.slow(reason="builds for Linux")
@@ -233,10 +274,42 @@ def test_build_when_an_aar_cannot_be_made_says_so_before_it_builds(tmp_path):
     with pytest.raises(UsageError, match="no target is"):
         build(project=project, targets=["raspberry-pi"], out=tmp_path / "d", aar=True)
     assert not (tmp_path / "d").exists()
+    with pytest.raises(ToolError, match="kotlin-compiler-embeddable"):
+        dry_run(project=project, targets=[TARGET], aar=True, jars=tmp_path)
+
+
+def test_build_when_jars_are_named_and_nothing_is_compiled_is_an_error(tmp_path):
+    project = tiny_models.write_project(tmp_path, samples=False)
+    for plan in (dry_run, partial(build, out=tmp_path / "d")):
+        with pytest.raises(UsageError, match="nothing is compiled") as caught:
+            plan(project=project, targets=[TARGET], jars=tmp_path)
+        assert "--aar" in caught.value.hint
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("name", ["words.gz", ".labels"])
+def test_project_when_a_file_cannot_be_in_an_app_is_refused_before_it_is_built(tmp_path, name):
+    (tmp_path / name).write_text("a")
+    project = tiny_models.write_project(tmp_path, f"files: [{name}]", samples=False)
+    with pytest.raises(ProfileError, match=r"leaves .* out"):
+        dry_run(project=project, targets=[TARGET])
+
+
+def test_build_when_the_maven_repository_cannot_be_written_says_so_before_it_builds(
+    tmp_path, toolchain, monkeypatch
+):
+    building = import_module("edgepack.build.build")
+    monkeypatch.setattr(building, "find_toolchain", lambda *_: toolchain)
+    project = tiny_models.write_project(tmp_path, samples=False)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "maven").write_text("a file")
+    with pytest.raises(BundleError, match=r"cannot write to .*maven"):
+        build(project=project, targets=[TARGET], out=tmp_path / "d", aar=True)
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["maven"]
 
 
 def test_build_command_when_jars_are_missing_exits_as_a_tool_error(tmp_path, capsys):
     project = tiny_models.write_project(tmp_path, samples=False)
     asked = ["build", "--project", str(project), "--target", TARGET, "--aar"]
     assert run([*asked, "--jars", str(tmp_path)]) == ToolError.exit_code
-    assert "mvn dependency:get" in capsys.readouterr().err
+    assert f"mvn dependency:copy -DoutputDirectory={tmp_path} " in capsys.readouterr().err

@@ -122,6 +122,7 @@ def test_rollback_when_there_is_nothing_before_is_recorded_as_failed(
     assert (last.action, last.result, last.project) == ("rollback", "failed", "tiny")
 
 
+@pytest.mark.slow(reason="pushes many times")
 def test_rollback_when_what_follows_it_fails_is_recorded_as_done_and_its_failure_too(
     device: Device, bundle: Path, tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ def test_archive_when_its_copy_is_interrupted_never_lies_beside_another_folder(
     assert verify(folder).manifest.model.opset == 18
 
 
+@pytest.mark.slow(reason="builds for a target")
 @pytest.mark.parametrize("name", ["bundle.tar.gz", "evaluation.json"])
 def test_cache_when_an_archive_or_a_figure_changes_is_noticed(tmp_path, own_home, name):
     project = tiny_models.write_project(tmp_path)
@@ -203,6 +204,7 @@ def test_cache_when_an_archive_or_a_figure_changes_is_noticed(tmp_path, own_home
         build(project=project, targets=["host"], out=tmp_path / "b")
 
 
+@pytest.mark.slow(reason="builds for a target")
 def test_worker_when_the_disk_is_full_is_one_clear_error(tmp_path):
     import resource
 

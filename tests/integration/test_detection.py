@@ -147,6 +147,7 @@ def test_detector_when_unequal_ranges_share_no_pair_keeps_its_detections(
     assert kept >= 0.99 * total > 99
 
 
+@pytest.mark.slow(reason="builds a detector")
 def test_detector_when_the_step_makes_it_keeps_its_detections(yolo, tmp_path):
     int8_nets.run(Int8Static(int8_nets.CPU, MAX_IR, cpu="x86-64"), yolo.inputs, tmp_path / "out")
     kept, total = yolo.kept(tmp_path / "out" / MODEL)

@@ -154,6 +154,7 @@ def test_evaluate_when_told_not_to_resume_begins_anew(built, own_home):
     assert not kept_files(own_home)
 
 
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_command_stores_what_it_shows(built, tmp_path, monkeypatch, capsys):
     project, bundle = built
     argv = ["evaluate", str(bundle.path), "--device", "local", "--project", str(project)]

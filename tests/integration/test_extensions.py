@@ -1,9 +1,10 @@
-"""Operators of onnxruntime-extensions: image decoding in the model, where there can be some."""
+"""Operators of onnxruntime-extensions: decoding images and making token ids in the model."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import text_nets
 from edgepack.build import build, dry_run
 from edgepack.data.images import image_pixels
+from edgepack.data.tokenizers import parse_tokenizer
 from edgepack.errors import ModelError, ProfileError, StepError
 from edgepack.model.running import make_session
 from edgepack.project import ImageInput, read_project
@@ -109,6 +112,7 @@ def test_loader_when_the_package_is_missing_passes_the_variant_over(tmp_path, mo
         loader.load(bundle, variant="cpu-fp32")
 
 
+@pytest.mark.slow(reason="builds for a target")
 def test_model_when_given_a_file_decodes_it_and_gives_what_its_pixels_give(tmp_path):
     loader = import_loader()
     samples = "samples: {calibration: {images: photos}, evaluation: {images: photos}}"
@@ -227,3 +231,114 @@ def test_model_when_it_holds_a_tokenizer_of_its_own_is_built_and_takes_texts(tmp
     found = import_loader().load(bundle.path)({"text": text})["ids"]
     tokens = ["[CLS]", "hello", "[UNK]", "world", "##s", "!", "[SEP]"]
     assert found.tolist() == [WORDS.index(token) for token in tokens]
+
+
+TOKENS = "inputs: {input_ids: {tokens: {file: tokenizer.json, length: 6}}}"
+TOKENIZING = "preprocess: {extensions: [tokenize]}"
+
+
+def write_text_project(folder: Path, described: dict, *lines: str, tokens: int | str = 6) -> Path:
+    folder.mkdir(exist_ok=True)
+    text_nets.text_net(folder / "net.onnx", tokens)
+    (folder / "tokenizer.json").write_text(json.dumps(described))
+    texts = ["hello world", "hello worlds, hello!", "Zoë 日 x"]
+    np.savez(folder / "texts.npz", input_ids=np.array(texts), labels=np.arange(3))
+    head = ["schema_version: 1", "name: net", "model: net.onnx", "files: [tokenizer.json]"]
+    path = folder / "edgepack.yaml"
+    path.write_text("\n".join([*head, *(lines or (TOKENS, TOKENIZING))]) + "\n")
+    return path
+
+
+@pytest.mark.slow(reason="builds a model with an int8 variant and one without for each tokenizer")
+@pytest.mark.parametrize("tokens", [6, "tokens"])
+@pytest.mark.parametrize("kind", ["word_pieces", "byte_pairs"])
+def test_model_when_given_a_text_makes_its_tokens_and_gives_what_these_give(tmp_path, kind, tokens):
+    loader, described = import_loader(), getattr(text_nets, kind)()
+    samples = "samples: {calibration: {path: texts.npz}, evaluation: {path: texts.npz}}"
+    given = TOKENS, TOKENIZING, samples
+    project = write_text_project(tmp_path / "texts", described, *given, tokens=tokens)
+    result = build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist")
+    result.require_all()
+    bundle = result.bundles[0].bundle
+    assert [variant.id for variant in bundle.manifest.variants] == ["cpu-int8-static", "cpu-fp32"]
+    assert bundle.manifest.goldens_from == "samples"
+    assert "np.frombuffer('some text'.encode(), 'uint8')" in (bundle.path / "README.md").read_text()
+    plain = write_text_project(tmp_path / "ids", described, "version: 0.0.0", tokens=tokens)
+    out, fp32 = tmp_path / "plain", "cpu-fp32"
+    ids = build(project=plain, targets=["linux-x86-64"], out=out, variants=[fp32])
+    ids.require_all()
+    paths = [each.bundles[0].bundle.path for each in (result, ids)]
+    models = [loader.load(path, variant=fp32) for path in paths]
+    assert models[0].inputs[0].shape == ("input_ids_bytes",)
+    tokenizer = parse_tokenizer(json.dumps(described))
+    for text in ("hello worlds", "Zoë!", "", "hello hello hello hello hello"):
+        encoded = tokenizer.encode(text, 6, pad=tokens == 6)
+        feed = {"input_ids": encoded.input_ids, "attention_mask": encoded.attention_mask}
+        expected = models[1]({name: np.array([row]) for name, row in feed.items()})
+        found = models[0].predict(text)["vector"]
+        assert np.allclose(found, expected["vector"], atol=1e-6)
+    int8 = loader.load(bundle.path, variant="cpu-int8-static")
+    close = int8.predict("hello worlds")["vector"] - models[0].predict("hello worlds")["vector"]
+    assert np.abs(close).max() < 0.1
+
+
+@pytest.mark.parametrize("target", ["android", "ios"])
+def test_plan_when_the_target_is_a_phone_leaves_tokenizing_out_and_says_why(tmp_path, target):
+    project = write_text_project(tmp_path, text_nets.byte_pairs())
+    plan = dry_run(project=project, targets=[target], variants=["cpu-fp32"])
+    ((_, reason),) = plan.bundles[0].left_out
+    assert reason.startswith("tokenize needs onnxruntime-extensions, whose library for phones")
+    assert reason.endswith("which makes the token ids of WordPiece itself without 'tokenize'")
+
+
+def test_plan_when_a_model_with_a_tokenizer_is_to_be_ort_says_that_it_takes_onnx(tmp_path):
+    ort = "{backend: cpu, recipe: fp32, model_format: {ort: fixed, platform: arm}}"
+    target = f"targets: [{{id: raspberry-pi, variants: [{ort}]}}]"
+    lines = TOKENS, TOKENIZING, target
+    plan = dry_run(project=write_text_project(tmp_path, text_nets.word_pieces(), *lines))
+    ((_, reason),) = plan.bundles[0].left_out
+    assert "not put into .ort files" in reason
+
+
+WRONG = {
+    "no tokens": (("preprocess: {extensions: [tokenize]}",), "no input has a tokenizer"),
+    "several sizes": (
+        (TOKENS, TOKENIZING, "dims: {tokens: [4, 6]}"),
+        "'tokens' has several sizes, and a model that makes the tokens itself",
+    ),
+    "another size": ((TOKENS, TOKENIZING, "dims: {tokens: 5}"), "with 5 tokens"),
+    "a mask for an answer": (
+        (
+            TOKENS,
+            TOKENIZING,
+            "dims: {tokens: 6}",
+            "outputs: {words: {kind: embedding, pooling: mean, mask: attention_mask}}",
+        ),
+        "'attention_mask' is made in the model, up to 6 tokens, and is not known outside it",
+    ),
+    "a mask described": (
+        (TOKENS.replace("}}}", "}}, attention_mask: {pad: 0}}"), TOKENIZING),
+        "'attention_mask' is described, and the model makes it of the text",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "message"), WRONG.values(), ids=WRONG)
+def test_project_when_it_cannot_be_says_what_of_it(tmp_path, lines, message):
+    project = write_text_project(tmp_path, text_nets.word_pieces(), *lines, tokens="tokens")
+    with pytest.raises(ProfileError, match=message):
+        dry_run(project=project, targets=["linux-x86-64"])
+
+
+def test_project_when_the_tokenizer_is_no_word_piece_points_to_models_that_hold_it(tmp_path):
+    project = write_text_project(tmp_path, text_nets.byte_pairs(), TOKENS)
+    with pytest.raises(ProfileError, match="its normalizer is missing") as caught:
+        dry_run(project=project, targets=["linux-x86-64"])
+    assert "preprocess: {extensions: [tokenize]}" in caught.value.hint
+
+
+def test_project_when_no_model_holds_the_tokenizer_says_so(tmp_path):
+    described = text_nets.byte_pairs(normalizer={"type": "NFKC"})
+    with pytest.raises(ProfileError, match="runs in models: its normalizer is NFKC") as caught:
+        dry_run(project=write_text_project(tmp_path, described), targets=["linux-x86-64"])
+    assert "extensions" not in caught.value.hint

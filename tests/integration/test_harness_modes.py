@@ -283,7 +283,7 @@ def test_select_fails_with_the_reasons_when_no_variant_works(
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code 137"),
         ("raise OSError('the model went missing')", "the model went missing"),
         ("print('hello')", "'hello"),
-        ("print('{}')", "variant Field required"),
+        ("print('{}')", "is wrong at variant: Field required"),
         ("", "printed no Selection"),
     ],
 )

@@ -11,6 +11,7 @@ from edgepack.inspection import inspect
 from edgepack.model.ir import lower_ir
 
 
+@pytest.mark.slow(reason="builds for a target")
 def test_model_when_onnx_wrote_its_newest_ir_is_built_for_runtimes_that_refuse_it(tmp_path):
     project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
     model = onnx.load(tmp_path / "net.onnx")

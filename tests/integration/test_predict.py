@@ -13,6 +13,7 @@ from edgepack.build import build
 from edgepack.errors import ProfileError
 from onnx import TensorProto, helper
 from PIL import Image
+from text_nets import word_pieces
 from tiny_bundle import import_loader
 from tiny_models import save
 
@@ -37,28 +38,12 @@ OUTPUTS = """outputs:
 def tokenizer():
     around = [{"SpecialToken": {"id": word, "type_id": 0}} for word in ("[CLS]", "[SEP]")]
     tokens = {w: {"id": w, "ids": [VOCAB.index(w)], "tokens": [w]} for w in ("[CLS]", "[SEP]")}
-    return {
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [around[0], {"Sequence": {"id": "A", "type_id": 0}}, around[1]],
-            "special_tokens": tokens,
-        },
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": {word: n for n, word in enumerate(VOCAB)},
-        },
+    template = {
+        "type": "TemplateProcessing",
+        "single": [around[0], {"Sequence": {"id": "A", "type_id": 0}}, around[1]],
+        "special_tokens": tokens,
     }
+    return word_pieces(VOCAB, post_processor=template)
 
 
 def net(path):

@@ -132,7 +132,7 @@ def test_tampered_bundle_is_not_sent(device: Device, bundle: Path) -> None:
 
 def test_bundle_for_another_target_is_not_sent(device: Device, bundle: Path) -> None:
     change_manifest(bundle, lambda manifest: manifest.update(target="raspberry-pi"))
-    with pytest.raises(DeviceError, match=r"is for raspberry-pi, the device \w+ is a") as caught:
+    with pytest.raises(DeviceError, match=r"is for raspberry-pi, the device \w+ for") as caught:
         push_to(device, bundle)
     assert f"edgepack build --target {device.target}" in caught.value.hint
     assert not project(device).exists()

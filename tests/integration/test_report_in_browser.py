@@ -182,7 +182,9 @@ def test_page_when_a_run_is_linked_to_opens_it(tabs, many):
         link = page.locator("#overview-1 td.name a").first
         linked = link.get_attribute("href")
         link.click()
-        page.wait_for_selector(f"{linked}[open] svg")
+        page.wait_for_selector(f"{linked}[open]")
+        page.locator(f"{linked} figure").first.scroll_into_view_if_needed()
+        page.wait_for_selector(f"{linked} svg")
 
 
 def test_page_when_its_controls_are_used_changes_colours_and_shows_the_wanted_runs(tabs, many):

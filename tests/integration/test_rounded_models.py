@@ -150,6 +150,7 @@ def photographs(folder, count):
     return feeds
 
 
+@pytest.mark.slow(reason="fits a real network")
 @pytest.mark.shared_data
 @pytest.mark.parametrize(("name", "least_gain_db"), [("cpu", 4), ("qnn-8", 8)])
 def test_mobilenet_when_its_weights_are_fitted_gains_much(shared_data, name, least_gain_db):

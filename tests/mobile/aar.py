@@ -106,6 +106,8 @@ def library() -> Library:
     for jar in jars(COMPILER, ORT, ANDROID, STDLIB):
         (folder / jar.name).symlink_to(jar)
     project = tiny_models.write_project(work, "dims: {batch: 1}")
+    # A project's version may be one that Maven's order of versions knows nothing about.
+    project.write_text(project.read_text().replace("1.2.3", "1.0_rc+2"))
     # On a desktop there is no XNNPACK, and kernels for Arm may saturate.
     variants = ["xnnpack-fp32", "cpu-fp32"]
     result = build(project=project, targets=[TARGET], variants=variants, out=work / "dist")
@@ -165,7 +167,8 @@ def read_by_older_kotlins(work: Path) -> str:
     """Compile code that uses the library with the compilers of three releases."""
     classes = library().unpacked(work / "aar") / "classes.jar"
     source = consumer(work / "app")
-    against = [classes, *jars(ORT, ANDROID, STDLIB)]
+    # Without onnxruntime, which the POM names for running alone.
+    against = [classes, *jars(ANDROID, STDLIB)]
     versions = (KOTLIN, *OLDER_KOTLINS)
     for version in versions:
         compile_kotlin([source], work / version, classpath=against, version=version)

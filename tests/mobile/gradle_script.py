@@ -20,6 +20,7 @@ import tiny_models
 HERE = Path(__file__).parent
 GRADLE = "dev.gradleplugins:gradle-api:8.11"
 INJECT = "javax.inject:javax.inject:1"
+KOTLIN_PLUGIN = "org.jetbrains.kotlin:kotlin-gradle-plugin-api:2.1.21"
 RECEIVERS = "org.jetbrains.kotlin:kotlin-sam-with-receiver-compiler-plugin-embeddable:2.3.0"
 """Kotlin's DSL for Gradle gives the lambdas of Gradle's Java API a receiver."""
 OPTION = "plugin:org.jetbrains.kotlin.samWithReceiver:annotation=org.gradle.api.HasImplicitReceiver"
@@ -38,7 +39,7 @@ def compiles(work: Path) -> str:
     project = tiny_models.write_project(work, "dims: {batch: 1}", samples=False)
     result = build(project=project, targets=TARGETS, out=work / "dist")
     require(len(result.bundles) == len(TARGETS), "a bundle was not built")
-    libraries = jars(GRADLE, INJECT, STDLIB)
+    libraries = jars(GRADLE, INJECT, KOTLIN_PLUGIN, STDLIB)
     [plugin, *_] = jars(RECEIVERS)
     options = [f"-Xplugin={plugin}", "-P", OPTION]
     dsl = compile_kotlin(
@@ -49,7 +50,7 @@ def compiles(work: Path) -> str:
         source = work / f"{target}.kt"
         source.write_text(as_function((made.bundle.path / "build.gradle.kts").read_text()))
         compile_kotlin([source], work / target, classpath=[dsl, *libraries], options=options)
-    return f"{', '.join(TARGETS)} with {GRADLE}"
+    return f"{', '.join(TARGETS)} with {GRADLE} and {KOTLIN_PLUGIN}"
 
 
 def as_function(script: str) -> str:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import atexit
 import json
+import platform
 import re
+import shutil
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, replace
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from shutil import copytree, rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -25,27 +28,34 @@ from comparing import differences
 from edgepack.apps import App, AppTensor, app_of
 from edgepack.build import build
 from edgepack.bundle import Bundle
+from edgepack.errors import ToolError
 from edgepack.harness import edgepack_loader as loader
 from edgepack.harness.edgepack_answers import Class, Detection
 from edgepack.model.facts import TensorSpec
 from edgepack.profile import load_profile
 from edgepack.project import read_project
 from edgepack.render import kotlin_string
-from jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main
+from jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main, run_tool
 from onnx import TensorProto, helper
 from proofs import Proof, require
 from signatures import (
     ALL,
+    BUCKETS,
+    CAPTION,
     DETECTOR,
     DYNAMIC_BATCH,
     HALF,
+    PAIR,
     PIXELS,
     SAMPLES,
+    SIZED,
     TEXT,
     Signature,
 )
 
 HERE = Path(__file__).parent
+STAND_INS = ("Assets", "Device", "Looper", "SystemClock")
+"""Of what is native in Android."""
 TARGET = "android"
 NEAR_DB = 60.0
 """How near float outputs of two versions of onnxruntime are to each other."""
@@ -58,6 +68,13 @@ PASSED_OVER = replace(
 )
 """A variant that a desktop lacks the provider of comes first."""
 
+AS_SHIPPED = replace(
+    DYNAMIC_BATCH,
+    name="as-shipped",
+    variants="",
+    project=f"dims: {{batch: 1}}\n{DYNAMIC_BATCH.project}",
+)
+"""The target's own variants: those that an x86-64 emulator gets."""
 
 # Reserved words of both languages and of Java, members of classes, functions and properties that
 # the sources use or that are in scope where they stand, names that are alike once mended, and what
@@ -95,7 +112,7 @@ WIDE = replace(
 """A picture as float64."""
 TEXTS = ["", "Was it a car?", "\u00c9t\u00e9 [MASK] 12,5 unbelievable unaffable"]
 
-SIGNATURES = (*ALL, PIXELS, WIDE, PASSED_OVER, AWKWARD, TEXT)
+SIGNATURES = (*ALL, PIXELS, SIZED, PAIR, CAPTION, WIDE, PASSED_OVER, AS_SHIPPED, AWKWARD, TEXT)
 
 
 @dataclass(frozen=True)
@@ -116,7 +133,7 @@ def subjects() -> dict[str, Subject]:
         EdgepackError: One cannot be built or compiled.
     """
     work = Path(mkdtemp(prefix="edgepack-kotlin-"))
-    atexit.register(rmtree, work, ignore_errors=True)
+    atexit.register(shutil.rmtree, work, ignore_errors=True)
     made = {}
     for signature in SIGNATURES:
         project = signature.write(work / signature.name, TARGET)
@@ -127,16 +144,17 @@ def subjects() -> dict[str, Subject]:
     sources = [bundle.path / "src" / "main" / "kotlin" for _, bundle in made.values()]
     libraries = jars(STDLIB, ORT, ANDROID)
     classes = compile_kotlin(sources, work / "classes", classpath=libraries)
-    programs = [write_program(app, work / "programs" / name) for name, (app, _) in made.items()]
+    programs = [write_program(*each, work / "programs" / name) for name, each in made.items()]
     path = (stand_ins(work), classes, *libraries)
     friend = [f"-Xfriend-paths={classes}"]
     proof = compile_kotlin(programs, work / "proof", classpath=path, options=friend)
     return {name: Subject(app, bundle, (proof, *path)) for name, (app, bundle) in made.items()}
 
 
-def write_program(app: App, folder: Path) -> Path:
-    """Write the program that uses a bundle, into the bundle's package."""
+def write_program(app: App, bundle: Bundle, folder: Path) -> Path:
+    """Write the program that uses a bundle, and its README's example, into its package."""
     folder.mkdir(parents=True)
+    (folder / "Shown.kt").write_text(shown(app, (bundle.path / "README.md").read_text()))
     (folder / "Typed.kt").write_text(typed(app))
     text = (HERE / "kotlin" / "models" / "Proof.kt").read_text()
     package = f"package {app.kotlin_package}"
@@ -156,8 +174,27 @@ def app_of_bundle(bundle: Bundle, project: Path) -> App:
 def stand_ins(work: Path) -> Path:
     """Compile the stand-ins for what is native in Android; they come first in a class path."""
     shared = [HERE / "kotlin" / name for name in ("Bitmap.kt", "Build.kt")]
-    own = [HERE / "kotlin" / "models" / f"{name}.kt" for name in ("Assets", "Device", "Looper")]
+    own = [HERE / "kotlin" / "models" / f"{name}.kt" for name in STAND_INS]
     return compile_kotlin([*shared, *own], work / "android", classpath=jars(STDLIB))
+
+
+def shown(app: App, readme: str) -> str:
+    """Return the README's example as a function."""
+    [example] = re.findall(r"```kotlin\nimport [^\n]*\n(.*?)```", readme, re.DOTALL)
+    given = [t for t in app.given if not t.image and not t.text]
+    parameters = "".join(f"    {tensor.kotlin}: {tensor.kotlin_type},\n" for tensor in given)
+    return f"""\
+package {app.kotlin_package}
+
+import android.content.Context
+import android.graphics.Bitmap
+
+@Suppress("UNUSED_PARAMETER", "UNUSED_VARIABLE", "UNUSED_EXPRESSION", "NAME_SHADOWING")
+internal fun shown(
+    context: Context, bitmap: Bitmap, text: String,
+{parameters}) {{
+{example}}}
+"""
 
 
 def typed(app: App) -> str:
@@ -171,9 +208,11 @@ def typed(app: App) -> str:
         f"    .put({kotlin_string(t.name)}, asJson(outputs.answers.{t.kotlin}))\n"
         for t in app.answered
     )
-    of_text = "answers(subject.predict(text))" if app.text_input else "JSONObject()"
-    ways = ("bytes, width, height", "argb, width, height", "bitmap")
-    calls = ", ".join(f"answers(subject.predict({way}))" for way in ways if app.image_input)
+    ways = ("bytes, width, height", "argb, width, height", "bitmap") if app.pictures else ()
+    of_pictures = [f"{name}.Inputs({_made(app, way)})" for way in ways]
+    of_pictures += [way for way in ways if app.image_input]
+    of_text = [] if app.pictures or not app.texts else [f"{name}.Inputs({_made(app, '')})"]
+    of_text += ["text"] if app.text_input else []
     return f"""\
 package {app.kotlin_package}
 
@@ -196,11 +235,13 @@ internal fun answers(outputs: {name}.Outputs): JSONObject = JSONObject()
 
 @Suppress("UNUSED_PARAMETER")
 internal fun pictures(
-    subject: {name}, bytes: ByteBuffer, argb: IntArray, bitmap: Bitmap, width: Int, height: Int,
-): List<JSONObject> = listOf({calls})
+    subject: {name}, feed: Tensors, text: String,
+    bytes: ByteBuffer, argb: IntArray, bitmap: Bitmap, width: Int, height: Int,
+): List<JSONObject> = listOf({_calls(of_pictures)})
 
 @Suppress("UNUSED_PARAMETER")
-internal fun text(subject: {name}, text: String): JSONObject = {of_text}
+internal fun text(subject: {name}, feed: Tensors, text: String): List<JSONObject> =
+    listOf({_calls(of_text)})
 
 internal fun asJson(answers: List<Any>): JSONArray = JSONArray(answers.map {{ answer ->
     when (answer) {{
@@ -214,6 +255,22 @@ internal fun asJson(answers: List<Any>): JSONArray = JSONArray(answers.map {{ an
 private fun box(found: Detection): JSONArray =
     JSONArray(listOf(found.left, found.top, found.right, found.bottom).map {{ it.toDouble() }})
 """
+
+
+def _made(app: App, picture: str) -> str:
+    """Return Kotlin that makes inputs of a picture and a text; what is neither is as it was."""
+    given = []
+    for tensor in app.needed:
+        made = picture if tensor.image else "text"
+        how = (
+            f"subject.{tensor.kotlin}Of({made})" if tensor.image or tensor.text else _given(tensor)
+        )
+        given.append(f"{tensor.kotlin} = {how}")
+    return ", ".join(given)
+
+
+def _calls(ways: list[str]) -> str:
+    return ", ".join(f"answers(subject.predict({way}))" for way in ways)
 
 
 def _given(tensor: AppTensor) -> str:
@@ -238,12 +295,27 @@ def cases(subject: Subject) -> dict[str, dict[str, np.ndarray]]:
 
 
 def pictures(subject: Subject) -> list[np.ndarray]:
-    """Return pictures to run, uint8 (H, W, 3), if the model takes one."""
-    if subject.app.image_input is None:
+    """Return pictures to run, uint8 (H, W, 3), if the model takes any."""
+    if not subject.app.pictures:
         return []
     random = np.random.default_rng(7)
     shapes = ((31, 47), (100, 20), (8, 8))
     return [random.integers(0, 256, (*shape, 3), np.uint8) for shape in shapes]
+
+
+def texts(subject: Subject) -> list[str]:
+    """Return texts to run, if the model takes one and no picture."""
+    return TEXTS if subject.app.texts and not subject.app.pictures else []
+
+
+def made_of(subject: Subject, picture: np.ndarray | None, text: str) -> dict[str, Any]:
+    """Return what Python's loader is given for a picture and a text; the rest as in the golden."""
+    golden = loader.Bundle(subject.bundle.path).golden_inputs(0)
+    return {
+        tensor.name: picture if tensor.image else text if tensor.text else golden[tensor.name]
+        for tensor in subject.app.needed
+        if tensor.text in ("", tensor.name)
+    }
 
 
 def run(
@@ -281,8 +353,13 @@ def run(
         height, width = picture.shape[:2]
         taken.append({"path": f"picture{number}.bin", "width": width, "height": height})
     variants = [variant.id for variant in subject.bundle.manifest.variants]
-    texts = TEXTS if subject.app.text_input else []
-    wanted = {"tensors": tensors, "pictures": taken, "texts": texts, "variants": variants}
+    wanted = {
+        "tensors": tensors,
+        "pictures": taken,
+        "caption": TEXTS[1],
+        "texts": texts(subject),
+        "variants": variants,
+    }
     (folder / "cases.json").write_text(json.dumps(wanted))
     some_floats().tofile(folder / "floats.bin")
     every_half().tofile(folder / "halves.bin")
@@ -325,6 +402,7 @@ def prove(signature: Signature) -> Callable[[Path], str]:
         check_choice(found, model)
         near = [check_case(subject, model, found, folder, n) for n in range(len(found["cases"]))]
         shown = check_answers(subject, model, found)
+        check_boxes(subject, found)
         check_halves(folder)
         check_use(found)
         check_telemetry(folder)
@@ -376,13 +454,22 @@ def check_case(
 
 def check_answers(subject: Subject, model: loader.Model, found: Mapping[str, Any]) -> str:
     """Compare the answers for pictures and texts."""
-    given = [*pictures(subject), *(TEXTS if subject.app.text_input else [])]
-    for one, answers in zip(given, [*found["pictures"], *found["texts"]], strict=True):
-        wanted = {name: _plain(answer) for name, answer in model.predict(one).items()}
-        which = repr(one) if isinstance(one, str) else f"picture of {one.shape}"
+    given = [(f"picture of {each.shape}", each, TEXTS[1]) for each in pictures(subject)]
+    given += [(repr(text), None, text) for text in texts(subject)]
+    for (which, *one), answers in zip(given, [*found["pictures"], *found["texts"]], strict=True):
+        wanted = model.predict(made_of(subject, *one))
+        wanted = {name: _plain(answer) for name, answer in wanted.items()}
         for difference in differences({n: a for n, a in wanted.items() if n in answers}, answers):
             require(held=False, otherwise=f"{which}: {difference}")
     return f", {len(given)} pictures or texts" if given else ""
+
+
+def check_boxes(subject: Subject, found: Mapping[str, Any]) -> None:
+    """Hold that no boxes come of a tensor of the app's own making."""
+    if any(tensor.answer == "detection" for tensor in subject.app.answered):
+        said = found["boxless"]
+        wanted = "IllegalStateException: a detection's boxes are in the pixels of a picture: .*"
+        require(re.fullmatch(wanted, said) is not None, said)
 
 
 def _plain(answer: Any) -> Any:
@@ -450,7 +537,7 @@ def changed(work: Path) -> str:
     subject = subjects()[PASSED_OVER.name]
     for name, (change, wanted) in _CHANGES.items():
         here = work / name
-        copytree(subject.bundle.path, here / "bundle")
+        shutil.copytree(subject.bundle.path, here / "bundle")
         change(here / "bundle")
         found, folder = run(subject, here, here / "bundle")
         said = found["alone"][-1]
@@ -508,18 +595,21 @@ def _profiled_broken_model(bundle: Path) -> None:
 
 def _no_weights(bundle: Path) -> None:
     _outside(bundle)
-    (bundle / "models" / "cpu-fp32.data").unlink()
+    (bundle / "models" / "all.data").unlink()
 
 
 def _outside(bundle: Path) -> None:
-    """Have the model's weights lie in a file beside it, as those of large models do."""
-    path = _model(bundle)
-    model = onnx.load(str(path))
-    onnx.save(
-        model, str(path), save_as_external_data=True, location="cpu-fp32.data", size_threshold=0
-    )
+    """Have all weights lie in a file beside the models, and name one more, which none has."""
     manifest = json.loads((bundle / "manifest.json").read_text())
-    manifest["files"].append({"path": "models/cpu-fp32.data", "role": "model"})
+    entries = [each for v in manifest["variants"] for each in v["buckets"] or [v]]
+    for path in {bundle / entry["model"] for entry in entries}:
+        model = onnx.load(str(path))
+        (path.parent / "all.data").unlink(missing_ok=True)
+        onnx.save(
+            model, str(path), save_as_external_data=True, location="all.data", size_threshold=64
+        )
+    for name in ("all.data", "none.data"):
+        manifest["files"].append({"path": f"models/{name}", "role": "model"})
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -557,8 +647,7 @@ _CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "share": (_cpu(lambda entry: entry.update(placement=1.0)), "cpu-fp32"),
     "other golden, profiled": (_profiled_other_golden, rf"{_NONE}its output is -6\.0 dB near .*"),
     "broken model, profiled": (_profiled_broken_model, rf"{_NONE}the session cannot be .*"),
-    "weights outside": (_outside, "cpu-fp32"),
-    "no weights": (_no_weights, r"ModelException: the bundle is not whole: .*/cpu-fp32\.data.*"),
+    "no weights": (_no_weights, r"ModelException: the bundle is not whole: .*/all\.data.*"),
     "cache": (
         _cpu(
             lambda entry: entry["session"]["config"].update({"ep.context_file_path": "{cache}/x"})
@@ -574,6 +663,71 @@ def compressed(work: Path) -> str:
     found, _ = run(subject, work, stored=())
     require(bool(found["passed"]), f"the self-test failed: {found['decibels']}")
     return "read into memory"
+
+
+def outside(work: Path) -> str:
+    """Run a bundle with two models whose weights are in one file beside them."""
+    subject = subjects()[BUCKETS.name]
+    shutil.copytree(subject.bundle.path, work / "bundle")
+    _outside(work / "bundle")
+    found, folder = run(subject, work, work / "bundle")
+    require(found["alone"] == ["cpu-fp32"], f"{found['alone']}")
+    require(bool(found["passed"]), f"the self-test failed: {found['decibels']}")
+    copies = sorted(path.name for path in (folder / "cache").rglob("*") if path.is_file())
+    wanted = ["all.data", "cpu-fp32.4.onnx", "cpu-fp32.8.onnx"]
+    require(copies == wanted, f"copied are {copies}, not {wanted}")
+    return ", ".join(copies)
+
+
+def plugin(work: Path) -> str:
+    """Open a bundle three times where QNN's plugin loads and lists no device, as on most phones."""
+    subject = subjects()[PASSED_OVER.name]
+    bundle = work / "bundle"
+    shutil.copytree(subject.bundle.path, bundle)
+    manifest = (bundle / "manifest.json").read_text()
+    (bundle / "manifest.json").write_text(manifest.replace("NnapiExecution", "QNNExecution"))
+    libraries = _libraries_with_plugin(work / "libraries")
+    found, _ = run(subject, work, bundle, options=(f"-Donnxruntime.native.path={libraries}",))
+    reason = "QNNExecutionProvider is in the plugin libonnxruntime_providers_qnn.so, which lists no"
+    said = [found["alone"][0], *(why for _, why in found["passedOver"])]
+    for each in said:
+        require(reason in each, each)
+    return f"{len(said)} times: {reason} device here"
+
+
+def _libraries_with_plugin(folder: Path) -> Path:
+    """Unpack onnxruntime's libraries beside a plugin that has no providers."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise ToolError("there is no C compiler on PATH", hint="install gcc or clang")
+    [package] = [jar for jar in jars(ORT) if jar.name.startswith("onnxruntime")]
+    kind = {"x86_64": "x64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    folder.mkdir()
+    with zipfile.ZipFile(package) as archive:
+        for name in archive.namelist():
+            if fnmatch(name, f"*/linux-{kind}/*.so"):
+                (folder / Path(name).name).write_bytes(archive.read(name))
+    (folder / "plugin.c").write_text(_PLUGIN)
+    argv = [compiler, "-shared", "-fPIC", "-o", "libonnxruntime_providers_qnn.so", "plugin.c"]
+    done = run_tool(argv, timeout_s=60, cwd=folder)
+    require(done.exit_code == 0, f"the plugin does not compile{done.last_lines}")
+    return folder
+
+
+_PLUGIN = """\
+#include <stddef.h>
+void *CreateEpFactories(const char *name, const void *api, const void *logger, void **factories,
+                        size_t most, size_t *count) {
+    (void)name, (void)api, (void)logger, (void)factories, (void)most;
+    *count = 0;
+    return NULL;
+}
+void *ReleaseEpFactory(void *factory) {
+    (void)factory;
+    return NULL;
+}
+"""
+"""What onnxruntime looks up in a plugin (onnxruntime_ep_c_api.h)."""
 
 
 def no_libraries(work: Path) -> str:
@@ -592,5 +746,7 @@ PROOFS = (
     *(Proof(f"a bundle in Kotlin: {s.name}", prove(s)) for s in SIGNATURES),
     Proof("what a changed bundle says", changed),
     Proof("compressed assets", compressed),
+    Proof("weights in a file of their own", outside),
+    Proof("a plugin that lists no device", plugin),
     Proof("onnxruntime without libraries", no_libraries),
 )

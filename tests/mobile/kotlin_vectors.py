@@ -9,18 +9,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from comparing import compare_answers, compare_images, compare_tokens
-from edgepack.harness import edgepack_answers as answers
-from edgepack.harness import edgepack_images
 from edgepack.resources import templates_dir
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jvm import ANDROID, STDLIB, compile_kotlin, jars, run_main
 from PIL import Image
-from proofs import Proof, require
-from vectors import Description, image, output, write_json, write_tensor
+from proofs import Proof
+from refusals import compare_refused, write_refused_outputs
 from vectors import write as write_vectors
 
 HERE = Path(__file__).parent
@@ -56,58 +53,6 @@ def write_transparent(case: Path) -> None:
     tensor.tofile(case / "tensor.bin")
 
 
-def write_refused(folder: Path) -> None:
-    """Write outputs whose shapes are none of their description's, with what Python says of them."""
-    letterbox = {"width": 9, "height": 9, "description": image(resize={"letterbox": 8})}
-    mean = output(kind="embedding", pooling="mean")
-    masked = output(kind="embedding", pooling="max", mask="m")
-    wrong = [
-        (output(kind="classification"), (2, 7), None, None),
-        (output(kind="classification"), (1, 0), None, None),
-        (output(kind="detection", layout="yolo"), (1, 9), letterbox, None),
-        (output(kind="detection", layout="yolo"), (1, 9, 4), letterbox, None),
-        (output(kind="detection", layout="yolov5"), (2, 9, 7), letterbox, None),
-        (mean, (2, 3), None, None),
-        (masked, (2, 3, 4), None, np.ones((2, 4), np.int64)),
-    ]
-    for number, (description, shape, picture, mask) in enumerate(wrong):
-        case = folder / str(number)
-        case.mkdir(parents=True)
-        values = np.zeros(shape, np.float32)
-        place = edgepack_images.placement(9, 9, {"letterbox": 8, "pad": 0}) if picture else None
-        write_json(
-            case / "case.json",
-            description=description,
-            labels=[],
-            outputs=[write_tensor(case, "output", values)],
-            image=picture,
-            mask=None if mask is None else write_tensor(case, "mask", mask),
-            message=_refusal(values, description, place, mask),
-        )
-
-
-def _refusal(values: np.ndarray, description: Description, *rest: Any) -> str:
-    try:
-        answers.answer(values, description, [], *rest)
-    except ValueError as error:
-        return str(error)
-    raise AssertionError(f"Python takes {values.shape} for {description}")
-
-
-def compare_refused(cases: Path, results: Path) -> str:
-    """Return how many refusals are the same.
-
-    Raises:
-        NotHeldError: One is not.
-    """
-    folders = sorted((cases / "refused").iterdir())
-    for case in folders:
-        wanted = json.loads((case / "case.json").read_text())["message"]
-        [found] = json.loads((results / "refused" / case.name / "found.json").read_text())
-        require(found == wanted, f"{case}: {found!r}, not {wanted!r}")
-    return f"{len(folders)} outputs are refused with the same words"
-
-
 def prove(work: Path) -> str:
     """Compile the templates, run them on all cases, and compare."""
     sources, classes, program = work / "sources", work / "classes", work / "program"
@@ -122,7 +67,7 @@ def prove(work: Path) -> str:
     compile_kotlin(files, program, classpath=path, options=friend)
     write_vectors(cases)
     write_transparent(cases / "images" / "transparent")
-    write_refused(cases / "refused")
+    write_refused_outputs(cases / "refused")
     run_main(f"{PACKAGE}.VectorsKt", cases, out, classpath=[program, *path])
     comparisons = (compare_images, compare_answers, compare_refused, compare_tokens)
     return "; ".join(compare(cases, out) for compare in comparisons)

@@ -39,15 +39,19 @@ CLASSES = output(kind="classification")
 BOXES = output(kind="detection", layout="yolo")
 BOXES5 = output(kind="detection", layout="yolov5")
 MEANS = output(kind="embedding", pooling="mean")
+FIRSTS = output(kind="embedding", pooling="cls")
 OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
     (CLASSES, (2, 3), [], None),
     (CLASSES, (1, 0), [], None),
+    (BOXES, (1, 9), [], None),
     (BOXES, (2, 6, 9), [], None),
     (BOXES, (1, 4, 4), [], None),
     (BOXES, (1, 9, 11), LABELS[:3], None),
     (BOXES5, (1, 9, 5), [], None),
     (BOXES5, (1, 8, 9), LABELS[:3], None),
     (MEANS, (2, 3), [], None),
+    (FIRSTS, (2, 0, 4), [], None),
+    (BOXES, (1, 0, 0), [], None),
     (MEANS, (2, 3, 4), [], (3, 2)),
 ]
 """Descriptions with the shape of an output, labels, and the shape of a mask."""
@@ -58,6 +62,11 @@ def write_refused(folder: Path) -> None:
     """Write all cases into a folder that need not exist yet."""
     for number, changes in enumerate(TOKENIZERS):
         _write_tokenizer(folder / f"tokenizer-{number}", tokenizer(**changes))
+    write_refused_outputs(folder)
+
+
+def write_refused_outputs(folder: Path) -> None:
+    """Write the cases of outputs alone."""
     for number, case in enumerate(OUTPUTS):
         _write_output(folder / f"output-{number}", *case)
 
@@ -112,4 +121,4 @@ def compare_refused(cases: Path, results: Path) -> str:
         expected = (case / "expected.txt").read_text("utf-8")
         found = (results / "refused" / case.name / "found.txt").read_text("utf-8")
         require(found == expected, f"{case}: {found!r}, not {expected!r}")
-    return f"{len(written)} tokenizers and outputs are refused in the same words"
+    return f"{len(written)} refusals have the same words"

@@ -34,6 +34,7 @@ class Signature:
     project: str = ""
     """More lines of edgepack.yaml."""
     variants: str = "[{backend: cpu, recipe: fp32}]"
+    """Of the target; empty for the profile's own."""
     files: tuple[tuple[str, str], ...] = ()
     """Of the project: name and text."""
 
@@ -45,6 +46,7 @@ class Signature:
         for name, text in self.files:
             (folder / name).write_text(text, encoding="utf-8")
         names = ", ".join(name for name, _ in self.files)
+        chosen = f"{{id: {target}, variants: {self.variants}}}" if self.variants else target
         lines = [
             "schema_version: 1",
             f"name: {self.name}",
@@ -54,7 +56,7 @@ class Signature:
             "samples:",
             "  calibration: {path: samples.npz}",
             "  evaluation: {path: samples.npz}",
-            f"targets: [{{id: {target}, variants: {self.variants}}}]",
+            f"targets: [{chosen}]",
         ]
         path = folder / "edgepack.yaml"
         path.write_text("\n".join([*lines, self.project, ""]), encoding="utf-8")
@@ -228,5 +230,77 @@ TEXT = replace(
     files=(("tokenizer.json", json.dumps(tokenizer())),),
 )
 """A text, which becomes tokens."""
+
+SIZED = replace(
+    DETECTOR,
+    name="sized",
+    nodes=(
+        *DETECTOR.nodes[:-1],
+        _node("Cast", ["orig_target_sizes"], ["f"], "cast", to=TensorProto.FLOAT),
+        _node("ReduceSum", ["f", "axis"], ["t"], "sum"),
+        _node("Mul", ["t", "tiny"], ["u"], "scale"),
+        _node("Add", ["n", "u"], ["d"], "shift"),
+        _node("Add", ["r", "d"], ["output0"], "add"),
+    ),
+    inputs=(*DETECTOR.inputs, ("orig_target_sizes", TensorProto.INT64, [1, 2])),
+    samples=lambda random: {
+        **DETECTOR.samples(random),
+        "orig_target_sizes": np.tile(np.array([[480, 640]], np.int64), (SAMPLES, 1)),
+    },
+    constants=(
+        *DETECTOR.constants,
+        ("axis", np.array([1], np.int64)),
+        ("tiny", np.array(1e-6, np.float32)),
+    ),
+)
+"""The same with a second input, which no picture gives."""
+
+PAIR = Signature(
+    "pair",
+    (
+        _node("ReduceMean", ["pixels"], ["a"], "first", axes=[2, 3], keepdims=0),
+        _node("ReduceMean", ["reference image"], ["b"], "second", axes=[1, 2], keepdims=0),
+        _node("Sub", ["a", "b"], ["difference"], "sub"),
+    ),
+    (
+        ("pixels", TensorProto.FLOAT, [1, 3, 12, 12]),
+        ("reference image", TensorProto.FLOAT, [1, 6, 4, 3]),
+    ),
+    (("difference", TensorProto.FLOAT, [1, 3]),),
+    lambda random: {
+        "pixels": random.random((SAMPLES, 3, 12, 12)).astype(np.float32),
+        "reference image": random.random((SAMPLES, 6, 4, 3)).astype(np.float32),
+    },
+    project="""\
+inputs:
+  pixels: {image: {resize: {letterbox: 12}, scale: 0.00392157}}
+  reference image: {image: {resize: {width: 4, height: 6}, layout: NHWC, order: BGR}}
+outputs: {difference: {kind: embedding, pooling: none}}
+""",
+)
+"""Two pictures, each prepared in a way of its own."""
+
+CAPTION = replace(
+    TEXT,
+    name="caption",
+    nodes=(
+        *BUCKETS.nodes,
+        _node("ReduceMean", ["pixel_values"], ["p"], "mean", axes=[1, 2, 3], keepdims=0),
+        _node("Add", ["pooled", "p"], ["joint"], "join"),
+    ),
+    inputs=(("pixel_values", TensorProto.FLOAT, [1, 3, 8, 8]), *BUCKETS.inputs),
+    outputs=(("joint", TensorProto.FLOAT, [1, 6]),),
+    samples=lambda random: {
+        "pixel_values": random.random((SAMPLES, 3, 8, 8)).astype(np.float32),
+        **TEXT.samples(random),
+    },
+    project="""\
+inputs:
+  pixel_values: {image: {resize: {short_side: 10, crop: 8}, scale: 0.00392157}}
+  input_ids: {tokens: {file: tokenizer.json, length: 8}}
+outputs: {joint: {kind: embedding, pooling: none}}
+""",
+)
+"""A picture and a text."""
 
 ALL = (SEVERAL_INPUTS, DYNAMIC_BATCH, HALF, BUCKETS, DETECTOR)

@@ -8,6 +8,7 @@ float16 with the processor's.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from edgepack.build.build import build
+from edgepack.resources import templates_dir
 from proofs import Proof, require
 from signatures import DYNAMIC_BATCH
 from swift_models import STRICT, SWIFT
@@ -23,6 +25,11 @@ from swift_rootfs import toolchain
 COREML = "CoreMLExecutionProvider"
 CPU = "CPUExecutionProvider"
 BOTH = (COREML, CPU)
+APPLE = {
+    "arm64-apple-ios15.1-simulator": "true",
+    "x86_64-apple-ios15.1-simulator": "true",
+    "arm64-apple-ios15.1": "false",
+}
 NO_FALLBACK = (
     "This session contains graph nodes that are assigned to the default CPU EP, but fallback to CPU"
     " EP has been explicitly disabled by the user."
@@ -42,6 +49,7 @@ class Case:
     cpu: Sequence[str] = ("asimddp",)
     only: str | None = None
     is_x86: bool = False
+    is_simulator: bool = False
     sessions: Sequence[str] = ()
     """Beginnings of what was asked of the runtime, where that is looked at."""
 
@@ -81,6 +89,12 @@ CASES = (
             "all.onnx": {"created": ["no", "no"]},
             "share.onnx": {"assigned": [COREML, CPU, CPU, CPU]},
         },
+    ),
+    Case(
+        "this is the simulator",
+        "cpu-dot",
+        [f"{COREML} is for devices, and this is the simulator"] * 2,
+        is_simulator=True,
     ),
     Case(
         "outputs are too far",
@@ -142,11 +156,27 @@ def choices_hold(work: Path) -> str:
     return f"{len(CASES)} cases"
 
 
+def simulator_is_known(work: Path) -> str:
+    """Evaluate the condition for Apple's systems, whose libraries the compiler here lacks."""
+    source = (templates_dir() / "apple" / "Sources" / "Device.swift").read_text("utf-8")
+    condition = re.findall(r"#if targetEnvironment.*?#endif", source, re.DOTALL)
+    require(len(condition) == 1, "Device.swift does not ask where it is compiled for")
+    said = re.sub(r"private static let simulator = (\w+)", r'#warning("it is \1")', condition[0])
+    (work / "condition.swift").write_text(said)
+    for target, wanted in APPLE.items():
+        argv = ["swiftc", "-frontend", "-typecheck", "-parse-stdlib", "-target", target]
+        done = toolchain().run([*argv, "condition.swift"], folder=work)
+        found = re.findall(r"warning: it is (\w+)", done.stderr.decode())
+        require(set(found) == {wanted}, f"{target}: {found}")
+    return ", ".join(APPLE)
+
+
 def _as_json(case: Case) -> dict[str, Any]:
     return {
         "providers": case.providers,
         "cpu": case.cpu,
         "isX86": case.is_x86,
+        "isSimulator": case.is_simulator,
         "only": case.only,
         "faults": case.faults,
     }
@@ -200,4 +230,7 @@ def _write_variants(bundle: Path) -> None:
     (bundle / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
-PROOFS = (Proof("which variant is opened, and why not others", choices_hold),)
+PROOFS = (
+    Proof("which variant is opened, and why not others", choices_hold),
+    Proof("what is compiled for the simulator knows it", simulator_is_known),
+)

@@ -21,14 +21,39 @@ from edgepack.bundle.reading import Bundle
 from edgepack.harness.edgepack_loader import closeness_db, load
 from edgepack.identifiers import identifiers, type_name
 from edgepack.resources import example_dir
+from kotlin_models import WIDE
 from proofs import NotHeldError, Proof, require
-from signatures import ALL, BUCKETS, DETECTOR, DYNAMIC_BATCH, PIXELS, TEXT, Signature
+from signatures import (
+    ALL,
+    BUCKETS,
+    CAPTION,
+    DETECTOR,
+    DYNAMIC_BATCH,
+    PAIR,
+    PIXELS,
+    SIZED,
+    TEXT,
+    Signature,
+)
 from swift_rootfs import SwiftToolchain, toolchain
 
 SWIFT = Path(__file__).with_name("swift")
 STRICT = ["-swift-version", "6", "-warnings-as-errors"]
 """As a package with tools version 6 is compiled; nothing that a compiler warns of."""
 LINK = ["-L/runtime", "-lonnxruntime"]
+OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE)
+MADE = (DYNAMIC_BATCH, DETECTOR, PIXELS, SIZED, PAIR, CAPTION, WIDE)
+"""Those that take pictures."""
+PICTURE = "picture(width: {width}, height: 23)"
+CAPTION_TEXT = "Hello unaffable world!"
+TOLD = {
+    "classification": ".map { [$0.index, $0.label!, $0.score] as [Any] }",
+    "detection": ".map { [$0.index, $0.label!, $0.score,"
+    " $0.box.left, $0.box.top, $0.box.right, $0.box.bottom] as [Any] }",
+    "embedding": ".rows",
+}
+"""Answers as rows of JSON, by their kind."""
+BOXLESS = "a detection's boxes are in the pixels of a picture: make the input from one"
 
 
 @dataclass(frozen=True)
@@ -106,8 +131,8 @@ def signature_holds(signature: Signature, work: Path) -> str:
     """Compile a signature's bundle once, and look at all that its code does."""
     made = compiled(signature.write(work / "project", "ios"), signature.name, work)
     looks = [goldens_hold]
-    if signature in (DYNAMIC_BATCH, DETECTOR, PIXELS):
-        looks.append(picture_holds)
+    if signature in MADE:
+        looks.append(answers_hold)
     if signature is BUCKETS:
         looks.append(masks_may_be_left_out)
     if signature is TEXT:
@@ -192,32 +217,87 @@ def _writes(
         yield f'    try write({source}.{name}, "{number}-{k}{suffix}.bin")'
 
 
-def picture_holds(made: Compiled) -> str:
-    """Run the model on a picture, and compare the answers with those of the Python modules."""
-    output = next(iter(made.manifest.output_descriptions))
-    answer = f"try model.predict(picture(width: 37, height: 23)).answers.{output}"
-    if made.manifest.output_descriptions[output].kind == "detection":
-        told = (
-            "[$0.index, $0.label!, $0.score, $0.box.left, $0.box.top, $0.box.right, $0.box.bottom]"
-        )
-    else:
-        told = "[$0.index, $0.label!, $0.score]"
-    said = made.run(
-        f"let model = try await {made.name}.open(from: bundle)\n"
-        f'said["answers"] = ({answer}).map {{ {told} as [Any] }}'
-    )
-    wanted = _python_answers(made.bundle, output)
-    require(len(said["answers"]) == len(wanted) > 0, f"{said['answers']} instead of {wanted}")
-    for one, other in zip(said["answers"], wanted, strict=True):
-        require(one[:2] == other[:2], f"{one} instead of {other}")
-        require(np.allclose(one[2:], other[2:], rtol=1e-4), f"{one} instead of {other}")
+def answers_hold(made: Compiled) -> str:
+    """Make inputs of pictures and a text, and compare the answers with those of Python's loader."""
+    output, described = next(iter(made.manifest.output_descriptions.items()))
+    given = list(_given(made))
+    arguments = ", ".join(f"{each.name}: try {each.swift}" for each in given)
+    ways = [f"{made.name}.Inputs({arguments})"]
+    ways += [PICTURE.format(width=37)] if len(given) == 1 else []
+    told = [f"try model.predict({way}).answers.{output}{TOLD[described.kind]}" for way in ways]
+    program = [
+        f"let model = try await {made.name}.open(from: bundle)",
+        f'said["answers"] = [{", ".join(told)}]',
+    ]
+    if described.kind == "detection":
+        program += _boxless(output, given[0].name, ways[0])
+    said = made.run("\n".join(program))
+    python = {each.input: each.python for each in given if each.python is not None}
+    wanted = _plain(load(made.bundle.path).predict(python)[output])
+    for found in said["answers"]:
+        require(len(found) == len(wanted) > 0, f"{found} instead of {wanted}")
+        for one, other in zip(found, wanted, strict=True):
+            require(one[:2] == other[:2], f"{one} instead of {other}")
+            require(np.allclose(one[2:], other[2:], rtol=1e-4), f"{one} instead of {other}")
+    require(said.get("boxless", BOXLESS) == BOXLESS, str(said.get("boxless")))
     return f"{len(wanted)} answers, best {wanted[0]}"
 
 
-def _python_answers(bundle: Bundle, output: str) -> list[list[Any]]:
-    pixels = (np.arange(37 * 23 * 3) * 7 % 251).astype(np.uint8).reshape(23, 37, 3)
-    found = load(bundle.path).predict(pixels)[output]
-    return [[each.index, each.label, each.score, *getattr(each, "box", ())] for each in found]
+@dataclass(frozen=True)
+class Given:
+    """What one input is made of."""
+
+    input: str
+    name: str
+    """Of the input in Swift."""
+    swift: str
+    """An expression that makes it."""
+    python: Any
+    """What Python's loader is given; None for what it makes of another input's text."""
+
+
+def _given(made: Compiled) -> Iterator[Given]:
+    """Return what the inputs are made of: pictures of several sizes, one text, golden tensors."""
+    described = made.manifest.input_descriptions
+    tokens = [each.tokens for each in described.values() if each.tokens]
+    beside = {name for each in tokens for name in (each.attention_mask, each.token_type_ids)}
+    golden = made.manifest.goldens[0].inputs
+    names = identifiers([entry.name for entry in golden], "swift", "input")
+    for number, (entry, name) in enumerate(zip(golden, names, strict=True)):
+        own = described.get(entry.name)
+        if own and own.image:
+            picture = PICTURE.format(width=37 + number)
+            swift, python = f"model.{name}(of: {picture})", _pixels(37 + number)
+        elif own and own.tokens:
+            swift, python = f"model.{name}(of: {json.dumps(CAPTION_TEXT)})", CAPTION_TEXT
+        elif entry.name in beside:
+            swift, python = f"model.{name}(of: {json.dumps(CAPTION_TEXT)})", None
+        else:
+            swift, python = f'read("{entry.path}", {entry.shape})', _stored(made.bundle, entry)
+        yield Given(entry.name, name, swift, python)
+
+
+def _pixels(width: int) -> np.ndarray:
+    return (np.arange(width * 23 * 3) * 7 % 251).astype(np.uint8).reshape(23, width, 3)
+
+
+def _boxless(output: str, picture: str, inputs: str) -> Iterator[str]:
+    """Ask for boxes of a tensor that is the app's own, though its values are the same."""
+    yield f"var own = {inputs}"
+    yield f"own.{picture} = try Tensor(shape: own.{picture}.shape, scalars: own.{picture}.scalars)"
+    yield "do {"
+    yield f"    _ = try model.predict(own).answers.{output}"
+    yield '    said["boxless"] = "it is taken"'
+    yield "} catch {"
+    yield '    said["boxless"] = "\\(error)"'
+    yield "}"
+
+
+def _plain(answers: Any) -> list[list[Any]]:
+    """Return answers as rows: class, label, numbers; of a vector, its numbers behind nothing."""
+    if isinstance(answers, np.ndarray):
+        return [["", "", *vector] for vector in answers.tolist()]
+    return [[each.index, each.label, each.score, *getattr(each, "box", ())] for each in answers]
 
 
 def text_holds(made: Compiled) -> str:
@@ -281,6 +361,6 @@ said["noBatch"] = refusal(try Tensor(shape: [4], repeating: 1))
 
 
 PROOFS = (
-    *(Proof(each.name, partial(signature_holds, each)) for each in (*ALL, PIXELS, TEXT)),
+    *(Proof(each.name, partial(signature_holds, each)) for each in (*ALL, *OTHERS)),
     Proof("the example", example_holds),
 )

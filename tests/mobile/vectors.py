@@ -151,11 +151,17 @@ DESCRIPTIONS = [
 # than width, where the columns are resized first.
 SIZES = [(1, 1), (2, 300), (300, 2), (64, 64), (40, 32), (48, 20), (49, 63), (97, 31), (31, 97),
          (130, 200), (201, 133), (32, 240)]  # fmt: skip
+# Scaled as this says, they have thousands of megapixels, of which next to nothing is kept.
+THIN = [(1, 65535), (65535, 1), (2, 40000)]
+CUT = image(resize={"short_side": 256, "crop": 96}, scale=0.00392157)
 
 
 def image_cases(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Description]]:
     for description in DESCRIPTIONS:
         for width, height in SIZES:
+            yield picture(rng, width, height), description
+    for width, height in THIN:
+        for description in (*DESCRIPTIONS, CUT):
             yield picture(rng, width, height), description
     for pixels in photographs():
         for description in DESCRIPTIONS[:4]:
@@ -200,6 +206,7 @@ def classification_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
     few = output(kind="classification", top=2)
     yield few, rng.normal(0, 1, (1, 1000, 1, 1)).astype(np.float32), []
     yield few, np.array([3.5], np.float64), ["only"]
+    yield few, np.array(3.5, np.float32), ["only"]
     yield output(kind="classification", top=9), rng.integers(0, 256, (1, 7), np.uint8), LABELS
 
 
@@ -240,6 +247,10 @@ def detection_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
     )
     yield output(kind="detection", layout="yolo"), odd[None], LABELS[:2], letterbox
     yield output(kind="detection", layout="yolo", score=1), odd[None, :3], LABELS[:2], letterbox
+    for shape in ((1, 0, 7), (1, 7, 0)):
+        for names in ([], LABELS[:3]):
+            yield output(kind="detection", layout="yolo"), np.zeros(shape, "f4"), names, letterbox
+    yield output(kind="detection", layout="yolov5"), np.zeros((1, 0, 7), "f4"), [], letterbox
 
 
 def boxes(rng: np.random.Generator, number: int, scores: int) -> np.ndarray:
@@ -264,6 +275,9 @@ def embedding_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
         described = output(kind="embedding", pooling="none", normalize=normalize)
         yield described, hidden[:, 0], []
         yield described, hidden, []
+    for shape in ((0, 4, 3), (2, 0, 3)):
+        yield output(kind="embedding", pooling="none"), np.zeros(shape, np.float32), []
+        yield output(kind="embedding", pooling="mean"), np.zeros(shape, np.float32), []
     zeros = np.zeros((1, 4), np.float32)
     yield output(kind="embedding", pooling="none", normalize=True), zeros, []
 

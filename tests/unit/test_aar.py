@@ -21,13 +21,21 @@ def missing(folder: Path, pins: dict[str, str] = PINS) -> ToolError:
     return caught.value
 
 
+def let_say(java: Path, version: str) -> None:
+    """Let a program say what Java says of itself."""
+    told = f'    java.home = {java.parent.parent}\nopenjdk version "{version}" 2026-04-21'
+    java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+
+
 @pytest.fixture
 def java(tmp_path, monkeypatch) -> Path:
     """A program that is found as Java."""
     program = tmp_path / "jdk" / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    program.touch(0o755)
+    (tmp_path / "jdk" / "lib").mkdir()
+    (tmp_path / "jdk" / "lib" / "ct.sym").touch()
+    let_say(program, "17.0.21")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     return program
 
@@ -56,16 +64,45 @@ def test_toolchain_when_nothing_is_there_says_what_is_missing_and_how_to_get_eac
     assert error.where == "--aar"
     assert "--jars" in error.hint
     for name in names:
-        assert f"mvn dependency:get -Dartifact={name}" in error.hint
+        assert f"mvn dependency:copy -DoutputDirectory={tmp_path} -Dartifact={name}" in error.hint
 
 
 def test_toolchain_when_java_is_missing_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     write_jars(tmp_path / "jars", wanted(tmp_path), flat=True)
     error = missing(tmp_path / "jars")
-    assert "a JDK" in error.problem
+    assert f"a JDK (JAVA_HOME is {tmp_path / 'nothing'}, without bin/java)" in error.problem
     assert "not below" not in error.problem
     assert "17" in error.hint
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no 'java' on PATH" in missing(tmp_path / "jars").problem
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"), [("1.8.0_392", "is Java 8"), ("11.0.2", "is Java 11")]
+)
+def test_toolchain_when_java_is_too_old_says_so(tmp_path, java, version, problem):
+    write_jars(tmp_path / "jars", wanted(tmp_path), flat=True)
+    let_say(java, version)
+    error = missing(tmp_path / "jars")
+    assert f"a JDK ({java} {problem})" in error.problem
+    assert "version 17 or newer" in error.hint
+
+
+def test_toolchain_when_java_is_a_stub_or_a_runtime_says_so(tmp_path, java):
+    write_jars(tmp_path / "jars", wanted(tmp_path), flat=True)
+    (tmp_path / "jdk" / "lib" / "ct.sym").unlink()
+    assert "is a runtime" in missing(tmp_path / "jars").problem
+    java.write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
+    assert "| Unable to locate" in missing(tmp_path / "jars").problem
+
+
+@pytest.mark.parametrize("version", ["17", "17.0.21", "25.0.3", "26-ea"])
+def test_toolchain_when_java_is_new_enough_takes_it(tmp_path, java, version):
+    write_jars(tmp_path / "jars", wanted(tmp_path), flat=True)
+    let_say(java, version)
+    assert find_toolchain(PINS, tmp_path / "jars").java == str(java)
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -94,6 +131,7 @@ def test_toolchain_when_no_folder_is_named_looks_into_mavens_own(tmp_path, monke
     with pytest.raises(ToolError) as caught:
         find_toolchain(PINS)
     assert str(tmp_path / ".m2" / "repository") in caught.value.problem
+    assert "mvn dependency:get -Dartifact=" in caught.value.hint
 
 
 def test_zip_when_written_twice_is_equal_and_holds_files_as_they_are():

@@ -4,7 +4,7 @@ import plistlib
 import re
 
 import pytest
-from edgepack.apps import App, app_of
+from edgepack.apps import App, app_of, require_version
 from edgepack.errors import ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.profile import load_profile, read_profile
@@ -25,6 +25,16 @@ def app(**project: object) -> App:
     inputs = [TensorSpec(HOSTILE, "float32", (1, 3, 8, 8)), TensorSpec("mask", "int64", ("n",))]
     outputs = [TensorSpec("class", "float16", (1, 3)), TensorSpec("2", "bool", ())]
     return app_of(described, load_profile("ios"), inputs, outputs)
+
+
+def app_of_three(tokens: object) -> App:
+    """Return an app whose model takes a text, the mask over it, and something else."""
+    described = {"ids": {"tokens": tokens}, "mask": {"mask": "n"}}
+    project = {"schema_version": 1, "name": "detector", "model": "net.onnx", "inputs": described}
+    shapes = {"other": (1, 3), "ids": (1, "n"), "mask": (1, "n")}
+    inputs = [TensorSpec(name, "int64", shape) for name, shape in shapes.items()]
+    outputs = [TensorSpec("y", "float32", (1,))]
+    return app_of(Project.model_validate(project), load_profile("ios"), inputs, outputs)
 
 
 def rendered(given: App) -> dict[str, RenderedFile]:
@@ -72,7 +82,9 @@ def test_predict_when_the_one_needed_input_is_a_picture_takes_a_picture():
     both = rendered(app(inputs={"mask": {"mask": "n"}, HOSTILE: image}))
     not_all = rendered(app(inputs={HOSTILE: image}))
     assert b"func predict(_ image: CGImage" in both[MODEL].data
-    assert b"CGImage," not in not_all[MODEL].data
+    assert b"func predict(_ image: CGImage" not in not_all[MODEL].data
+    assert b"func xY(of image: CGImage" in not_all[MODEL].data
+    assert b"predict(.init(xY: model.xY(of: image), mask: mask))" in not_all["README.md"].data
 
 
 @pytest.mark.parametrize("name", ["Device", "IMAGES", "opening", "detector"])
@@ -100,6 +112,49 @@ def test_podspec_gives_the_c_module_to_the_library_and_to_the_app_that_imports_i
 def test_readme_gives_the_model_what_its_input_is_made_from(described, given):
     readme = rendered(app(inputs={"mask": {"mask": "n"}, HOSTILE: described}))["README.md"].data
     assert f"let outputs = try model.{given}" in readme.decode()
+
+
+def test_texts_when_a_text_gives_several_inputs_each_has_a_function_of_it():
+    tokens = {"file": "tokenizer.json", "length": 8, "attention_mask": "mask"}
+    files = rendered(app(inputs={HOSTILE: {"tokens": tokens}}))
+    assert b"func xY(of text: String) throws -> Tensor<Float>" in files[MODEL].data
+    assert b"func mask(of text: String) throws -> Tensor<Int64>" in files[MODEL].data
+
+
+def test_readme_when_a_mask_is_made_of_a_text_gives_it_too():
+    tokens = {"file": "tokenizer.json", "length": 8, "attention_mask": "mask"}
+    readme = rendered(app_of_three(tokens))["README.md"].data.decode()
+    given = "other: other, ids: model.ids(of: text), mask: model.mask(of: text)"
+    assert f"model.predict(.init({given}))" in readme
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [
+        ("1.0.0", "1.0.0"),
+        ("2.1", "2.1.0"),
+        ("7", "7.0.0"),
+        ("2026.03.1", "2026.3.1"),
+        ("1.0-rc.1", "1.0.0-rc.1"),
+        ("1.0.0-0a+b4", "1.0.0-0a+b4"),
+    ],
+)
+def test_version_when_it_can_be_semantic_is_so_for_package_managers(version, taken):
+    assert app(version=version).semantic_version == taken
+
+
+def test_version_when_it_is_short_is_semantic_in_pod_and_package():
+    files = rendered(app(version="2.1"))
+    assert b"spec.version = '2.1.0'" in files["EdgepackDetector.podspec"].data
+    assert b'exact: "2.1.0"' in files["README.md"].data
+
+
+@pytest.mark.parametrize("version", ["1.0_rc", "1.2.3.4", "v1.0", "beta", "1.0.0-rc.01", "1.0rc"])
+def test_version_when_no_package_manager_takes_it_says_what_to_write(version):
+    with pytest.raises(ProfileError, match="SwiftPM and CocoaPods") as refused:
+        require_version(load_profile("ios"), version)
+    assert "1.0.0-rc.1" in str(refused.value.hint)
+    assert require_version(load_profile("android"), version) == ""
 
 
 def test_package_names_the_archive_that_the_profile_pins():

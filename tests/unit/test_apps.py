@@ -200,6 +200,29 @@ def test_app_when_two_inputs_are_images_leaves_them_to_the_caller():
     image = {"image": {"resize": {"letterbox": 64}}}
     made = app([spec("a"), spec("b")], inputs={"a": image, "b": image})
     assert made.image_input is None
+    assert [t.name for t in made.pictures] == ["a", "b"]
+
+
+def test_app_when_inputs_are_made_of_texts_knows_which_text_each_is_made_of():
+    tokens = {"tokens": {"file": "tokenizer.json", "length": 8}}
+    other = {"tokens": {**tokens["tokens"], "attention_mask": "seen", "token_type_ids": "kinds"}}
+    names = ["query", "attention_mask", "page", "seen", "image"]
+    made = app([spec(name, "int64") for name in names], inputs={"query": tokens, "page": other})
+    texts = {t.name: t.text for t in made.texts}
+    assert texts == {"query": "query", "attention_mask": "query", "page": "page", "seen": "page"}
+    assert made.text_input is None
+
+
+def test_app_when_inputs_are_pictures_and_texts_has_an_example_for_each_that_is_given():
+    inputs = {
+        "ids": {"tokens": {"file": "tokenizer.json", "length": 8}},
+        "attention_mask": {"mask": "n"},
+        "seen": {"mask": "n"},
+        "picture": {"image": {"resize": {"letterbox": 64}}},
+    }
+    made = app([spec(name) for name in [*inputs, "sizes"]], inputs=inputs)
+    wanted = ["model.idsOf(text)", "model.attentionMaskOf(text)", "model.pictureOf(bitmap)"]
+    assert [t.kotlin_example for t in made.given] == [*wanted, "sizes"]
 
 
 @pytest.mark.parametrize(("target", "dtype"), [("android", "uint32"), ("ios", "string")])

@@ -7,7 +7,7 @@ import onnx
 import pytest
 import tiny_models
 from edgepack.cli.main import run
-from edgepack.errors import SamplesError, UsageError
+from edgepack.errors import SamplesError, ToolError, UsageError
 from edgepack.project import read_project
 from edgepack.scaffold import init
 from onnx import TensorProto, helper, numpy_helper
@@ -59,6 +59,18 @@ def test_init_when_two_images_are_given_splits_their_folder(tmp_path):
     project = read_project(init(model, images=photos(tmp_path / "photos", 2))).project
     assert project.samples.calibration.images == project.samples.evaluation.images == "photos"
     assert project.dims == {"batch": 1}
+
+
+def test_init_when_the_disk_is_full_leaves_nothing_and_says_so(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    model = tiny_models.conv_net(tmp_path / "m.onnx")
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ToolError, match="No space left on device") as caught:
+        init(model)
+    assert "free some space" in caught.value.hint
+    assert list(tmp_path.iterdir()) == [model]
 
 
 def test_init_command_when_the_path_has_a_space_prints_a_command_that_can_be_pasted(
@@ -134,6 +146,15 @@ def test_init_when_an_output_is_not_what_the_metadata_would_make_describes_nothi
     model = with_metadata(tmp_path / "m.onnx", output, task=task, names=NAMES)
     assert "outputs:" not in init(model).read_text()
     assert not (tmp_path / "names.txt").exists()
+
+
+def test_init_when_a_model_of_images_has_a_row_of_scores_proposes_to_describe_it(tmp_path):
+    path = init(with_metadata(tmp_path / "m.onnx", [1, 10]))
+    text = path.read_text()
+    assert not read_project(path).project.outputs
+    path.write_text(text.replace("# outputs:", "outputs:"))
+    [meaning] = read_project(path).project.outputs.values()
+    assert meaning.kind == "classification"
 
 
 def test_init_when_a_tokenizer_lies_there_says_whether_devices_run_it(tmp_path):

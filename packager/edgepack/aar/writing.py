@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 from edgepack.aar.toolchain import Toolchain
 from edgepack.bundle.manifest import MANIFEST, Manifest
 from edgepack.bundle.reading import verify
+from edgepack.bundle.writing import replacing
 from edgepack.errors import BundleError
 from edgepack.maven import MavenArtifact
-from edgepack.stored import ELSEWHERE, write_atomically, writing
 
 SOURCES = "src/main/kotlin"
 _POM = "aar/pom.xml"
@@ -34,7 +34,8 @@ _METADATA = (
 def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
     """Compile a bundle's module and write it into a Maven repository; return the AAR's path.
 
-    Beside the ``.aar`` lie its ``.pom``, the sources, whose comments editors show, and checksums.
+    Beside the ``.aar`` lie its ``.pom``, the sources, whose comments editors show, and checksums;
+    all of a version are replaced together or not at all.
 
     Args:
         bundle: The folder of a bundle for Android.
@@ -42,22 +43,27 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
         toolchain: What compiles it.
 
     Raises:
-        BundleError: It is no bundle for Android, or is altered.
-        ToolError: The code does not compile, or the repository cannot be written.
+        BundleError: It is no bundle for Android, or is altered; or the repository cannot be
+            written.
+        ToolError: The code does not compile.
     """
     manifest = verify(bundle).manifest
     artifact = _artifact(bundle)
     sources = {p.relative_to(bundle / SOURCES).as_posix(): p for p in _files(bundle / SOURCES)}
     classes = toolchain.compile(bundle / SOURCES, f"{artifact.group}.{artifact.artifact}")
-    folder = repository / artifact.folder
-    aar = folder / artifact.file_name(".aar")
-    _write(aar, zipped(aar_parts(bundle, manifest, zipped(classes))))
-    _write(
-        folder / artifact.file_name("-sources.jar"),
-        zipped({name: path.read_bytes() for name, path in sources.items()}),
-    )
-    _write(folder / artifact.file_name(".pom"), (bundle / _POM).read_bytes())
-    return aar
+    aar, pom = artifact.file_name(".aar"), artifact.file_name(".pom")
+    files = {
+        aar: zipped(aar_parts(bundle, manifest, zipped(classes))),
+        artifact.file_name("-sources.jar"): zipped(
+            {name: path.read_bytes() for name, path in sources.items()}
+        ),
+        pom: (bundle / _POM).read_bytes(),
+    }
+    final = repository / artifact.folder
+    with replacing(final, mark=pom) as folder:
+        for name, data in files.items():
+            _write(folder / name, data)
+    return final / aar
 
 
 def _artifact(bundle: Path) -> MavenArtifact:
@@ -114,7 +120,6 @@ def _write(path: Path, data: bytes) -> None:
         path.with_name(f"{path.name}.sha1"): sha1.hexdigest().encode(),
         path.with_name(f"{path.name}.sha256"): sha256.hexdigest().encode(),
     }
-    with writing("into the Maven repository", path, ELSEWHERE):
-        for place, content in files.items():
-            write_atomically(place, content)
-            place.chmod(0o644)
+    for place, content in files.items():
+        place.write_bytes(content)
+        place.chmod(0o644)

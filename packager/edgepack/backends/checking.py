@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from edgepack.profile import (
     VariantChange,
     changed,
     read_profile_source,
+    release,
     target_file,
     target_ids,
 )
@@ -284,11 +284,8 @@ def _four_bits(variant: Variant, profile: Profile) -> Iterator[Misfit]:
 
 def _older_runtime(profile: Profile, version: str) -> str:
     """Return the onnxruntime that a profile pins if it may be older than a version, else ''."""
-    for name, pin in profile.runtime.packages.items():
-        pinned = min(re.findall(r"\d+(?:\.\d+)*", pin), key=Version, default=version)
-        if "onnxruntime" in name and Version(pinned) < Version(version):
-            return f"{name} {pinned}"
-    return ""
+    pinned = profile.runtime.onnxruntime
+    return " ".join(pinned) if pinned and release(pinned[1]) < Version(version) else ""
 
 
 def _names(variant: Variant) -> Iterator[Misfit]:

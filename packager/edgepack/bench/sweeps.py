@@ -41,10 +41,10 @@ def golden_shapes(manifest: Manifest) -> Shapes:
 
 
 def batch_of(manifest: Manifest, point: Mapping[str, Sequence[int]]) -> int:
-    """Return the size of the first input's first dimension; 1 if it has none, or is a picture."""
+    """Return the size of the first input's first dimension; 1 if it is one picture or text."""
     name = manifest.inputs[0].name
     shape = point[name]
-    return max(1, shape[0]) if shape and name not in manifest.pictures else 1
+    return max(1, shape[0]) if shape and name not in manifest.samples else 1
 
 
 def _with_batch(manifest: Manifest, golden: Shapes, batch: int) -> Shapes:
@@ -57,10 +57,10 @@ def _with_batch(manifest: Manifest, golden: Shapes, batch: int) -> Shapes:
             hint="leave --batch out",
             where="--batch",
         )
-    if first.name in manifest.pictures:
+    if first.name in manifest.samples:
         raise UsageError(
-            f"the input {first.name!r} is one picture, which has no batch",
-            hint="leave --batch out; the sizes of pictures are tried with --shape",
+            f"the input {first.name!r} is one picture or text, which has no batch",
+            hint="leave --batch out; other sizes are tried with --shape",
             where="--batch",
         )
     dim, size = first.shape[0], golden[first.name][0]

@@ -40,7 +40,6 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.bundle.writing import BundleWriter, replacing
-from edgepack.errors import BundleError
 from edgepack.machine import processor
 from edgepack.maven import KOTLIN_VERSION, licensed
 from edgepack.model.facts import ModelFacts, TensorSpec, signature
@@ -113,7 +112,7 @@ def assemble(
     """Write the bundle of one target and its archive, each replaced whole or not at all.
 
     Raises:
-        BundleError: The place cannot be written, or one of the project's files is missing.
+        BundleError: The place cannot be written, or two files have one name.
     """
     project = job.loaded.project
     final = out / f"{project.name}-{project.version}-{planned.profile.id}"
@@ -279,15 +278,8 @@ class _Assembly:
         )
 
     def _user_file(self, name: str) -> None:
-        folder = self.job.loaded.folder
-        path = (folder / name).resolve()
-        if not path.is_relative_to(folder) or not path.is_file():
-            raise BundleError(
-                f"the file {name!r} is not in the project's folder",
-                hint="'files' lists files beside edgepack.yaml, relative to it",
-                where=self.job.loaded.where("files"),
-            )
-        place = path.relative_to(folder).as_posix()
+        path = self.job.loaded.carried(name)
+        place = path.relative_to(self.job.loaded.folder).as_posix()
         self.writer.add(f"files/{place}", path.read_bytes(), role="file")
 
     def _runtime_files(self, variants: list[ManifestVariant]) -> None:
@@ -320,8 +312,7 @@ class _Assembly:
     def _context(self, variants: list[ManifestVariant]) -> BundleContext:
         project, profile = self.job.loaded.project, self.planned.profile
         inputs, outputs = self._signature()
-        read = [f for f in self.writer.files.values() if f.role in ("model", "golden")]
-        data = [*read, *(f for f in self.writer.files.values() if f.role == "file")]
+        data = [f for f in self.writer.files.values() if f.role in ("model", "golden", "file")]
         examples = tuple(self._examples(inputs))
         return BundleContext(
             bundle_id=f"{project.name}-{project.version}-{profile.id}",
@@ -341,7 +332,7 @@ class _Assembly:
             kotlin_version=KOTLIN_VERSION,
             native_libraries=_native_libraries(profile),
             data_size=f"{sum(file.size_bytes for file in data) / 1e6:.2f} MB",
-            data_suffixes=tuple(sorted({PurePosixPath(f.path).suffix[1:] for f in read})),
+            model_suffixes=tuple(sorted({PurePosixPath(v.model).suffix[1:] for v in variants})),
         )
 
     def _packages(self) -> dict[str, str]:
@@ -362,6 +353,8 @@ class _Assembly:
                 value = f"np.zeros({shape}, {spec.dtype!r})"
                 if spec.name in project.pictures and project.takes_files:
                     value = "np.fromfile('picture.jpg', 'uint8')"
+                elif spec.name in project.texts:
+                    value = "np.frombuffer('some text'.encode(), 'uint8')"
                 yield ExampleInput(spec.name, value)
 
     def _operators(self) -> list[str]:
@@ -379,14 +372,15 @@ class _Assembly:
 
     def _reduced_build(self) -> tuple[str, ...]:
         profile, operators = self.planned.profile, self._operators()
-        if not operators:
+        pinned = profile.runtime.onnxruntime
+        if not operators or pinned is None:
             return ()
         formats = [variant.variant.model_format for variant, _ in self.verdict.shipped]
         # Optimizations left to the session need an extended minimal build.
         extended = any(f != "onnx" and f.ort == "runtime" for f in formats)
         return build_command(
             profile.device.os,
-            _onnxruntime_version(profile),
+            pinned[1],
             config=f'"$BUNDLE/models/{OPERATORS}"',
             extended=extended,
             ml_operators=any(line.startswith("ai.onnx.ml;") for line in operators),
@@ -523,12 +517,6 @@ def _accuracy_text(found: Accuracy | NotMeasured) -> str:
         return f"not measured: {found.reason}"
     fp32 = "" if isinstance(found.fp32, NotMeasured) else f", fp32 {found.fp32:.4f}"
     return f"{found.metric} {found.value:.4f}{fp32} ({found.samples} samples)"
-
-
-def _onnxruntime_version(profile: Profile) -> str:
-    """Return the version of onnxruntime that a target pins."""
-    pins = profile.runtime.packages.items()
-    return next(pin.strip("=<>~! ") for name, pin in pins if "onnxruntime" in name)
 
 
 def _native_libraries(profile: Profile) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ from edgepack.build.judging import (
 from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.build.planning import make_plan
 from edgepack.build.timing import SlowerVariant, slower_variants
-from edgepack.errors import LimitError, ModelError, UsageError
+from edgepack.bundle.writing import require_writable_folder
+from edgepack.errors import EdgepackError, LimitError, ModelError, UsageError
 from edgepack.model.facts import model_facts, require_plain_signature
 from edgepack.plan import Plan
 from edgepack.processes import Workers
@@ -53,12 +54,14 @@ class BuildResult:
     """How many of the steps were there already."""
     aars: tuple[Path, ...] = ()
     """Compiled libraries for Android apps, in the Maven repository ``maven`` beside the bundles."""
+    uncompiled: tuple[EdgepackError, ...] = ()
+    """Why a bundle has no such library that was asked for."""
 
     def require_all(self) -> None:
         """Return if every variant that was asked for is shipped, or is left out for a good reason.
 
         Raises:
-            EdgepackError: Of the class that the first variant failed with.
+            EdgepackError: Of the class that the first variant, or library, failed with.
             LimitError: A variant missed its limit; names each and what it lost.
             ModelError: A target has no bundle; names each of its variants and why it is left out.
         """
@@ -79,6 +82,8 @@ class BuildResult:
                 hint="give more or better calibration samples, or raise 'limits' in edgepack.yaml;"
                 f" written was {shipped}",
             )
+        if self.uncompiled:
+            raise self.uncompiled[0]
         if self.refused:
             targets = ", ".join(dict.fromkeys(r.target for r in self.refused))
             lines = "".join(f"\n  {r.target} {r.variant}: {r.reason}" for r in self.refused)
@@ -122,7 +127,10 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             returned, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
     job = _planned(model, project, targets, variants)
-    toolchains = _toolchains(job.plan, jars) if aar else {}
+    toolchains = _toolchains(job.plan, jars, aar=aar)
+    repository = out / "maven"
+    for place in (out, repository) if toolchains else (out,):
+        require_writable_folder(place)
     progress = progress or Silent()
     for planned in job.plan.bundles:
         if own := own_profile_file(planned.profile.id):
@@ -147,7 +155,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             for planned, verdict in zip(job.plan.bundles, judged, strict=True)
             if verdict.shipped
         ]
-        libraries = list(_libraries(bundles, toolchains, out / "maven", progress))
+        libraries = list(_libraries(bundles, toolchains, repository, progress))
+        aars = tuple(made for made in libraries if isinstance(made, Path))
         slower = tuple(slower_variants(job.plan, judged, execution))
         told = tuple(warnings(job.plan, judged, execution, job.limits))
     return BuildResult(
@@ -159,12 +168,21 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         warnings=told,
         steps=len(job.plan.steps),
         from_cache=len(execution.from_cache),
-        aars=tuple(libraries),
+        aars=aars,
+        uncompiled=tuple(error for error in libraries if isinstance(error, EdgepackError)),
     )
 
 
-def _toolchains(plan: Plan, jars: Path | None) -> dict[str, Toolchain]:
+def _toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, Toolchain]:
     """Return what compiles each target's module, so that what is missing is said at once."""
+    if not aar:
+        if jars is not None:
+            raise UsageError(
+                "jars are named, and nothing is compiled",
+                hint="add --aar, or leave --jars out",
+                where="--jars",
+            )
+        return {}
     profiles = [planned.profile for planned in plan.bundles]
     android = [profile for profile in profiles if profile.family == "android"]
     if not android:
@@ -181,14 +199,21 @@ def _libraries(
     toolchains: Mapping[str, Toolchain],
     repository: Path,
     progress: Progress,
-) -> Iterator[Path]:
-    """Write the library of each bundle that there is a toolchain for, and yield its path."""
+) -> Iterator[Path | EdgepackError]:
+    """Write the library of each bundle that there is a toolchain for; yield its path, or why not.
+
+    Bundles are written by then, and what else is to be said of the build has not been said.
+    """
     for bundle in (built.bundle for built in bundles):
         if toolchain := toolchains.get(bundle.manifest.target):
             progress.note(
                 f"{bundle.manifest.target}: compiling {bundle.path.name} for {repository}"
             )
-            yield write_aar(bundle.path, repository, toolchain)
+            try:
+                yield write_aar(bundle.path, repository, toolchain)
+            except EdgepackError as error:
+                progress.note(f"{bundle.manifest.target}: not compiled: {error.problem}")
+                yield error
 
 
 def dry_run(
@@ -197,13 +222,17 @@ def dry_run(
     project: Path | None = None,
     targets: Sequence[str] = (),
     variants: Sequence[str] = (),
+    aar: bool = False,
+    jars: Path | None = None,
 ) -> Plan:
-    """Return the plan that :func:`build` would execute.
+    """Return the plan that :func:`build` would execute with these arguments.
 
     Raises:
         EdgepackError: As :func:`build`, before anything runs.
     """
-    return _planned(model, project, targets, variants).plan
+    plan = _planned(model, project, targets, variants).plan
+    _toolchains(plan, jars, aar=aar)
+    return plan
 
 
 def _planned(

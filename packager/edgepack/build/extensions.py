@@ -19,6 +19,13 @@ def extension_operators(project: Project, facts: ModelFacts) -> str:
     return ", ".join([*project.preprocess.extensions, *own])
 
 
+_INSTEAD = {
+    "decode_image": ", which takes pixels with preprocess: {in_graph: true} alone",
+    "tokenize": ", which makes the token ids of WordPiece itself without 'tokenize'",
+}
+"""What an app does where its model cannot."""
+
+
 def with_extensions(variant: Variant) -> Variant:
     """Return a variant that requires onnxruntime-extensions on the device."""
     requires = variant.requires.model_copy(update={"extensions": True})
@@ -33,11 +40,11 @@ def without_extensions(operators: str, profile: Profile, variant: Variant) -> st
     package was at 0.15.2 in November 2026.
     """
     if profile.family != "linux":
+        instead = "".join(text for name, text in _INSTEAD.items() if name in operators)
         play = " and which Google Play refuses for its 4 KB pages"
         return (
             f"{operators} needs onnxruntime-extensions, whose library for phones stopped at 0.13.0"
-            f"{play if profile.family == 'android' else ''}: let the app do it, which takes pixels"
-            " with preprocess: {in_graph: true} alone"
+            f"{play if profile.family == 'android' else ''}: let the app do it{instead}"
         )
     if variant.model_format != "onnx":
         return f"{operators} is not put into .ort files: give the variant model_format: onnx"

@@ -7,10 +7,12 @@ are not known here.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from edgepack.data.tokenizers import parse_tokenizer
 from edgepack.errors import ProfileError, nearest
 from edgepack.harness.edgepack_answers import read_labels
 from edgepack.harness.edgepack_images import placement
@@ -79,33 +81,35 @@ class _Check:
     def tokens(self, name: str, tokens: TokensInput, pad: float) -> None:
         place = ("inputs", name, "tokens")
         text = self._file(tokens.file, (*place, "file"))
+        in_graph = name in self.loaded.project.texts
         try:
-            wordpiece = WordPiece.parse(text)
+            tokenizer = parse_tokenizer(text) if in_graph else WordPiece.parse(text)
         except TokenizerError as error:
             raise self._error(
                 (*place, "file"),
-                f"{tokens.file!r} is not a tokenizer that runs on devices: {error}",
-                "leave 'tokens' out and give token ids; docs/answers.md says what there is for"
-                " other tokenizers",
+                f"{tokens.file!r} is not a tokenizer that runs"
+                f" {'in models' if in_graph else 'on devices'}: {error}",
+                _other_tokenizer(text, in_graph=in_graph),
             ) from error
         spec = self.inputs[name]
         if not _takes_ids(spec, "tokens"):
             raise self._error(
                 place, f"the input is {spec}, not ids [1, tokens]", "describe another input"
             )
-        self._check_length(spec, tokens, wordpiece.special_tokens)
+        self._check_length(spec, tokens, tokenizer.special_tokens)
         length = spec.shape[1] if spec.shape else "?"
         self._check_beside(name, tokens, length)
-        if isinstance(length, str) and wordpiece.pad_id != pad:
+        if isinstance(length, str) and tokenizer.pad_id != pad and not in_graph:
             raise self._error(
                 place,
-                f"{tokens.file!r} fills up with {wordpiece.pad_id}, the loader with {pad:g}",
-                f"add pad: {wordpiece.pad_id} to the input {name!r}",
+                f"{tokens.file!r} fills up with {tokenizer.pad_id}, the loader with {pad:g}",
+                f"add pad: {tokenizer.pad_id} to the input {name!r}",
             )
 
     def _check_beside(self, name: str, tokens: TokensInput, length: int | str) -> None:
         """Make sure that what goes with the ids has inputs of its own, which can take it."""
-        texts = [(n, d.tokens) for n, d in self.loaded.project.inputs.items() if d.tokens]
+        project = self.loaded.project
+        texts = [(n, d.tokens) for n, d in project.inputs.items() if d.tokens]
         filled = [each for n, t in texts for each in (n, t.attention_mask, t.token_type_ids)]
         for key in ("attention_mask", "token_type_ids"):
             beside = getattr(tokens, key)
@@ -113,6 +117,12 @@ class _Check:
             if spec is None and key in tokens.model_fields_set:
                 problem = f"the model has no input {beside!r}"
                 raise self._error(place, problem, nearest(beside, list(self.inputs)))
+            if spec is not None and name in project.texts and beside in project.inputs:
+                raise self._error(
+                    ("inputs", beside),
+                    f"{beside!r} is described, and the model makes it of the text",
+                    f"remove {beside!r} from 'inputs'",
+                )
             if spec is not None and filled.count(beside) > 1:
                 raise self._error(
                     place, f"{beside!r} would be filled twice", f"give {key!r} an input of its own"
@@ -186,12 +196,12 @@ class _Check:
                 f" {len(images)} inputs are described as images",
                 "describe the input that takes the picture: inputs: {NAME: {image: ...}}",
             )
-        if self.loaded.project.preprocess.extensions:
+        if self.loaded.project.takes_files:
             raise self._error(
                 place,
                 "a detection's boxes are in the pixels of a picture, and the size of one that the"
                 " model decodes is not known outside it",
-                "leave 'extensions' out: preprocess: {in_graph: true} takes pixels",
+                "leave 'decode_image' out: preprocess: {in_graph: true} takes pixels",
             )
         labels = self._labels(meaning.labels, place)
         values: int | str = BEFORE_SCORES[meaning.layout] + labels if labels else "values"
@@ -218,6 +228,16 @@ class _Check:
             )
         if meaning.mask is None:
             return
+        for name, tokens in self.loaded.project.texts.items():
+            sizes = self.inputs[name].shape
+            if meaning.mask == tokens.attention_mask and sizes and isinstance(sizes[1], int):
+                raise self._error(
+                    (*place, "mask"),
+                    f"{meaning.mask!r} is made in the model, up to {sizes[1]} tokens, and is not"
+                    " known outside it",
+                    "let the number of tokens be symbolic, so that there are none to hide, or leave"
+                    " 'tokenize' out",
+                )
         mask = self.inputs.get(meaning.mask)
         if mask is None or not _may_be(mask, ("batch", "positions")):
             raise self._error(
@@ -252,6 +272,16 @@ class _Check:
 
     def _error(self, place: _Place, problem: str, hint: str) -> ProfileError:
         return ProfileError(problem, hint=hint, where=self.loaded.where(*place))
+
+
+def _other_tokenizer(text: str, *, in_graph: bool) -> str:
+    """Return what to do about a tokenizer that is not taken."""
+    ids = "leave 'tokens' out and give token ids"
+    if not in_graph:
+        with contextlib.suppress(TokenizerError):
+            parse_tokenizer(text)
+            ids += ", or let models for Linux do it: preprocess: {extensions: [tokenize]}"
+    return f"{ids}; docs/answers.md says what there is for other tokenizers"
 
 
 def _takes_ids(spec: TensorSpec, length: int | str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.apps import require_types
+from edgepack.apps import require_assets, require_types, require_version
 from edgepack.backends import BACKENDS
 from edgepack.build.carrying import Carrying
 from edgepack.build.extensions import (
@@ -65,6 +65,7 @@ from edgepack.steps.recipes import (
 from edgepack.steps.rewritten import Rewritten
 from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part, PythonSamples
 from edgepack.steps.simplified import Simplified
+from edgepack.steps.texts import tokenizer_input
 
 GOLDEN_COUNT = 4
 LAYER_SAMPLES = 16
@@ -109,7 +110,8 @@ def make_plan(
             has no type for an input or output.
         UsageError: A variant that was asked for is not there, or cannot be built.
         ProfileError: The project names an input that the model does not have, or a glob that is
-            none.
+            none; a file of it is not there, or cannot be in an app; or a phone's package managers
+            do not take its version.
         SamplesError: A source of samples is missing or empty.
     """
     offered = offers if offers and not variants else {}
@@ -123,6 +125,8 @@ def make_plan(
         )
     for profile in profiles:
         require_types(profile, (*facts.inputs, *facts.outputs))
+        require_assets(profile, loaded.project.files)
+        require_version(profile, loaded.project.version)
     return planner.builder.plan([planner.bundle(profile, variants) for profile in profiles])
 
 
@@ -160,6 +164,9 @@ class _Planner:
         self.scores_output = self.loaded.scores_output(outputs)
         self.named = named_targets(self.loaded)
         self.extensions = extension_operators(project, self.facts)
+        self.in_graph = bool(project.pictures or project.texts)
+        for name in project.files:
+            self.loaded.carried(name)
         self._check_fillings()
         where = self.loaded.where("dims") or "dims"
         taken = with_pictures(self.facts.inputs, project)
@@ -178,7 +185,7 @@ class _Planner:
         self.given = self._samples("evaluation", both.evaluation)
         self.calibration, self.evaluation = map(self._tensors, (calibration, self.given))
         self.real = self.given or calibration
-        self.probes = self._picture_probes() if project.pictures else self.real
+        self.probes = self._picture_probes() if self.in_graph else self.real
 
     def _check_fillings(self) -> None:
         """Make sure that what the project says about padding and masks is of the model's inputs."""
@@ -216,7 +223,7 @@ class _Planner:
         """Return the planned bundle of one target."""
         chosen = [profile.variant(name) for name in wanted] or profile.variants
         planned, left_out = [], []
-        opset = OPSET_OF_PICTURES if self.loaded.project.pictures else self.facts.opset
+        opset = OPSET_OF_PICTURES if self.in_graph else self.facts.opset
         if max(opset, self.facts.opset) > profile.runtime.max_opset:
             reason = _too_new(self.facts, profile.runtime.max_opset, opset)
             return PlannedBundle(profile, (), tuple((v.id, reason) for v in chosen))
@@ -281,8 +288,8 @@ class _Planner:
         cpu, fusion = variant.backend == "cpu", None
         if cpu and variant.recipe == "int8-static":
             fusion = self.builder.step(Fusion(profile.device.arch), model=model)
-        if self.loaded.project.pictures:
-            reference, model = self._in_graph(reference), self._in_graph(model)
+        if self.in_graph:
+            reference, model = self._put_before(reference), self._put_before(model)
             history.append(model)
         if last := BACKENDS[variant.backend].LAST_REWRITES:
             model = self.builder.step(Rewritten(last), model=model, samples=self.probes)
@@ -328,10 +335,20 @@ class _Planner:
         step = LayerErrors(LAYER_SAMPLES, processor())
         return self.builder.step(step, reference=reference, model=model, samples=probes)
 
-    def _in_graph(self, model: str) -> str:
-        """Add the step that lets a model take pictures."""
-        step = InGraph(self.signature, tuple(self.loaded.project.pictures.items()))
-        return self.builder.step(step, model=model, samples=self.probes)
+    def _put_before(self, model: str) -> str:
+        """Add the step that lets a model take pictures and texts."""
+        project = self.loaded.project
+        described = tuple(project.pictures.items()), tuple(project.texts.items())
+        step = InGraph(self.signature, *described)
+        return self.builder.step(step, model=model, samples=self.probes, **self._tokenizers())
+
+    def _tokenizers(self) -> dict[str, str]:
+        """Return the files of the tokenizers that are put into the model, by a step's inputs."""
+        sources = {}
+        for number, tokens in enumerate(self.loaded.project.texts.values()):
+            path, name = self.loaded.folder / tokens.file, tokenizer_input(number)
+            sources[name] = self.builder.source(name, path, file_digest(path))
+        return sources
 
     def _bucketed(self, variant: Variant, model: str) -> str | None:
         """Add the step that makes a model for each size; None where all sizes are fixed."""
@@ -357,7 +374,7 @@ class _Planner:
         dims = tuple(sorted((name, size) for name, size in self.dims.items() if name in own))
         prepared = self.builder.step(Prepared(dims), source=self.model, samples=probes)
         history = [prepared]
-        if self.loaded.project.pictures:
+        if self.in_graph:
             raised = AtLeastOpset(OPSET_OF_PICTURES)
             history.append(self.builder.step(raised, model=prepared, samples=probes))
         reference = history[-1]
@@ -456,17 +473,19 @@ class _Planner:
         return self.builder.step(step, project=self.folder)
 
     def _tensors(self, samples: str | None) -> str | None:
-        """Add the step that makes a set of tensors, for the model itself, of a set of pictures."""
-        pictures = self.loaded.project.pictures
-        if samples is None or not pictures:
+        """Add the step that makes tensors, for the model itself, of pictures and texts."""
+        if samples is None or not self.in_graph:
             return samples
-        step = TensorSamples(sized(self.facts.inputs, self.dims), tuple(pictures.items()))
-        return self.builder.step(step, samples=samples)
+        project = self.loaded.project
+        described = tuple(project.pictures.items()), tuple(project.texts.items())
+        step = TensorSamples(sized(self.facts.inputs, self.dims), *described)
+        return self.builder.step(step, samples=samples, **self._tokenizers())
 
     def _picture_probes(self) -> str:
         sizes = bucket_dims(self.signature, self.loaded.project.buckets)
-        names = tuple(self.loaded.project.pictures)
-        step = PictureProbes(self.signature, names, sizes, PROBES)
+        project = self.loaded.project
+        pictures, texts = tuple(project.pictures), tuple(project.texts)
+        step = PictureProbes(self.signature, pictures, sizes, PROBES, texts)
         return self.builder.step(step, samples=self.real)
 
     def _npz(self, role: str, source: SampleSource) -> str:
@@ -495,11 +514,12 @@ class _Planner:
         if source.labels and source.labels != "folders":
             digest.update(file_digest(self.loaded.folder / source.labels).encode())
         input_name, image = self._image_input()
-        chosen = (source.labels, source.limit, part)
+        chosen = (self.signature, input_name, image, source.labels, source.limit, part)
+        project = self.loaded.project
         step = (
-            PictureSamples(self.signature, input_name, self.loaded.project.takes_files, *chosen)
-            if self.loaded.project.pictures
-            else ImageSamples(self.signature, input_name, image, *chosen)
+            PictureSamples(*chosen, as_files=project.takes_files)
+            if project.pictures
+            else ImageSamples(*chosen)
         )
         origin = self.builder.source(role, folder, digest.hexdigest())
         return self.builder.step(step, source=origin, project=self.folder)

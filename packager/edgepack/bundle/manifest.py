@@ -264,7 +264,8 @@ class Manifest(StrictModel):
     preprocess: Annotated[Preprocess, Field(exclude_if=lambda given: given == Preprocess())] = (
         Preprocess()
     )
-    """With ``in_graph``, inputs with ``image`` take pictures: uint8 ``(H, W, 3)``, RGB.
+    """With ``in_graph``, inputs with ``image`` take pictures: uint8 ``(H, W, 3)``, RGB, or a file's
+    bytes with ``decode_image``. With ``tokenize``, those with ``tokens`` take a text's bytes.
 
     Written only where it is not the default."""
     variants: Annotated[list[ManifestVariant], Field(min_length=1)]
@@ -290,10 +291,15 @@ class Manifest(StrictModel):
         return f"{self.name}-{self.version}-{self.target}"
 
     @property
-    def pictures(self) -> frozenset[str]:
-        """The inputs that take pictures, because the model holds what is done to them."""
+    def samples(self) -> frozenset[str]:
+        """The inputs that take one picture or text, as the model holds what is done to it."""
         described = self.input_descriptions.items()
-        return frozenset(n for n, d in described if d.image and self.preprocess.in_graph)
+        texts = "tokenize" in self.preprocess.extensions
+        return frozenset(
+            name
+            for name, d in described
+            if (d.image and self.preprocess.in_graph) or (d.tokens and texts)
+        )
 
     @model_validator(mode="after")
     def _files_are_apart(self) -> Self:

@@ -85,16 +85,36 @@ class BundleWriter:
         return [self.files[path] for path in sorted(self.files)]
 
 
+def require_writable_folder(folder: Path) -> None:
+    """Try whether a folder, or the one that it would be made in, can be written to.
+
+    No work may be lost for want of it. Nothing is left there.
+
+    Raises:
+        BundleError: It cannot be written to, or is no folder.
+    """
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise not_writable(folder, error) from error
+
+
 @contextmanager
-def replacing(final: Path) -> Iterator[Path]:
+def replacing(final: Path, mark: str = MANIFEST) -> Iterator[Path]:
     """Give an empty folder that takes the place of ``final`` when the block ends well.
 
     Whatever happens in the block, ``final`` is the old folder or the new one, whole.
 
+    Args:
+        final: The folder.
+        mark: A file that is in each folder of its kind.
+
     Raises:
-        BundleError: The place cannot be written, the disk is full, or ``final`` is no bundle.
+        BundleError: The place cannot be written, the disk is full, or ``final`` has no ``mark``.
     """
-    _refuse_foreign(final)
+    _refuse_foreign(final, mark)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
@@ -110,11 +130,11 @@ def replacing(final: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _refuse_foreign(final: Path) -> None:
-    """A folder that is not a bundle is somebody's work, not ours to replace."""
-    if final.exists() and not (final / MANIFEST).is_file():
+def _refuse_foreign(final: Path, mark: str) -> None:
+    """A folder that is of another kind is somebody's work, not ours to replace."""
+    if final.exists() and not (final / mark).is_file():
         raise BundleError(
-            f"{str(final)!r} is there already and is not a bundle",
+            f"{str(final)!r} is there already, and none of edgepack's: it has no {mark}",
             hint="move it away, or choose another folder with --out",
         )
 

@@ -110,7 +110,7 @@ def build(
     ] = False,
     jars: Annotated[
         Path | None,
-        typer.Option(help="Jars that compile them [default: Maven's own repository]"),
+        typer.Option(help="Jars for --aar [default: Maven's own repository]"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -121,7 +121,14 @@ def build(
     from edgepack.progress import terminal_progress
 
     if dry_run:
-        plan = make_plan(model, project=project, targets=target or (), variants=variant or ())
+        plan = make_plan(
+            model,
+            project=project,
+            targets=target or (),
+            variants=variant or (),
+            aar=aar,
+            jars=jars,
+        )
         print_plan(plan, as_json=as_json)
         return
     result = build_bundles(

@@ -22,6 +22,10 @@ from edgepack.project import ImageInput
 if TYPE_CHECKING:
     from PIL import Image
 
+_LARGEST = 16
+"""How many times as large as the input an image is that Pillow scales, at most: of a long and thin
+one it makes all before it is cut, which may be gigabytes."""
+
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".webp"})
 
 
@@ -29,16 +33,25 @@ def image_tensor(path: Path, description: ImageInput) -> np.ndarray[Any, Any]:
     """Return one image as a float32 tensor ``(1, C, H, W)`` or ``(1, H, W, C)``.
 
     Raises:
-        SamplesError: The file is not a whole image, or has more than 8 bits a channel.
+        SamplesError: The file is no whole image, is too large, or has more than 8 bits a channel.
     """
-    from PIL import Image
-
     image = _read(path, "L" if description.order == "GRAY" else "RGB")
     described = description.model_dump()
     place = images.placement(*image.size, described["resize"])
-    scaled = np.asarray(image.resize((place.width, place.height), Image.Resampling.BILINEAR))
-    pixels = images.placed(np.atleast_3d(scaled), place, described["resize"])
+    pixels = images.placed(_resized(image, place), place, described["resize"])
     return images.normalized(pixels, described)
+
+
+def _resized(image: Image.Image, place: images.Placement) -> np.ndarray[Any, Any]:
+    """Return ``(h, w, C)`` of the scaled image: what the input shows of it."""
+    from PIL import Image
+
+    rows, columns = place.rows, place.columns
+    if place.width * place.height > _LARGEST * place.input_width * place.input_height:
+        pixels = np.atleast_3d(np.asarray(image))
+        return images.resized(pixels, place.width, place.height, columns, rows)
+    scaled = np.asarray(image.resize((place.width, place.height), Image.Resampling.BILINEAR))
+    return np.atleast_3d(scaled)[rows.start : rows.stop, columns.start : columns.stop]
 
 
 def image_pixels(path: Path) -> np.ndarray[Any, Any]:
@@ -66,8 +79,13 @@ def _read(path: Path, mode: Literal["L", "RGB"], file: io.BytesIO | None = None)
         with Image.open(file or path) as image:
             _check_depth(path, image)
             return _opaque(ImageOps.exif_transpose(image)).convert(mode)
+    except Image.DecompressionBombError as error:
+        raise SamplesError(
+            f"{str(path)!r} is too large: {error}",
+            hint="scale it down: the model gets a far smaller picture",
+        ) from error
     # Pillow raises SyntaxError for broken chunks and EXIF headers, struct.error for short ones.
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, struct.error) as error:
         raise SamplesError(
             f"cannot read {str(path)!r} as an image: {error}",
             hint="remove the file, or save it again as PNG or JPEG",

@@ -116,6 +116,11 @@ def write_sample_set(
         np.save(folder / "labels.npy", labels, allow_pickle=False)
 
 
+def text_bytes(text: str) -> Array:
+    """Return a text as a model takes it: its UTF-8 bytes, uint8 ``(N,)``."""
+    return np.frombuffer(text.encode(), np.uint8)
+
+
 def _check_labels(labels: Array) -> None:
     if labels.ndim == 0 or labels.dtype.kind not in "biuf":
         example = ", ".join(map(repr, labels.ravel()[:3].tolist()))
@@ -137,15 +142,20 @@ def _check_names(title: str, inputs: Mapping[str, Array], signature: Sequence[Te
 def _checked(title: str, spec: TensorSpec, array: Array) -> Array:
     """Return the array as the model takes it.
 
-    Python numbers arrive as float64 or int64, so those are narrowed where nothing is lost.
+    Python numbers arrive as float64 or int64, so those are narrowed where nothing is lost. A text
+    stands for its bytes.
     """
+    if array.dtype.kind == "U" and array.size == 1 and _takes_bytes(spec):
+        array = text_bytes(str(array.item()))
     if array.dtype != spec.dtype:
         narrow = array.dtype in ("float64", "int64") and array.astype(spec.dtype)
         same_kind = array.dtype.kind == np.dtype(spec.dtype).kind
         if narrow is False or not same_kind or not np.allclose(narrow, array, rtol=1e-6):
             raise SamplesError(
                 f"{title} has {array.dtype} for {spec.name!r}, the model takes {spec.dtype}",
-                hint=f"convert the array with .astype({spec.dtype!r})",
+                hint="give each sample as a text, or as the bytes of a text or file"
+                if _takes_bytes(spec)
+                else f"convert the array with .astype({spec.dtype!r})",
             )
         array = narrow
     _check_shape(title, spec, array.shape)
@@ -155,6 +165,10 @@ def _checked(title: str, spec: TensorSpec, array: Array) -> Array:
             hint="remove the sample, or mend the step that made it",
         )
     return array
+
+
+def _takes_bytes(spec: TensorSpec) -> bool:
+    return spec.dtype == "uint8" and spec.shape is not None and len(spec.shape) == 1
 
 
 def _check_shape(title: str, spec: TensorSpec, shape: tuple[int, ...]) -> None:

@@ -20,6 +20,7 @@ from edgepack.data.images import image_files, image_pixels, image_tensor
 from edgepack.data.sample_set import Array, Sample
 from edgepack.data.spreading import spread
 from edgepack.errors import SamplesError
+from edgepack.harness import edgepack_images as images
 from edgepack.model.facts import TensorSpec
 from edgepack.processes import run_supervised
 from edgepack.project import ImageInput
@@ -140,15 +141,23 @@ def image_samples(
 
 
 def picture_samples(
-    files: Sequence[Path], input_name: str, *, as_files: bool = False
+    files: Sequence[Path], input_name: str, description: ImageInput, *, as_files: bool = False
 ) -> Iterator[Sample]:
     """Yield one sample per image file: its pixels, or the bytes of the file.
 
     Raises:
-        SamplesError: A file is no image, or not one that models can decode.
+        SamplesError: A file is no image, or not one that models can decode or scale.
     """
+    resize = description.model_dump()["resize"]
     for path in files:
         pixels = image_pixels(path)
+        height, width, _ = pixels.shape
+        try:
+            images.check_scaled(images.placement(width, height, resize))
+        except ValueError as error:
+            raise SamplesError(
+                str(error), hint="cut it, or take it out of the folder", where=str(path)
+            ) from error
         yield path.name, {input_name: _file_bytes(path) if as_files else pixels}
 
 

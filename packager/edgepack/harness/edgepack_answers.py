@@ -10,6 +10,7 @@ Needs Python 3.8 or newer and numpy; nothing else.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -123,7 +124,9 @@ def classes(
 
 def _activated(values: np.ndarray, activation: str) -> np.ndarray:
     if activation == "softmax":
-        powers = np.exp(values - values.max())
+        # Of infinite values nothing is known.
+        with np.errstate(invalid="ignore"):
+            powers = np.exp(values - values.max())
         return np.asarray(powers / powers.sum())
     if activation == "sigmoid":
         with np.errstate(over="ignore"):
@@ -174,7 +177,8 @@ def _rows(output: np.ndarray, layout: str, labels: int) -> Tuple[np.ndarray, np.
     before = 5 if layout == "yolov5" else 4
     rows = output[0].astype(np.float64) if output.ndim == 3 and len(output) == 1 else None
     if rows is not None and layout == "yolo":
-        size = 4 + labels if labels else min(rows.shape)
+        # An axis that is empty holds no boxes: there is no object.
+        size = 4 + labels if labels else min(rows.shape) or max(rows.shape)
         # Where both axes have that size, the first one is taken, as in ultralytics' exports.
         rows = rows.T if rows.shape[0] == size else rows
     if rows is None or rows.shape[1] <= before or (labels and rows.shape[1] != before + labels):
@@ -255,7 +259,8 @@ def vectors(
     values = output.astype(np.float64)
     pooling = description["pooling"]
     if pooling == "none":
-        pooled = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+        samples, *rest = values.shape or (1,)
+        pooled = values.reshape(samples, math.prod(rest))
     else:
         pooled = _pooled(values, pooling, _counted(values, mask))
     if description["normalize"]:
@@ -279,6 +284,11 @@ def _counted(values: np.ndarray, mask: Optional[np.ndarray]) -> np.ndarray:
 
 def _pooled(values: np.ndarray, pooling: str, counted: np.ndarray) -> np.ndarray:
     if pooling == "cls":
+        if not values.shape[1]:
+            raise ValueError(
+                f"the output is {list(values.shape)}: the pooling 'cls' takes the first position,"
+                " and there is none"
+            )
         return values[:, 0]
     number = counted.sum(axis=1)
     if pooling == "mean":

@@ -12,12 +12,14 @@ Needs Python 3.8 or newer and numpy; nothing else.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 PRECISION_BITS = 22
 """Of a weight's fixed point. Source: Pillow, src/libImaging/Resample.c: 32 - 8 - 2."""
+MOST_PIXELS = 1 << 28
+"""Of a scaled picture where the model scales it, which makes all before it cuts. 3 bytes each."""
 GRAY_WEIGHTS = (19595, 38470, 7471)
 """Red, green and blue in 1/65536 of the luma of ITU-R 601-2. Source: Pillow, Convert.c (L24)."""
 
@@ -37,6 +39,16 @@ class Placement(NamedTuple):
     input_width: int
     input_height: int
 
+    @property
+    def columns(self) -> range:
+        """Of the scaled picture: those that are in the input."""
+        return range(max(0, -self.left), min(self.width, self.input_width - self.left))
+
+    @property
+    def rows(self) -> range:
+        """Of the scaled picture: those that are in the input."""
+        return range(max(0, -self.top), min(self.height, self.input_height - self.top))
+
 
 def tensor(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
     """Return a picture as the model takes it.
@@ -54,8 +66,9 @@ def tensor(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
     check(pixels)
     place = placement(pixels.shape[1], pixels.shape[0], description["resize"])
     colours = gray(pixels) if description["order"] == "GRAY" else pixels
-    scaled = resized(colours, place.width, place.height)
-    return normalized(placed(scaled, place, description["resize"]), description)
+    # Of a long and thin picture hardly anything is kept: the rest is not computed at all.
+    shown = resized(colours, place.width, place.height, place.columns, place.rows)
+    return normalized(placed(shown, place, description["resize"]), description)
 
 
 def check(pixels: np.ndarray) -> None:
@@ -64,6 +77,15 @@ def check(pixels: np.ndarray) -> None:
         raise ValueError(
             f"the picture is {pixels.dtype} {list(pixels.shape)}, expected uint8 [height, width, 3]"
             " with RGB: numpy.asarray(image.convert('RGB')) of a Pillow image is that"
+        )
+
+
+def check_scaled(place: Placement) -> None:
+    """Raise ValueError unless a model can scale the picture whole, as it has to."""
+    if place.width * place.height > MOST_PIXELS:
+        raise ValueError(
+            f"the picture of {place.picture_width} x {place.picture_height} pixels would become"
+            f" {place.width} x {place.height} in the model before it is cut: cut its ends off first"
         )
 
 
@@ -97,60 +119,64 @@ def _scaled(width: int, height: int, ratio: float) -> Tuple[int, int]:
 
 def gray(pixels: np.ndarray) -> np.ndarray:
     """Return uint8 ``(H, W, 3)``, RGB, as luma ``(H, W, 1)``: rounded, as Pillow does it."""
-    luma = pixels.astype(np.uint32) @ np.array(GRAY_WEIGHTS, np.uint32)
-    return ((luma + 0x8000) >> 16).astype(np.uint8)[:, :, None]
+    # A channel at a time: a product of matrices of integers is slower, and takes twice the memory.
+    luma = np.full(pixels.shape[:2], 0x8000, np.uint32)
+    for channel, weight in enumerate(GRAY_WEIGHTS):
+        luma += pixels[:, :, channel].astype(np.uint32) * np.uint32(weight)
+    return (luma >> 16).astype(np.uint8)[:, :, None]
 
 
-def resized(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
+def resized(
+    pixels: np.ndarray,
+    width: int,
+    height: int,
+    columns: Optional[range] = None,
+    rows: Optional[range] = None,
+) -> np.ndarray:
     """Return uint8 ``(H, W, C)`` scaled to ``(height, width, C)``, as Pillow's BILINEAR does it.
+
+    Of that, only ``rows`` and ``columns`` are computed, and returned; all of them where none are
+    given.
 
     Source for the order of the passes: Pillow 13, where the columns come first if the height loses
     more than twice what the width loses (observed; before 13 the rows always came first, and the
     result may be 1 of 255 away).
     """
+    across = bilinear_filter(pixels.shape[1], width, range(width) if columns is None else columns)
+    down = bilinear_filter(pixels.shape[0], height, range(height) if rows is None else rows)
     lost_width, lost_height = pixels.shape[1] - width, pixels.shape[0] - height
+    needed = pixels[down.source, across.source]
     if lost_height > 2 * max(lost_width, 0):
-        return _resampled_rows(_resampled_columns(pixels, height), width)
-    return _resampled_columns(_resampled_rows(pixels, width), height)
+        return _filtered_rows(_filtered_columns(needed, down), across)
+    return _filtered_columns(_filtered_rows(needed, across), down)
 
 
-def _resampled_rows(pixels: np.ndarray, size: int) -> np.ndarray:
-    """Return uint8 ``(H, W, C)`` with another width."""
-    return _resampled_columns(pixels.transpose(1, 0, 2), size).transpose(1, 0, 2)
+class Filter(NamedTuple):
+    """Which values along an axis make those of the scaled one, and how much of each."""
+
+    source: slice
+    """The values that are needed at all."""
+    first: np.ndarray
+    """For each new value the first one that makes it, counted in ``source``: int64 ``(N,)``."""
+    weights: np.ndarray
+    """Of that one and of those that follow, in fixed point: int32 ``(N, taps)``. 0 behind the last;
+    one tap alone where values stay as they are."""
 
 
-def _resampled_columns(pixels: np.ndarray, size: int) -> np.ndarray:
-    """Return uint8 ``(H, W, C)`` with another height."""
-    height = pixels.shape[0]
-    if height == size:
-        return pixels
-    first, weights = bilinear_weights(height, size)
-    # Whole rows are taken at a time: several times as fast as pixels.
-    rows = np.ascontiguousarray(pixels).reshape(height, -1)
-    # Weights sum up to about 1 << 22, so that 255 times them fit into 32 bits.
-    total = np.full((size, rows.shape[1]), 1 << (PRECISION_BITS - 1), np.int32)
-    for tap in range(weights.shape[1]):
-        # Behind the edge the weights are 0.
-        total += rows[np.minimum(first + tap, height - 1)] * weights[:, tap, None]
-    values = np.clip(total >> PRECISION_BITS, 0, 255).astype(np.uint8)
-    return np.asarray(values.reshape(size, *pixels.shape[1:]))
-
-
-def bilinear_weights(size_in: int, size_out: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Return which values make each value of a scaled row, and how much of each.
-
-    Returns:
-        The first value for each of the new ones, int64 ``(size_out,)``, and the weights of that and
-        those that follow, int32 ``(size_out, taps)`` in fixed point; 0 behind the last.
+def bilinear_filter(size_in: int, size_out: int, shown: range) -> Filter:
+    """Return the filter that scales an axis, for some of the new values.
 
     Source: Pillow, src/libImaging/Resample.c, precompute_coeffs and normalize_coeffs_8bpc; what is
     computed in double there is here, in the same sequence.
     """
+    if size_in == size_out:
+        same = np.full((len(shown), 1), 1 << PRECISION_BITS, np.int32)
+        return Filter(slice(shown.start, shown.stop), np.arange(len(shown)), same)
     scale = size_in / size_out
     # Scaling up, the filter reaches as far as the next value; scaling down, over all that becomes
     # one: that is the antialiasing.
     reach = max(scale, 1.0)
-    centre = (np.arange(size_out) + 0.5) * scale
+    centre = (np.arange(shown.start, shown.stop) + 0.5) * scale
     # To integer towards zero, as in C.
     first = np.maximum((centre - reach + 0.5).astype(np.int64), 0)
     last = np.minimum((centre + reach + 0.5).astype(np.int64), size_in)
@@ -160,17 +186,38 @@ def bilinear_weights(size_in: int, size_out: int) -> Tuple[np.ndarray, np.ndarra
     share[first[:, None] + taps >= last[:, None]] = 0.0
     # Added one after the other: numpy's sum adds in pairs, which rounds otherwise.
     share /= np.cumsum(share, axis=1)[:, -1:]
-    return first, (share * (1 << PRECISION_BITS) + 0.5).astype(np.int32)
+    weights = (share * (1 << PRECISION_BITS) + 0.5).astype(np.int32)
+    return Filter(slice(int(first[0]), int(last[-1])), first - first[0], weights)
 
 
-def placed(scaled: np.ndarray, place: Placement, resize: Mapping[str, int]) -> np.ndarray:
-    """Return a scaled picture ``(H, W, C)`` in the input's size: cut, or filled up around."""
+def _filtered_rows(pixels: np.ndarray, along: Filter) -> np.ndarray:
+    """Return uint8 ``(H, W, C)`` with another width."""
+    return _filtered_columns(pixels.transpose(1, 0, 2), along).transpose(1, 0, 2)
+
+
+def _filtered_columns(pixels: np.ndarray, along: Filter) -> np.ndarray:
+    """Return uint8 ``(H, W, C)`` with another height."""
+    first, weights = along.first, along.weights
+    if weights.shape[1] == 1:
+        return pixels
+    # Whole rows are taken at a time: several times as fast as pixels.
+    rows = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
+    # Weights sum up to about 1 << 22, so that 255 times them fit into 32 bits.
+    total = np.full((len(first), rows.shape[1]), 1 << (PRECISION_BITS - 1), np.int32)
+    for tap in range(weights.shape[1]):
+        # Behind the edge the weights are 0.
+        total += rows[np.minimum(first + tap, len(rows) - 1)] * weights[:, tap, None]
+    values = np.clip(total >> PRECISION_BITS, 0, 255).astype(np.uint8)
+    return np.asarray(values.reshape(len(first), *pixels.shape[1:]))
+
+
+def placed(shown: np.ndarray, place: Placement, resize: Mapping[str, int]) -> np.ndarray:
+    """Return what is shown of a scaled picture ``(H, W, C)`` in the input's size: filled up."""
     if "pad" not in resize:
-        left, top = -place.left, -place.top
-        return scaled[top : top + place.input_height, left : left + place.input_width]
-    shape = (place.input_height, place.input_width, scaled.shape[2])
+        return shown
+    shape = (place.input_height, place.input_width, shown.shape[2])
     canvas = np.full(shape, resize["pad"], np.uint8)
-    canvas[place.top : place.top + place.height, place.left : place.left + place.width] = scaled
+    canvas[place.top : place.top + place.height, place.left : place.left + place.width] = shown
     return canvas
 
 

@@ -67,7 +67,8 @@ class Meaning:
                 other its tensor.
 
         Raises:
-            ValueError: A picture is none, or an input is given that is made of a text.
+            ValueError: A picture is none, or too long and thin for a model that scales it itself;
+                or an input is given that is made of a text.
             TypeError: A text is none.
         """
         if not isinstance(given, Mapping):
@@ -100,6 +101,7 @@ class Meaning:
         images.check(pixels)
         place = images.placement(pixels.shape[1], pixels.shape[0], described["resize"])
         if spec.dtype == "uint8":
+            images.check_scaled(place)
             return pixels, place
         return images.tensor(pixels, described).astype(spec.dtype, copy=False), place
 
@@ -107,6 +109,9 @@ class Meaning:
         if not isinstance(text, str):
             raise TypeError(f"the input {name!r} is a text, not a {type(text).__name__}")
         tokens, spec = self._texts[name], self._specs[name]
+        if spec.dtype == "uint8":
+            # The model makes the tokens itself.
+            return {name: np.frombuffer(self._in_model[name].ready(text), np.uint8)}
         fixed = isinstance(spec.shape[-1], int)
         encoded = self._tokenizers[name].encode(text, tokens["length"], pad=fixed)
         values = {name: encoded.input_ids}
@@ -136,6 +141,13 @@ class Meaning:
     def _labels(self) -> Dict[str, List[str]]:
         files = {name: d["labels"] for name, d in self._outputs.items() if d.get("labels")}
         return {name: answers.read_labels(self._read(file)) for name, file in files.items()}
+
+    @cached_property
+    def _in_model(self) -> Dict[str, wordpiece.InModel]:
+        return {
+            name: wordpiece.InModel.parse(self._read(tokens["file"]))
+            for name, tokens in self._texts.items()
+        }
 
     @cached_property
     def _tokenizers(self) -> Dict[str, wordpiece.WordPiece]:

@@ -19,14 +19,17 @@ import json
 import operator
 import re
 import unicodedata
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+
+if TYPE_CHECKING:
+    from typing import Self
 
 # What Unicode calls White_Space, without str.isspace's U+001C to U+001F.
 _SPACES = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _WORD = re.compile(f"[^{_SPACES}]+")
 _SPACE = re.compile(f"[{_SPACES}]")
 # Source: tokenizers, normalizers/bert.rs (is_chinese_char), with its gap at U+2B820 to U+2B91F.
-_CHINESE = re.compile(
+CHINESE = re.compile(
     "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f"
     "\U0002b920-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]"
 )
@@ -52,18 +55,33 @@ class Encoding(NamedTuple):
     token_type_ids: List[int]
 
 
-class WordPiece:
-    """The tokenizer that a ``tokenizer.json`` describes. Threads may share it.
+class Around(NamedTuple):
+    """What stands around a text's tokens: ids with their types."""
+
+    before: List[Tuple[int, int]]
+    kind: int
+    """The text's own type."""
+    after: List[Tuple[int, int]]
+
+
+class Tokenizer:
+    """What makes token ids of a text: its own tokens, and what stands around them.
 
     Args:
-        tokenizer: What the file holds.
+        tokenizer: What a ``tokenizer.json`` holds.
 
     Attributes:
+        around: What stands around a text's tokens.
         pad_id: What the end is filled up with.
+        pad_type: The token type of that.
 
     Raises:
-        TokenizerError: It is none of BERT's kind; says which part is not.
+        TokenizerError: It is of another kind; says which part is.
     """
+
+    around: Around
+    pad_id: int
+    pad_type: int
 
     def __init__(self, tokenizer: Mapping[str, Any]) -> None:
         try:
@@ -72,24 +90,10 @@ class WordPiece:
             raise TokenizerError(f"it is not whole: {type(error).__name__} {error}") from error
 
     def _read(self, tokenizer: Mapping[str, Any]) -> None:
-        _check(tokenizer)
-        model, normalizer = tokenizer["model"], tokenizer["normalizer"]
-        self._normalizer: Dict[str, Optional[bool]] = {rule: normalizer[rule] for rule in _RULES}
-        self._vocab: Dict[str, int] = model["vocab"]
-        self._unknown = self._vocab[model["unk_token"]]
-        self._prefix: str = model["continuing_subword_prefix"]
-        self._longest_word = operator.index(model["max_input_chars_per_word"])
-        self._around = _template(tokenizer["post_processor"])
-        added = tokenizer.get("added_tokens") or []
-        self._exact = {t["content"]: t["id"] for t in added if not t["normalized"]}
-        self._normalized = {self._normal(t["content"]): t["id"] for t in added if t["normalized"]}
-        padding = tokenizer.get("padding") or {}
-        known = {**self._vocab, **self._exact}
-        self.pad_id: int = padding.get("pad_id", known.get("[PAD]", 0))
-        self._pad_type: int = padding.get("pad_type_id", 0)
+        raise NotImplementedError
 
     @classmethod
-    def parse(cls, text: str) -> WordPiece:
+    def parse(cls, text: str) -> Self:
         """Return the tokenizer that a file's text describes.
 
         Raises:
@@ -104,7 +108,7 @@ class WordPiece:
     @property
     def special_tokens(self) -> int:
         """How many tokens stand around those of a text."""
-        return len(self._around.before) + len(self._around.after)
+        return len(self.around.before) + len(self.around.after)
 
     def encode(self, text: str, length: int, *, pad: bool) -> Encoding:
         """Return the token ids of a text.
@@ -121,14 +125,39 @@ class WordPiece:
         if length < self.special_tokens:
             raise ValueError(f"{length} tokens do not hold the {self.special_tokens} special ones")
         own = self.tokens(text)[: length - self.special_tokens]
-        pairs = [*self._around.before, *((token, self._around.kind) for token in own)]
-        pairs += self._around.after
+        pairs = [*self.around.before, *((token, self.around.kind) for token in own)]
+        pairs += self.around.after
         filling = length - len(pairs) if pad else 0
         return Encoding(
             [token for token, _ in pairs] + [self.pad_id] * filling,
             [1] * len(pairs) + [0] * filling,
-            [kind for _, kind in pairs] + [self._pad_type] * filling,
+            [kind for _, kind in pairs] + [self.pad_type] * filling,
         )
+
+    def tokens(self, text: str) -> List[int]:
+        """Return the token ids of a text, without special tokens around it, however many."""
+        raise NotImplementedError
+
+
+class WordPiece(Tokenizer):
+    """A tokenizer of BERT's kind. Threads may share it."""
+
+    def _read(self, tokenizer: Mapping[str, Any]) -> None:
+        _check(tokenizer)
+        model, normalizer = tokenizer["model"], tokenizer["normalizer"]
+        self._normalizer: Dict[str, Optional[bool]] = {rule: normalizer[rule] for rule in _RULES}
+        self._vocab: Dict[str, int] = model["vocab"]
+        self._unknown = self._vocab[model["unk_token"]]
+        self._prefix: str = model["continuing_subword_prefix"]
+        self._longest_word = operator.index(model["max_input_chars_per_word"])
+        self.around = template(tokenizer["post_processor"])
+        added = tokenizer.get("added_tokens") or []
+        self._exact = {t["content"]: t["id"] for t in added if not t["normalized"]}
+        self._normalized = {self._normal(t["content"]): t["id"] for t in added if t["normalized"]}
+        padding = tokenizer.get("padding") or {}
+        known = {**self._vocab, **self._exact}
+        self.pad_id = padding.get("pad_id", known.get("[PAD]", 0))
+        self.pad_type = padding.get("pad_type_id", 0)
 
     def tokens(self, text: str) -> List[int]:
         """Return the token ids of a text, without special tokens around it, however many."""
@@ -141,13 +170,17 @@ class WordPiece:
                 ids += self._words(piece) if known is None else [known]
         return ids
 
+    def words(self, text: str) -> List[str]:
+        """Return the words of a text, normalized; punctuation is a word, added tokens are text."""
+        return list(_words(self._normal(text)))
+
     def _normal(self, text: str) -> str:
         """Return a text as ``BertNormalizer`` makes it."""
         rules = self._normalizer
         if rules["clean_text"]:
             text = "".join(map(_cleaned, text))
         if rules["handle_chinese_chars"]:
-            text = _CHINESE.sub(r" \g<0> ", text)
+            text = CHINESE.sub(r" \g<0> ", text)
         strip = rules["strip_accents"]
         if rules["lowercase"] if strip is None else strip:
             marked = unicodedata.normalize("NFD", text)
@@ -158,11 +191,7 @@ class WordPiece:
         return text
 
     def _words(self, text: str) -> List[int]:
-        ids: List[int] = []
-        for word in _WORD.findall(text):
-            for part in _apart(word):
-                ids += self._pieces(part)
-        return ids
+        return [token for word in _words(text) for token in self._pieces(word)]
 
     def _pieces(self, word: str) -> List[int]:
         """Return the ids of the longest pieces from the left; the unknown token's if one lacks.
@@ -184,18 +213,10 @@ class WordPiece:
         return ids
 
 
-class _Around(NamedTuple):
-    """What stands around a text's tokens: ids with their types."""
-
-    before: List[Tuple[int, int]]
-    kind: int
-    """The text's own type."""
-    after: List[Tuple[int, int]]
-
-
-def _template(processor: Mapping[str, Any]) -> _Around:
+def template(processor: Mapping[str, Any]) -> Around:
+    """Return what ``TemplateProcessing`` or ``BertProcessing`` puts around one text."""
     if processor["type"] == "BertProcessing":
-        return _Around([(processor["cls"][1], 0)], 0, [(processor["sep"][1], 0)])
+        return Around([(processor["cls"][1], 0)], 0, [(processor["sep"][1], 0)])
     kinds = [piece["Sequence"]["type_id"] for piece in processor["single"] if "Sequence" in piece]
     if len(kinds) != 1:
         raise TokenizerError(f"its template for one text has {len(kinds)} texts")
@@ -209,7 +230,42 @@ def _template(processor: Mapping[str, Any]) -> _Around:
         special = piece["SpecialToken"]
         ids = processor["special_tokens"][special["id"]]["ids"]
         side += [(token, special["type_id"]) for token in ids]
-    return _Around(before, kinds[0], after)
+    return Around(before, kinds[0], after)
+
+
+class InModel(NamedTuple):
+    """What a caller does before a model that makes the tokens itself."""
+
+    untold: List[str]
+    """Added tokens that a text must not hold: operators for WordPiece know none, those for BPE do
+    not cut off the spaces beside one."""
+    composed: bool
+    """Whether a text has to be in Unicode's form NFC."""
+
+    @classmethod
+    def parse(cls, text: str) -> InModel:
+        """Return it for the text of a ``tokenizer.json`` that is in the model."""
+        tokenizer = json.loads(text)
+        pieces = "merges" not in tokenizer["model"]
+        added = tokenizer.get("added_tokens") or []
+        untold = [t["content"] for t in added if pieces or t["lstrip"] or t["rstrip"]]
+        return cls(untold, not pieces and tokenizer.get("normalizer") is not None)
+
+    def ready(self, text: str) -> bytes:
+        """Return a text as such a model takes it: UTF-8.
+
+        Raises:
+            ValueError: The model would make other tokens of it.
+        """
+        if "\0" in text:
+            raise ValueError("the text holds a NUL, at which the model would end it")
+        for token in self.untold:
+            if token in text:
+                raise ValueError(
+                    f"the text holds {token!r}, which the model does not tell from words: leave it"
+                    " out, or make the token ids outside the model"
+                )
+        return (unicodedata.normalize("NFC", text) if self.composed else text).encode("utf-8")
 
 
 _KINDS = {
@@ -252,6 +308,10 @@ def _cleaned(character: str) -> str:
     if character == "\ufffd" or unicodedata.category(character) in _CONTROL:
         return ""
     return _SPACE.sub(" ", character)
+
+
+def _words(text: str) -> Iterator[str]:
+    return (part for word in _WORD.findall(text) for part in _apart(word))
 
 
 def _apart(word: str) -> Iterator[str]:

@@ -92,7 +92,8 @@ def _open(
 
 
 EXTENSIONS = "com.microsoft.extensions"
-EXTENSION_DOMAINS = (EXTENSIONS, "ai.onnx.contrib")
+CONTRIBUTED = "ai.onnx.contrib"
+EXTENSION_DOMAINS = (EXTENSIONS, CONTRIBUTED)
 """The domains of the operators of onnxruntime-extensions."""
 
 

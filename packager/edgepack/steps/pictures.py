@@ -1,9 +1,9 @@
-"""Steps that make sample sets of pictures, for models that take pictures (steps/in_graph.py)."""
+"""Steps that make sample sets of pictures and texts, for models that take them (in_graph.py)."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,17 +12,19 @@ import numpy as np
 
 from edgepack.data import SampleSet, spread, write_sample_set
 from edgepack.data.images import file_pixels
-from edgepack.data.labels import image_labels
-from edgepack.data.sample_set import Sample
-from edgepack.data.sources import JPEG, picture_samples, selected_images
+from edgepack.data.sample_set import Sample, text_bytes
+from edgepack.data.sources import JPEG, picture_samples
+from edgepack.data.tokenizers import parse_tokenizer
 from edgepack.harness import edgepack_images as images
+from edgepack.harness.edgepack_wordpiece import Tokenizer
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import Arrays, random_inputs
 from edgepack.project import ImageInput
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import SEED
 from edgepack.steps.prepared import sized
-from edgepack.steps.samples import Part, SamplesStep, set_notes
+from edgepack.steps.samples import FolderSamples, SamplesStep
+from edgepack.steps.texts import MADE, DescribedTexts, read_tokenizers, text_of, text_tensors
 
 Array = np.ndarray[Any, Any]
 Described = tuple[tuple[str, ImageInput], ...]
@@ -35,28 +37,15 @@ _MADE_SIZES = ((240, 320), (333, 250), (64, 64), (97, 131))
 
 
 @dataclass(frozen=True)
-class PictureSamples(SamplesStep):
-    """Image files: their pixels or bytes. Inputs: ``source``, the folder; ``project``, its own."""
+class PictureSamples(FolderSamples):
+    """The pixels of images, or the bytes of their files; see :class:`FolderSamples`."""
 
     name: ClassVar[str] = "picture-samples"
-    libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
-    signature: tuple[TensorSpec, ...]
-    input_name: str
     as_files: bool
-    labels: str | None
-    limit: int | None
-    part: Part
 
-    def run(self, inputs: Inputs, out: Path) -> Notes:
-        """Write the set."""
-        folder = inputs["source"]
-        files = selected_images(folder, self.limit, self.part)
-        labels = None
-        if self.labels:
-            labels = image_labels(files, folder, self.labels, inputs["project"])
-        samples = picture_samples(files, self.input_name, as_files=self.as_files)
-        write_sample_set(out, self.signature, samples, labels)
-        return set_notes(out, f"{folder.name}/")
+    def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
+        """Return the pixels or bytes of each file."""
+        return picture_samples(files, self.input_name, self.image, as_files=self.as_files)
 
 
 def made_pictures(
@@ -108,10 +97,10 @@ def pixels_of(given: Array) -> Array:
 
 @dataclass(frozen=True)
 class PictureProbes(SamplesStep):
-    """Some pictures that stand for all: goldens are made of them, and proofs use them.
+    """Some pictures and texts that stand for all: goldens are made of them, and proofs use them.
 
-    Input: ``samples``, a set of pictures, of which some are taken, cut to 512 pixels a side where
-    the model takes any size; without it, seeded ones are made.
+    Input: ``samples``, a set of which some are taken, pictures cut to 512 pixels a side where the
+    model takes any size; without it, some are made.
     """
 
     name: ClassVar[str] = "picture-probes"
@@ -122,6 +111,8 @@ class PictureProbes(SamplesStep):
     sizes: tuple[tuple[str, tuple[int, ...]], ...]
     """Symbolic dimensions that have several sizes and no others."""
     count: int
+    texts: tuple[str, ...] = ()
+    """The inputs that take texts."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
@@ -149,8 +140,9 @@ class PictureProbes(SamplesStep):
         for number, picture in enumerate(_MADE_SIZES):
             chosen = {name: sizes[number % len(sizes)] for name, sizes in self.sizes}
             specs = sized(self.signature, chosen)
-            plain = [spec for spec in specs if spec.name not in self.names]
+            plain = [spec for spec in specs if spec.name not in (*self.names, *self.texts)]
             feed = random_inputs(plain, seed=SEED + number)
+            feed |= {name: text_bytes(MADE[number % len(MADE)]) for name in self.texts}
             for spec in specs:
                 if spec.name in self.names:
                     made = made_pictures(spec.shape or (), [picture], SEED + number)
@@ -160,24 +152,36 @@ class PictureProbes(SamplesStep):
 
 @dataclass(frozen=True)
 class TensorSamples(SamplesStep):
-    """The tensors that the model without preprocessing takes. Input: ``samples``, of pictures."""
+    """The tensors that the model without preprocessing takes.
+
+    Inputs: ``samples``, of pictures and texts; the file of each text's tokenizer.
+    """
 
     name: ClassVar[str] = "tensor-samples"
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
     signature: tuple[TensorSpec, ...]
     """The inputs of the model without preprocessing."""
     described: Described
+    texts: DescribedTexts = ()
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set, with the labels that there are."""
         given = SampleSet.read(inputs["samples"])
-        samples = ((f"sample {number}", self._tensors(feed)) for number, feed in enumerate(given))
+        tokenizers = [parse_tokenizer(each) for each in read_tokenizers(inputs, self.texts)]
+        samples = (
+            (f"sample {number}", self._tensors(feed, tokenizers))
+            for number, feed in enumerate(given)
+        )
         write_sample_set(out, self.signature, samples, given.labels)
         return Notes(f"tensors made of {len(given)} samples", {"samples": len(given)})
 
-    def _tensors(self, feed: Arrays) -> Arrays:
+    def _tensors(self, feed: Arrays, tokenizers: Sequence[Tokenizer]) -> Arrays:
+        dtypes = {spec.name: spec.dtype for spec in self.signature}
         made = {
-            name: images.tensor(pixels_of(feed[name]), image.model_dump())
+            name: images.tensor(pixels_of(feed[name]), image.model_dump()).astype(dtypes[name])
             for name, image in self.described
         }
+        for (name, tokens), tokenizer in zip(self.texts, tokenizers, strict=True):
+            text = text_of(feed[name])
+            made |= text_tensors(tokenizer, text, name, tokens, self.signature)
         return {**feed, **made}

@@ -10,7 +10,7 @@ of onnxruntime's core/providers/cpu/tensor/upsample_antialias.h; 1.31.1 tried on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from edgepack.project import ImageInput, Letterbox, ShortSideCrop, Stretch
 if TYPE_CHECKING:
     import onnx
 
+_UINT8 = 2
+"""Of onnx.TensorProto."""
 OPSET = 18
 """The least opset: ``antialias`` and ``axes`` of Resize came with it (onnx Changelog.md)."""
 
@@ -34,9 +36,31 @@ class Nodes:
     prefix: str
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
+    values: list[onnx.ValueInfoProto] = field(default_factory=list)
+    """What is known of tensors beside what the operators tell."""
+
+    def declare(self, dtype: int, rank: int, *names: str) -> None:
+        """Say the type and rank of what operators of onnxruntime-extensions give.
+
+        Of these nothing is inferred, and OpenVINO makes no session where a rank is not known.
+        """
+        from onnx import helper
+
+        shape = [None] * rank
+        self.values += [helper.make_tensor_value_info(name, dtype, shape) for name in names]
 
     def add(self, op: str, *inputs: str | np.ndarray[Any, Any], **attributes: Any) -> str:  # noqa: ANN401  (ONNX attributes)
         """Add a node; arrays among the inputs become constants. Return its output's name."""
+        return self.several(1, op, *inputs, **attributes)[0]
+
+    def several(
+        self,
+        count: int,
+        op: str,
+        *inputs: str | np.ndarray[Any, Any],
+        **attributes: Any,  # noqa: ANN401  (ONNX attributes)
+    ) -> list[str]:
+        """Add a node that has several outputs, and return their names."""
         from onnx import helper
 
         name = f"{self.prefix}/{op}_{len(self.nodes)}"
@@ -44,8 +68,9 @@ class Nodes:
             each if isinstance(each, str) else self._constant(f"{name}/{place}", each)
             for place, each in enumerate(inputs)
         ]
-        self.nodes.append(helper.make_node(op, names, [name], name, **attributes))
-        return name
+        outputs = [name if n == 0 else f"{name}_{n}" for n in range(count)]
+        self.nodes.append(helper.make_node(op, names, outputs, name, **attributes))
+        return outputs
 
     def _constant(self, name: str, values: np.ndarray[Any, Any]) -> str:
         from onnx import numpy_helper
@@ -103,7 +128,9 @@ def _decoded(made: Nodes, file: str) -> str:
 
     Of a JPEG in gray, DecodeImage makes ``(H, W, 1)`` (onnxruntime-extensions 0.15.2, tried).
     """
-    return made.add("Expand", made.add("DecodeImage", file, domain=EXTENSIONS), _int64(1, 1, 3))
+    decoded = made.add("DecodeImage", file, domain=EXTENSIONS)
+    made.declare(_UINT8, 3, decoded)
+    return made.add("Expand", decoded, _int64(1, 1, 3))
 
 
 def _gray(made: Nodes, pixels: str, *, bgr: bool) -> str:
@@ -186,6 +213,8 @@ def _float64(value: float) -> np.ndarray[Any, Any]:
 def put_before(model: onnx.ModelProto, given: onnx.ValueInfoProto, image: ImageInput) -> None:
     """Let a model take a picture in place of the tensor that ``image`` makes of it.
 
+    The tensor is of the type that the model takes, float32 or float16.
+
     Args:
         model: Is changed. Its opset is 18 or newer.
         given: The new input, uint8 ``(H, W, 3)`` or a file's bytes, ``(N,)``; it has the name of
@@ -194,27 +223,54 @@ def put_before(model: onnx.ModelProto, given: onnx.ValueInfoProto, image: ImageI
     """
     from onnx import TensorProto, helper
 
-    graph, name = model.graph, given.name
     as_file = len(given.type.tensor_type.shape.dim) == 1
-    prefix = _unused_prefix(graph, f"preprocess/{name}")
-    tensor = f"{prefix}/tensor"
-    _rename_reads(graph.node, name, tensor)
-    made = picture_nodes(prefix, name, image, as_file=as_file)
-    made.nodes[-1].output[0] = tensor
-    for value in graph.input:
-        if value.name == name:
-            value.CopyFrom(given)
+    prefix = unused_prefix(model.graph, f"preprocess/{given.name}")
+    made = picture_nodes(prefix, given.name, image, as_file=as_file)
+    tensor, dtype = made.nodes[-1].output[0], TensorProto.FLOAT
+    for taken in model.graph.input:
+        if taken.name == given.name and taken.type.tensor_type.elem_type != dtype:
+            dtype = taken.type.tensor_type.elem_type
+            tensor = made.add("Cast", tensor, to=dtype)
+    value = helper.make_tensor_value_info(tensor, dtype, tensor_shape(image))
+    insert(model, made, given, {given.name: value})
+
+
+def insert(
+    model: onnx.ModelProto,
+    made: Nodes,
+    given: onnx.ValueInfoProto,
+    tensors: Mapping[str, onnx.ValueInfoProto],
+) -> None:
+    """Put nodes in front of a model.
+
+    Args:
+        model: Is changed.
+        made: The nodes; of the model's inputs they read ``given`` alone.
+        given: An input that takes the place of one of the same name.
+        tensors: By input of the model, what ``made`` gives in its stead. All but ``given`` go.
+    """
+    from onnx import helper
+
+    graph = model.graph
+    for name, value in tensors.items():
+        _rename_reads(graph.node, name, value.name)
+    kept = [
+        given if value.name == given.name else value
+        for value in graph.input
+        if value.name == given.name or value.name not in tensors
+    ]
     nodes = [*made.nodes, *graph.node]
-    del graph.node[:]
+    del graph.node[:], graph.input[:]
+    graph.input.extend(kept)
     graph.node.extend(nodes)
     graph.initializer.extend(made.constants)
-    shape = tensor_shape(image)
-    graph.value_info.append(helper.make_tensor_value_info(tensor, TensorProto.FLOAT, shape))
-    if as_file and EXTENSIONS not in {entry.domain for entry in model.opset_import}:
-        model.opset_import.append(helper.make_opsetid(EXTENSIONS, 1))
+    graph.value_info.extend([*made.values, *tensors.values()])
+    known = {entry.domain for entry in model.opset_import}
+    for domain in sorted({node.domain for node in made.nodes} - known - {""}):
+        model.opset_import.append(helper.make_opsetid(domain, 1))
 
 
-def _unused_prefix(graph: onnx.GraphProto, prefix: str) -> str:
+def unused_prefix(graph: onnx.GraphProto, prefix: str) -> str:
     """Return a prefix that no name in the graph begins with, subgraphs included."""
     used = set(_names(graph))
     while any(name.startswith(prefix) for name in used):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from edgepack.data import SampleSet, write_sample_set
 from edgepack.data.labels import image_labels
+from edgepack.data.sample_set import Sample
 from edgepack.data.sources import (
     image_samples,
     npz_samples,
@@ -69,10 +71,9 @@ class NpzSamples(SamplesStep):
 
 
 @dataclass(frozen=True)
-class ImageSamples(SamplesStep):
+class FolderSamples(SamplesStep):
     """Samples from a folder of images. Inputs: ``source``, the folder; ``project``, its folder."""
 
-    name: ClassVar[str] = "image-samples"
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
     signature: tuple[TensorSpec, ...]
     input_name: str
@@ -85,14 +86,26 @@ class ImageSamples(SamplesStep):
         """Write the set."""
         folder = inputs["source"]
         files = selected_images(folder, self.limit, self.part)
-        labels = self.labels and image_labels(files, folder, self.labels, inputs["project"])
-        write_sample_set(
-            out,
-            self.signature,
-            image_samples(files, self.input_name, self.image),
-            None if labels is None or isinstance(labels, str) else labels,
-        )
+        labels = None
+        if self.labels:
+            labels = image_labels(files, folder, self.labels, inputs["project"])
+        write_sample_set(out, self.signature, self.samples(files), labels)
         return set_notes(out, f"{folder.name}/")
+
+    def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
+        """Return what the model takes for each file."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ImageSamples(FolderSamples):
+    """The tensors that images become; see :class:`FolderSamples`."""
+
+    name: ClassVar[str] = "image-samples"
+
+    def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
+        """Return the tensor of each file."""
+        return image_samples(files, self.input_name, self.image)
 
 
 @dataclass(frozen=True)

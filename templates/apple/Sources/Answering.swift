@@ -3,20 +3,28 @@
 import Foundation
 
 extension LoadedModel {
-    /// Returns the input that is made from a picture.
+    /// Returns the input that is made from a picture, with the place that the picture has in it.
     ///
     /// - Throws: ``TensorError`` where the manifest does not say how: then it is not the one that the code was made with.
-    func tensors(of image: RGBImage, for input: String) throws -> Tensors {
-        let spec = bundle.manifest.inputs.first { $0.name == input }
-        guard let spec, let description = bundle.manifest.inputDescriptions[input]?.image else {
+    ///   ``ImageError`` where the picture is too long and thin for a model that scales it itself.
+    func tensor<Scalar>(of image: RGBImage, for input: String) throws -> Tensor<Scalar> {
+        guard let description = bundle.manifest.inputDescriptions[input]?.image,
+            var tensor = made(of: image, description, as: Scalar.self) as? Tensor<Scalar>
+        else {
             throw TensorError("the manifest does not say how a picture becomes '\(input)'")
         }
-        if bundle.manifest.takesPictures {
-            // The model does the rest itself.
-            let shape = [image.height, image.width, 3]
-            return [input: RawTensor(unchecked: image.pixels, type: .uint8, shape: shape)]
-        }
-        return [input: RawTensor(rounding: description.tensor(of: image), to: spec.dtype)]
+        let place = description.resize.placed(width: image.width, height: image.height)
+        if Scalar.self is UInt8.Type { try place.requireScaled() }
+        tensor.place = place
+        return tensor
+    }
+
+    private func made(of image: RGBImage, _ description: ImageInput, as scalar: Any.Type) -> Any {
+        // The model does the rest itself.
+        if scalar is UInt8.Type { return Tensor(unchecked: image.pixels, shape: [image.height, image.width, 3]) }
+        let tensor = description.tensor(of: image)
+        guard scalar is Double.Type else { return tensor }
+        return Tensor(unchecked: tensor.scalars.map(Double.init), shape: tensor.shape)
     }
 
     /// Returns the inputs that are made from a text: the token ids, and what goes with them.
@@ -40,11 +48,6 @@ extension LoadedModel {
         }
         return feed
     }
-
-    /// Returns where a picture lies in the model's input.
-    func placement(of image: RGBImage, in input: String) -> ImagePlacement? {
-        bundle.manifest.inputDescriptions[input]?.image?.resize.placed(width: image.width, height: image.height)
-    }
 }
 
 /// What one run gave, for its answers.
@@ -63,7 +66,7 @@ struct Answering: Sendable {
     func detections(_ name: String) throws -> [Detection] {
         guard case .detection(let rows) = description(name) else { throw notDescribed(name) }
         guard let place else {
-            throw AnswerError("a detection's boxes are in the pixels of a picture: call predict with the picture")
+            throw AnswerError("a detection's boxes are in the pixels of a picture: make the input from one")
         }
         return try rows.detections(of: output(name), labels: labels(rows.labels), place: place)
     }

@@ -7,6 +7,7 @@ import Foundation
 
 /// One class of a classification.
 public struct Classification: Sendable, Equatable {
+    /// Of the class, from 0.
     public let index: Int
     /// `nil` where there are no labels, or fewer than classes.
     public let label: String?
@@ -16,19 +17,25 @@ public struct Classification: Sendable, Equatable {
 
 /// One object in a picture.
 public struct Detection: Sendable, Equatable {
-    /// Of its class.
+    /// Of its class, from 0.
     public let index: Int
     /// `nil` where there are no labels, or fewer than classes.
     public let label: String?
+    /// The model's own; where its layout has one for there being an object, times that.
     public let score: Double
+    /// Where it is in the picture.
     public let box: Box
 }
 
 /// A rectangle in pixels of the picture as it came, upright, clipped to it; the origin is its top left corner.
 public struct Box: Sendable, Equatable {
+    /// Its left edge.
     public let left: Double
+    /// Its upper edge.
     public let top: Double
+    /// Its right edge, not left of the left one.
     public let right: Double
+    /// Its lower edge, not above the upper one.
     public let bottom: Double
 
     /// The same as a rectangle of the platform's.
@@ -37,10 +44,12 @@ public struct Box: Sendable, Equatable {
 
 /// An output that is not what its description says, and what was expected.
 public struct AnswerError: LocalizedError, CustomStringConvertible, Sendable {
+    /// What was found and what was expected.
     public let description: String
 
     init(_ description: String) { self.description = description }
 
+    /// The same as ``description``.
     public var errorDescription: String? { description }
 }
 
@@ -213,7 +222,9 @@ struct DetectedRows: Decodable, Sendable, Equatable {
 
     private func axes(_ shape: [Int], labels: Int) throws -> (rows: Int, columns: Int, isTransposed: Bool) {
         if shape.count == 3, shape[0] == 1 {
-            let size = labels > 0 ? 4 + labels : min(shape[1], shape[2])
+            // An axis that is empty holds no boxes: there is no object.
+            let smaller = min(shape[1], shape[2]) > 0 ? min(shape[1], shape[2]) : max(shape[1], shape[2])
+            let size = labels > 0 ? 4 + labels : smaller
             // Where both axes have that size, the first one is taken, as in ultralytics' exports.
             let isTransposed = layout == .yolo && shape[1] == size
             let (rows, columns) = isTransposed ? (shape[2], shape[1]) : (shape[1], shape[2])
@@ -299,6 +310,9 @@ struct Pooling: Decodable, Sendable, Equatable {
                 "the output is \(shape)\(ofMask): pooling takes [batch, positions, values] and a mask [batch, positions]")
         }
         let (positions, size) = (shape[1], shape[2])
+        guard pooling != .cls || positions > 0 else {
+            throw AnswerError("the output is \(shape): the pooling 'cls' takes the first position, and there is none")
+        }
         let counted = mask?.doubles().map { $0 != 0 }
         return (0..<shape[0]).map { sample in
             let rows = (sample * positions..<(sample + 1) * positions)

@@ -99,7 +99,11 @@ struct ModelBundle: Sendable {
                     "manifest.json has schema version \(version), this code reads \(Manifest.schemaVersion):"
                         + " use the code that came with the bundle")
             }
-            return try JSONDecoder().decode(Manifest.self, from: data)
+            let manifest = try JSONDecoder().decode(Manifest.self, from: data)
+            guard !manifest.goldens.isEmpty else {
+                throw OpenError("the bundle is damaged: manifest.json names no golden sample, which tells whether a variant works")
+            }
+            return manifest
         } catch let error as OpenError {
             throw error
         } catch {

@@ -10,18 +10,26 @@ struct DeviceFacts: Sendable {
     /// Of those that Linux names, the ones that this CPU has.
     let cpuFlags: Set<String>
     let isX86: Bool
+    /// Whether this is no device but the simulator, where providers for a phone's processors compute otherwise.
+    let isSimulator: Bool
 
     /// Of the device that this runs on.
     static var current: DeviceFacts {
         DeviceFacts(
             system: ProcessInfo.processInfo.operatingSystemVersionString, model: hardware, cpuFlags: flags,
-            isX86: x86)
+            isX86: x86, isSimulator: simulator)
     }
 
     #if arch(x86_64)
         private static let x86 = true
     #else
         private static let x86 = false
+    #endif
+
+    #if targetEnvironment(simulator)
+        private static let simulator = true
+    #else
+        private static let simulator = false
     #endif
 
     private static var hardware: String {

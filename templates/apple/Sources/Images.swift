@@ -40,7 +40,10 @@ public struct RGBImage: Sendable, Equatable {
     ) throws {
         try Self.requireSize(width: width, height: height)
         let step = order.bytesPerPixel
-        guard bytesPerRow >= width * step, buffer.count >= (height - 1) * bytesPerRow + width * step else {
+        // No product of the two: a caller's numbers may be of any size.
+        guard bytesPerRow >= width * step, buffer.count >= width * step,
+            (buffer.count - width * step) / bytesPerRow >= height - 1
+        else {
             throw ImageError(
                 "\(width) x \(height) pixels of \(order) in rows of \(bytesPerRow) bytes do not fit into"
                     + " \(buffer.count) bytes")
@@ -66,6 +69,9 @@ public struct RGBImage: Sendable, Equatable {
     private static func requireSize(width: Int, height: Int) throws {
         guard width > 0, height > 0 else {
             throw ImageError("a picture of \(width) x \(height) pixels has none: both sides have to be positive")
+        }
+        guard width <= Int.max / 4 / height else {
+            throw ImageError("a picture of \(width) x \(height) pixels is larger than any memory")
         }
     }
 
@@ -128,10 +134,12 @@ private func layOverWhite(_ rgb: UnsafeMutablePointer<UInt8>, alpha: Int) {
 
 /// A picture that cannot be taken, and why.
 public struct ImageError: LocalizedError, CustomStringConvertible, Sendable {
+    /// What is wrong with it.
     public let description: String
 
     init(_ description: String) { self.description = description }
 
+    /// The same as ``description``.
     public var errorDescription: String? { description }
 }
 
@@ -172,11 +180,13 @@ struct ImageInput: Decodable, Sendable, Equatable {
         let down = AxisWeights(from: image.height, to: placed.scaledHeight, shown: rows)
         let scaled: [UInt8]
         if placed.losesMostlyHeight {
-            let low = down.resized(source, outer: 1, inner: image.width * channels)
-            scaled = across.resized(low, outer: rows.count, inner: channels)
+            let low = down.resized(source, outer: 0..<1, inner: image.width * channels)
+            scaled = across.resized(low, outer: 0..<rows.count, inner: channels)
         } else {
-            let narrow = across.resized(source, outer: image.height, inner: channels)
-            scaled = down.resized(narrow, outer: 1, inner: columns.count * channels)
+            // Of a long and thin picture hardly any row is needed.
+            let narrow = across.resized(source, outer: down.needed, inner: channels)
+            scaled = down.resized(
+                narrow, outer: 0..<1, inner: columns.count * channels, skipped: down.needed.lowerBound)
         }
 
         let area = placed.inputWidth * placed.inputHeight
@@ -287,6 +297,15 @@ struct ImagePlacement: Sendable, Equatable {
     /// Pillow 13.
     var losesMostlyHeight: Bool { height - scaledHeight > 2 * max(width - scaledWidth, 0) }
 
+    /// Throws ``ImageError`` unless a model can scale the picture whole, as it has to before it cuts.
+    func requireScaled() throws {
+        guard scaledWidth <= (1 << 28) / scaledHeight else {
+            throw ImageError(
+                "the picture of \(width) x \(height) pixels would become \(scaledWidth) x \(scaledHeight) in the model before it"
+                    + " is cut: cut its ends off first")
+        }
+    }
+
     /// The columns of the scaled picture that are in the input.
     var shownColumns: Range<Int> { max(0, -left)..<min(scaledWidth, inputWidth - left) }
     /// The rows of the scaled picture that are in the input.
@@ -317,6 +336,8 @@ private struct AxisWeights {
     /// Their weights, one new pixel's behind the other's.
     let weights: [Int32]
     let from: Int
+    /// The old pixels that any of the new ones is made of.
+    var needed: Range<Int> { sources[0].lowerBound..<sources[sources.count - 1].upperBound }
 
     /// - Parameter shown: The new pixels that are wanted, of `0..<to`.
     init(from: Int, to: Int, shown: Range<Int>) {
@@ -345,19 +366,23 @@ private struct AxisWeights {
     }
 
     /// Returns `(outer, sources.count, inner)` bytes from `(outer, from, inner)`: the middle axis is resized.
-    func resized(_ old: [UInt8], outer: Int, inner: Int) -> [UInt8] {
-        var new = [UInt8](repeating: 0, count: outer * sources.count * inner)
+    ///
+    /// - Parameters:
+    ///   - outer: Of the outer axis, what is wanted.
+    ///   - skipped: How many of the first pixels `old` lacks.
+    func resized(_ old: [UInt8], outer: Range<Int>, inner: Int, skipped: Int = 0) -> [UInt8] {
+        var new = [UInt8](repeating: 0, count: outer.count * sources.count * inner)
         let sums = UnsafeMutablePointer<Int32>.allocate(capacity: inner)
         defer { sums.deallocate() }
         old.withUnsafeBufferPointer { old in
             new.withUnsafeMutableBufferPointer { new in
                 var written = new.baseAddress!
-                for block in 0..<outer {
+                for block in outer {
                     var weight = 0
                     for range in sources {
                         sums.initialize(repeating: 1 << (Self.precisionBits - 1), count: inner)
                         for source in range {
-                            let bytes = old.baseAddress! + (block * from + source) * inner
+                            let bytes = old.baseAddress! + (block * from + source - skipped) * inner
                             add(bytes, times: weights[weight], to: sums, count: inner)
                             weight += 1
                         }

@@ -12,27 +12,15 @@ struct Manifest: Decodable, Sendable {
     let outputs: [TensorSpec]
     let inputDescriptions: [String: InputDescription]
     let outputDescriptions: [String: OutputDescription]
-    private let preprocess: Preprocess?
     /// Best first.
     let variants: [Variant]
     /// At least one.
     let goldens: [Golden]
 
     enum CodingKeys: String, CodingKey {
-        case name, version, target, inputs, outputs, variants, goldens, preprocess
+        case name, version, target, inputs, outputs, variants, goldens
         case inputDescriptions = "input_descriptions"
         case outputDescriptions = "output_descriptions"
-    }
-
-    /// Whether inputs that are described as images take pixels as they are, `[height, width, 3]` bytes.
-    var takesPictures: Bool { preprocess?.inGraph ?? false }
-
-    private struct Preprocess: Decodable, Sendable {
-        let inGraph: Bool
-
-        enum CodingKeys: String, CodingKey {
-            case inGraph = "in_graph"
-        }
     }
 
     /// Name, version and target, as the bundle's folder was called.

@@ -52,6 +52,9 @@ struct Refused: Error {
     init(_ reason: String) { self.reason = reason }
 }
 
+/// Of the opens of one process: two that compile a model at once would write into one cache folder.
+private let turn = NSLock()
+
 /// Walks a bundle's variants, best first, and keeps the first that works.
 struct Opener: Sendable {
     static let cachePlaceholder = "{cache}"
@@ -65,10 +68,12 @@ struct Opener: Sendable {
     /// Where compiled models are kept; a folder for each model, runtime and device is made in it.
     let cache: URL
 
-    /// Opens the first variant that works, or the one that is asked for.
+    /// Opens the first variant that works, or the one that is asked for, once no other open is under way.
     ///
     /// - Throws: ``OpenError`` where none works.
     func open(only id: String? = nil) throws -> LoadedModel {
+        turn.lock()
+        defer { turn.unlock() }
         let (labels, tokenizers) = (try bundle.labels(), try bundle.tokenizers())
         var passedOver: [PassedOver] = []
         for variant in try bundle.variants(only: id) {
@@ -111,6 +116,9 @@ struct Opener: Sendable {
             available = try runtime.providers
         } catch let error as RuntimeError {
             throw Refused("onnxruntime does not start: \(error.short)")
+        }
+        for provider in variant.providers where device.isSimulator && provider.name != ProviderEntry.cpu {
+            throw Refused("\(provider.name) is for devices, and this is the simulator")
         }
         for provider in variant.providers where !available.contains(provider.name) {
             throw Refused(

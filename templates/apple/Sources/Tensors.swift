@@ -25,6 +25,8 @@ public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
     public let shape: [Int]
     /// All elements, the last axis running fastest (C order).
     public let scalars: [Scalar]
+    /// Where the picture lies that this was made of; nil where it was made of something else.
+    var place: ImagePlacement?
 
     /// Takes elements in C order.
     ///
@@ -47,6 +49,11 @@ public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
     init(unchecked scalars: [Scalar], shape: [Int]) {
         self.shape = shape
         self.scalars = scalars
+    }
+
+    /// Whether shapes and elements are the same.
+    public static func == (one: Tensor, other: Tensor) -> Bool {
+        one.shape == other.shape && one.scalars == other.scalars
     }
 
     /// The element at a place, one index for each axis.
@@ -128,16 +135,6 @@ struct RawTensor: Sendable, Equatable {
             self.init(unchecked: bytesOf(floats.map(Half.bits)), type: type, shape: tensor.shape)
         } else {
             self.init(unchecked: bytesOf(tensor.scalars), type: type, shape: tensor.shape)
-        }
-    }
-
-    /// The values of a tensor in the model's type; for a whole one, their whole part within its range.
-    init(rounding tensor: Tensor<Float>, to type: ElementType) {
-        if type == .float32 || type == .float16 {
-            self.init(tensor, as: type)
-        } else {
-            let bytes = tensor.scalars.flatMap { RawTensor.element(Double($0), type: type) }
-            self.init(unchecked: bytes, type: type, shape: tensor.shape)
         }
     }
 

@@ -7,19 +7,21 @@
 import Foundation
 
 /// One text as a model takes it. All three have the same length.
-public struct TokenIDs: Sendable, Equatable {
-    public let inputIDs: [Int]
+struct TokenIDs: Sendable, Equatable {
+    let inputIDs: [Int]
     /// 1 for tokens of the text and special ones, 0 for padding.
-    public let attentionMask: [Int]
-    public let tokenTypeIDs: [Int]
+    let attentionMask: [Int]
+    let tokenTypeIDs: [Int]
 }
 
 /// A file that describes no tokenizer, or one of another kind; or a length that holds no text.
 public struct TokenizerError: LocalizedError, CustomStringConvertible, Sendable {
+    /// What is wrong with it.
     public let description: String
 
     init(_ description: String) { self.description = description }
 
+    /// The same as ``description``.
     public var errorDescription: String? { description }
 }
 

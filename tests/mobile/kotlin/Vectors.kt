@@ -8,17 +8,27 @@ import org.json.JSONArray
 import org.json.JSONObject
 
 /**
- * Writes what this side makes of every case that tests/mobile/vectors.py and kotlin_vectors.py wrote, in folders of
- * the same names.
+ * Writes what this side makes of every case that vectors.py, refusals.py and kotlin_vectors.py of tests/mobile wrote,
+ * in folders of the same names.
  *
  * Arguments: the folder with the cases, and the one to write to.
  */
 fun main(arguments: Array<String>) {
     val (cases, results) = arguments.map(::File)
+    requireScaled()
     cases(cases, "images").forEach { writeTensor(it, into(results, "images", it).resolve("tensor.bin")) }
     cases(cases, "answers").forEach { write(answers(it), into(results, "answers", it)) }
-    cases(cases, "refused").forEach { write(JSONArray().put(refusal(it)), into(results, "refused", it)) }
+    cases(cases, "refused").forEach { into(results, "refused", it).resolve("found.txt").writeText(refusal(it)) }
     cases(cases, "wordpiece").forEach { write(tokens(it), into(results, "wordpiece", it)) }
+}
+
+/** Models that scale pictures themselves get none that would take gigabytes. */
+private fun requireScaled() {
+    val resize = Resize.ShortSideCrop(256, 224)
+    resize.place(4096, 1).requireScaled()
+    val refusal = runCatching { resize.place(1, 4097).requireScaled() }.exceptionOrNull()?.message
+    val wanted = "the picture of 1 x 4097 pixels would become 256 x 1048832 in the model before it is cut"
+    check(refusal == "$wanted: cut its ends off first") { "$refusal" }
 }
 
 private fun cases(folder: File, kind: String): List<File> = folder.resolve(kind).listFiles().orEmpty().sorted()
@@ -38,7 +48,7 @@ private fun writeTensor(case: File, file: File) {
     val description = ImageDescription.of(json.getJSONObject("description"))
     val found = imageTensor(Pixels.of(ByteBuffer.wrap(bytes), width, height), description).tensor.data
     val argb = packed(bytes, width * height)
-    val others = listOf(Pixels.of(argb, width, height), pixelsOf(Bitmap(argb, width, height)))
+    val others = listOf(Pixels.of(argb, width, height), Pixels.of(Bitmap(argb, width, height)))
     for (pixels in others) {
         check(imageTensor(pixels, description).tensor.data.contentEquals(found)) { "$case: the ways in differ" }
     }

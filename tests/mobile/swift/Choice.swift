@@ -7,14 +7,27 @@ import Foundation
 
 @main
 struct Choice {
-    static func main() throws {
+    @MainActor
+    static func main() async throws {
         checkHalf()
+        try await checkThread()
         let arguments = CommandLine.arguments
         let bundle = try ModelBundle(folder: URL(fileURLWithPath: arguments[1]))
-        checkGoldens(bundle)
+        try checkGoldens(bundle, scratch: URL(fileURLWithPath: arguments[3]))
+        try checkTurns(bundle, cache: URL(fileURLWithPath: arguments[3]))
         let cases = try JSONDecoder().decode([Case].self, from: Data(contentsOf: URL(fileURLWithPath: arguments[2])))
         let results = cases.map { found(bundle, $0, cache: URL(fileURLWithPath: arguments[3])) }
         print(String(decoding: try JSONEncoder().encode(results), as: UTF8.self))
+    }
+
+    /// What takes long leaves the main thread alone.
+    @MainActor
+    static func checkThread() async throws {
+        // Linux has another thread work for the main queue once the main one waits.
+        nonisolated(unsafe) let key = DispatchSpecificKey<Bool>()
+        DispatchQueue.main.setSpecific(key: key, value: true)
+        let isMain = try await onThreadOfItsOwn { DispatchQueue.getSpecific(key: key) ?? false }
+        precondition(!isMain, "the work was done on the main thread")
     }
 
     /// Compares every float16, and the floats around it, with what the processor makes of them.
@@ -33,18 +46,40 @@ struct Choice {
     }
 
     /// Nothing to compare with is an error, not equal to it.
-    static func checkGoldens(_ bundle: ModelBundle) {
+    static func checkGoldens(_ bundle: ModelBundle, scratch: URL) throws {
         do {
             _ = try bundle.goldenOutputs(0, of: "other")
             preconditionFailure("no golden outputs were taken as some")
         } catch {
             precondition("\(error)".hasSuffix("manifest.json names no golden outputs of 'other'"), "\(error)")
         }
+        let file = try Data(contentsOf: bundle.folder.appendingPathComponent("manifest.json"))
+        var manifest = try JSONSerialization.jsonObject(with: file) as! [String: Any]
+        manifest["goldens"] = [Any]()
+        let folder = scratch.appendingPathComponent("without goldens")
+        try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+        try JSONSerialization.data(withJSONObject: manifest).write(to: folder.appendingPathComponent("manifest.json"))
+        do {
+            _ = try ModelBundle(folder: folder)
+            preconditionFailure("a bundle without golden samples was taken")
+        } catch {
+            precondition("\(error)".contains("manifest.json names no golden sample"), "\(error)")
+        }
+    }
+
+    /// Opens that begin at once take turns: they would write into one cache folder.
+    static func checkTurns(_ bundle: ModelBundle, cache: URL) throws {
+        let runtime = CountingRuntime(bundle: bundle)
+        let device = DeviceFacts(system: "iOS", model: "phone", cpuFlags: [], isX86: false, isSimulator: false)
+        let opener = Opener(bundle: bundle, runtime: runtime, device: device, cache: cache)
+        DispatchQueue.concurrentPerform(iterations: 4) { _ in _ = try! opener.open(only: "cpu-plain") }
+        precondition(runtime.log.lines == Array(repeating: "1", count: 4), "\(runtime.log.lines) sessions at once")
     }
 
     static func found(_ bundle: ModelBundle, _ given: Case, cache: URL) -> Found {
         let runtime = ReplayedRuntime(bundle: bundle, given: given, log: Log())
-        let device = DeviceFacts(system: "iOS 18.0", model: "phone", cpuFlags: Set(given.cpu), isX86: given.isX86)
+        let device = DeviceFacts(system: "iOS 18.0", model: "phone", cpuFlags: Set(given.cpu), isX86: given.isX86,
+            isSimulator: given.isSimulator)
         let opener = Opener(bundle: bundle, runtime: runtime, device: device, cache: cache)
         do {
             let model = try opener.open(only: given.only)
@@ -60,6 +95,7 @@ struct Case: Decodable {
     let providers: [String]
     let cpu: [String]
     let isX86: Bool
+    let isSimulator: Bool
     let only: String?
     /// What goes wrong, by the name of a model's file.
     let faults: [String: Fault]
@@ -83,7 +119,7 @@ struct Found: Encodable {
     let sessions: [String]
 }
 
-/// What was asked of the runtime. One thread uses it.
+/// What was asked of the runtime. One thread uses it at a time.
 final class Log: @unchecked Sendable {
     var lines: [String] = []
     var tries: [String: Int] = [:]
@@ -118,6 +154,30 @@ struct ReplayedRuntime: InferenceRuntime {
         let isThere = FileManager.default.fileExists(atPath: file.path)
         try Data("x".utf8).write(to: file)
         return isThere
+    }
+}
+
+/// Notes how many sessions are made at the same time.
+struct CountingRuntime: InferenceRuntime {
+    let bundle: ModelBundle
+    let log = Log()
+    private let lock = NSLock()
+
+    let version = "1.30.0"
+    let providers = [ProviderEntry.cpu]
+
+    func session(model: URL, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession {
+        count(1)
+        Thread.sleep(forTimeInterval: 0.02)
+        count(-1)
+        return ReplayedSession(outputs: try bundle.goldenOutputs(0, of: "cpu-plain"), fault: .init())
+    }
+
+    private func count(_ more: Int) {
+        lock.lock()
+        defer { lock.unlock() }
+        log.tries["now", default: 0] += more
+        if more > 0 { log.lines.append("\(log.tries["now"]!)") }
     }
 }
 

@@ -28,6 +28,11 @@ func picture(width: Int, height: Int) throws -> RGBImage {
     return try RGBImage(width: width, height: height, pixels: pixels)
 }
 
+extension Tensor<Float> {
+    /// Vectors as answers with a class and a label are, which they have not.
+    var rows: [[Any]] { (0..<shape[0]).map { row in ["", ""] + (0..<shape[1]).map { self[row, $0] } } }
+}
+
 let bundle = URL(fileURLWithPath: CommandLine.arguments[1])
 let out = URL(fileURLWithPath: CommandLine.arguments[2])
 var said: [String: Any] = [:]

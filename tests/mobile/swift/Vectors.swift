@@ -7,6 +7,8 @@ import Foundation
 @main
 struct Vectors {
     static func main() throws {
+        requireSizes()
+        try requireScaled()
         let folders = CommandLine.arguments.dropFirst().map { URL(fileURLWithPath: $0, isDirectory: true) }
         let (cases, results) = (folders[0], folders[1])
         let kinds = [
@@ -29,35 +31,31 @@ struct Vectors {
 private struct Picture: Decodable {
     let width: Int
     let height: Int
-    let description: ImageInput
+    /// Of pictures that become tensors or that answers are about.
+    let description: ImageInput?
+    /// Of those that are turned.
+    let orientation: Int?
+
+    /// Reads RGB, or RGBA where there are so many bytes.
+    func pixels(in folder: URL) throws -> RGBImage {
+        let bytes = try [UInt8](Data(contentsOf: folder.appendingPathComponent("pixels.bin")))
+        guard bytes.count == width * height * 4 else { return try RGBImage(width: width, height: height, pixels: bytes) }
+        return try bytes.withUnsafeBytes {
+            try RGBImage(width: width, height: height, bytesPerRow: width * 4, order: .rgba, buffer: $0)
+        }
+    }
 }
 
 private func tensor(_ folder: URL) throws -> Data {
     let picture = try read(Picture.self, in: folder)
-    let image = try pixels(in: folder, width: picture.width, height: picture.height)
+    let image = try picture.pixels(in: folder)
     try requireSameWaysIn(image)
-    return picture.description.tensor(of: image).scalars.withUnsafeBytes { Data($0) }
-}
-
-/// Reads RGB, or RGBA where there are so many bytes.
-private func pixels(in folder: URL, width: Int, height: Int) throws -> RGBImage {
-    let bytes = try [UInt8](Data(contentsOf: folder.appendingPathComponent("pixels.bin")))
-    guard bytes.count == width * height * 4 else { return try RGBImage(width: width, height: height, pixels: bytes) }
-    return try bytes.withUnsafeBytes {
-        try RGBImage(width: width, height: height, bytesPerRow: width * 4, order: .rgba, buffer: $0)
-    }
-}
-
-private struct TurnedPicture: Decodable {
-    let width: Int
-    let height: Int
-    let orientation: Int
+    return picture.description!.tensor(of: image).scalars.withUnsafeBytes { Data($0) }
 }
 
 private func upright(_ folder: URL) throws -> Data {
-    let picture = try read(TurnedPicture.self, in: folder)
-    let image = try pixels(in: folder, width: picture.width, height: picture.height)
-    return Data(image.upright(exifOrientation: picture.orientation).pixels)
+    let picture = try read(Picture.self, in: folder)
+    return Data(try picture.pixels(in: folder).upright(exifOrientation: picture.orientation!).pixels)
 }
 
 /// Reads the picture again out of rows of other formats that are longer than its pixels.
@@ -78,6 +76,48 @@ private func requireSameWaysIn(_ image: RGBImage) throws {
         }
         precondition(again == image, "the ways in differ: \(order)")
     }
+}
+
+/// Sizes whose products no integer holds are refused as others are that do not fit.
+private func requireSizes() {
+    func refusal(_ make: () throws -> RGBImage) -> String {
+        do {
+            _ = try make()
+            return "it is taken"
+        } catch {
+            return "\(error)"
+        }
+    }
+    let most = Int.max
+    for (width, height) in [(most, 1), (1, most), (most, most), (most / 4 + 1, 1), (1 << 32, 1 << 32)] {
+        let larger = "a picture of \(width) x \(height) pixels is larger than any memory"
+        let packed = refusal { try RGBImage(width: width, height: height, pixels: []) }
+        precondition(packed == larger, packed)
+        let rows = refusal {
+            try RGBImage(width: width, height: height, bytesPerRow: most, order: .rgba, buffer: .init(start: nil, count: 0))
+        }
+        precondition(rows == larger, rows)
+    }
+    for (height, bytesPerRow, fits) in [(1, most, true), (2, most, false), (2, 11, false), (3, 4, true), (most / 4, 4, false)] {
+        let rows = [UInt8](repeating: 9, count: 12).withUnsafeBytes { buffer in
+            refusal { try RGBImage(width: 1, height: height, bytesPerRow: bytesPerRow, order: .rgba, buffer: buffer) }
+        }
+        precondition(rows.hasSuffix(fits ? "it is taken" : "do not fit into 12 bytes"), rows)
+    }
+}
+
+/// Models that scale pictures themselves get none that would take gigabytes.
+private func requireScaled() throws {
+    let resize = Resize.shortSide(256, crop: 224)
+    try resize.placed(width: 4096, height: 1).requireScaled()
+    var refusal = "it is taken"
+    do {
+        try resize.placed(width: 1, height: 4097).requireScaled()
+    } catch {
+        refusal = "\(error)"
+    }
+    let wanted = "the picture of 1 x 4097 pixels would become 256 x 1048832 in the model before it is cut"
+    precondition(refusal == "\(wanted): cut its ends off first", refusal)
 }
 
 private struct AnswerCase: Decodable {
@@ -117,7 +157,7 @@ private func answers(_ folder: URL) throws -> Data {
         return try JSONEncoder().encode(classes.map { Found(index: $0.index, label: $0.label, score: $0.score) })
     case .detection(let rows):
         let image = given.image!
-        let place = image.description.resize.placed(width: image.width, height: image.height)
+        let place = image.description!.resize.placed(width: image.width, height: image.height)
         let objects = try rows.detections(of: output, labels: given.labels, place: place)
         return try JSONEncoder().encode(
             objects.map {

@@ -10,7 +10,7 @@ from edgepack.bench.sweeps import batch_of, sweep_points
 from edgepack.bundle import load_bundle
 from edgepack.bundle.manifest import GoldenTensor, Manifest, Tensor
 from edgepack.errors import UsageError
-from edgepack.project import ImageInput, InputDescription, Preprocess
+from edgepack.project import ImageInput, InputDescription, Preprocess, TokensInput
 from tiny_bundle import write_tiny_bundle
 
 
@@ -91,3 +91,11 @@ def test_batch_when_the_first_input_is_a_picture_is_one_and_cannot_be_changed(
     assert batch_of(pictures, {"image": [480, 640, 3]}) == 1
     with pytest.raises(UsageError, match="is one picture"):
         sweep_points(pictures, [4], [])
+
+
+def test_batch_when_the_first_input_is_a_text_is_one_however_long_it_is(manifest: Manifest) -> None:
+    plain = with_inputs(manifest, {"ids": (["ids_bytes"], [80])})
+    tokens = TokensInput(file="tokenizer.json", length=128)
+    described = {"ids": InputDescription(tokens=tokens)}
+    update = {"input_descriptions": described, "preprocess": Preprocess(extensions=["tokenize"])}
+    assert batch_of(plain.model_copy(update=update), {"ids": [80]}) == 1

@@ -19,6 +19,9 @@ def describe(**values):
     return ImageInput.model_validate(values)
 
 
+PLAIN = describe(resize={"width": 4, "height": 4})
+
+
 def test_short_side_crop_when_no_scaling_is_needed_cuts_the_centre(tmp_path):
     pixels = picture(tmp_path / "a.png")
     tensor = image_tensor(tmp_path / "a.png", describe(resize={"short_side": 20, "crop": 10}))
@@ -44,6 +47,20 @@ def test_normalization_when_bgr_applies_scale_mean_and_std_in_that_order(tmp_pat
     assert np.allclose(tensor[0], expected)
 
 
+def test_short_side_crop_when_the_image_is_long_and_thin_scales_only_what_is_kept(
+    tmp_path, monkeypatch
+):
+    pixels = picture(tmp_path / "a.png", 2, 500)
+    # 32 by 8000, of which the middle is cut.
+    whole = Image.fromarray(pixels).resize((32, 8000), Image.Resampling.BILINEAR)
+    expected = np.asarray(whole.crop((4, 3988, 28, 4012)))
+    monkeypatch.delattr(Image.Image, "resize")
+    described = describe(resize={"short_side": 32, "crop": 24}, layout="NHWC")
+    assert np.array_equal(image_tensor(tmp_path / "a.png", described)[0], expected)
+    gray = describe(resize={"short_side": 32, "crop": 24}, order="GRAY")
+    assert image_tensor(tmp_path / "a.png", gray).shape == (1, 1, 24, 24)
+
+
 def test_letterbox_when_the_image_is_wide_pads_above_and_below(tmp_path):
     picture(tmp_path / "a.png")
     tensor = image_tensor(tmp_path / "a.png", describe(resize={"letterbox": 40, "pad": 7}))
@@ -67,6 +84,15 @@ def test_image_when_broken_or_absent_names_the_file(tmp_path):
         image_files(tmp_path / "empty")
     with pytest.raises(SamplesError, match="there is no folder"):
         image_files(tmp_path / "none")
+
+
+def test_image_when_it_has_too_many_pixels_says_to_scale_it_down(tmp_path, monkeypatch):
+    picture(tmp_path / "a.png")
+    # Pillow refuses twice as many.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 399)
+    with pytest.raises(SamplesError, match=r"a\.png' is too large: .*800 pixels") as caught:
+        image_pixels(tmp_path / "a.png")
+    assert "scale it down" in str(caught.value.hint)
 
 
 def test_limit_when_given_spreads_over_the_names(tmp_path):
@@ -126,11 +152,18 @@ def test_pixels_when_the_file_is_turned_and_transparent_are_upright_over_white(t
 
 def test_pictures_when_files_are_wanted_are_their_bytes(tmp_path):
     picture(tmp_path / "a.png")
-    ((title, feed),) = picture_samples([tmp_path / "a.png"], "image", as_files=True)
+    ((title, feed),) = picture_samples([tmp_path / "a.png"], "image", PLAIN, as_files=True)
     assert (title, feed["image"].tobytes()) == ("a.png", (tmp_path / "a.png").read_bytes())
+
+
+def test_pictures_when_the_model_would_scale_one_beyond_bounds_names_the_file(tmp_path):
+    Image.new("RGB", (1, 60_000)).save(tmp_path / "thin.png")
+    described = describe(resize={"short_side": 256, "crop": 224})
+    with pytest.raises(SamplesError, match=r"thin\.png: .*256 x 15360000 in the model"):
+        list(picture_samples([tmp_path / "thin.png"], "image", described))
 
 
 def test_pictures_when_files_are_wanted_and_no_model_decodes_them_names_the_file(tmp_path):
     picture(tmp_path / "a.bmp")
     with pytest.raises(SamplesError, match=r"a\.bmp' is neither JPEG nor PNG"):
-        list(picture_samples([tmp_path / "a.bmp"], "image", as_files=True))
+        list(picture_samples([tmp_path / "a.bmp"], "image", PLAIN, as_files=True))

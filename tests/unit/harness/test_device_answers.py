@@ -41,6 +41,13 @@ def test_classes_when_logits_are_far_apart_have_scores_without_overflow():
     assert [each.score for each in classes([-2000, 900], activation="softmax")] == [1.0, 0.0]
 
 
+@pytest.mark.filterwarnings("error")
+def test_classes_when_a_logit_is_infinite_have_scores_that_are_no_numbers():
+    found = classes([1, math.inf, 2], activation="softmax", top=2)
+    assert [each.index for each in found] == [1, 2]
+    assert all(math.isnan(each.score) for each in found)
+
+
 def test_classes_when_scores_are_equal_come_by_index():
     found = classes([1, 900, 900, 800], activation="sigmoid", top=4)
     assert [each.index for each in found] == [1, 2, 3, 0]
@@ -127,6 +134,21 @@ def test_detections_when_both_axes_fit_the_labels_are_read_along_the_first():
     square[:, 2] = [30, 20, 4, 8, 0.5, 0.75]
     (found,) = detections(square, ["a", "b"])
     assert found == answers.Detection(1, "b", 0.75, (28, 16, 32, 24))
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "layout"),
+    [
+        ((1, 0, 6), [], "yolo"),
+        ((1, 6, 0), [], "yolo"),
+        ((1, 0, 6), ["a", "b"], "yolo"),
+        ((1, 6, 0), ["a", "b"], "yolo"),
+        ((1, 0, 7), [], "yolov5"),
+    ],
+)
+def test_detections_when_the_model_gives_no_row_are_none(shape, labels, layout):
+    how = described(kind="detection", layout=layout)
+    assert answers.answer(np.zeros(shape, np.float32), how, labels, WHOLE) == []
 
 
 def test_detections_when_there_is_a_score_for_an_object_at_all_multiply_it():
@@ -229,6 +251,25 @@ def test_vectors_when_shape_or_mask_does_not_fit_are_refused():
         answers.answer(HIDDEN, how, mask=MASK[:, :2])
     with pytest.raises(ValueError, match="pooling takes"):
         answers.answer(HIDDEN[0], described(kind="embedding", pooling="max"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((0, 4, 3), (0, 12)), ((2, 0, 3), (2, 0)), ((), (1, 1)), ((3,), (3, 1))]
+)
+def test_vectors_when_not_pooled_are_the_values_of_each_sample_however_few(shape, expected):
+    how = described(kind="embedding", pooling="none")
+    assert answers.answer(np.zeros(shape, np.float32), how).shape == expected
+
+
+def test_vectors_when_there_is_no_position_are_zeros_or_refused():
+    none = np.zeros((2, 0, 3), np.float32)
+    for pooling in ("mean", "max"):
+        found = answers.answer(none, described(kind="embedding", pooling=pooling))
+        assert np.array_equal(found, np.zeros((2, 3)))
+    with pytest.raises(
+        ValueError, match=r"\[2, 0, 3\]: the pooling 'cls' takes the first position"
+    ):
+        answers.answer(none, described(kind="embedding", pooling="cls"))
 
 
 def test_answer_when_raw_is_the_output_itself():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from edgepack.harness import edgepack_images as images
@@ -55,6 +57,37 @@ def test_resize_when_height_loses_twice_what_width_loses_changes_the_order_as_pi
 def test_resize_when_the_size_is_the_same_keeps_every_value():
     pixels = noise(17, 9)
     assert np.array_equal(images.resized(pixels, 17, 9), pixels)
+
+
+def cut_out(scaled, place, side):
+    """What is kept of a picture that is scaled and then cut."""
+    return scaled[-place.top : side - place.top, -place.left : side - place.left]
+
+
+def test_tensor_when_cut_is_that_of_the_whole_scaled_picture():
+    drawn = np.random.default_rng(SEED).integers(1, 80, (40, 4)).tolist()
+    for n, (width, height, side, crop) in enumerate(drawn):
+        resize = {"short_side": max(side, crop), "crop": min(side, crop)}
+        pixels = noise(width, height, n)
+        place = images.placement(width, height, resize)
+        whole = images.resized(pixels, place.width, place.height)
+        found = images.tensor(pixels, described(resize=resize, layout="NHWC"))[0]
+        assert np.array_equal(found, cut_out(whole, place, resize["crop"])), (pixels.shape, resize)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1, 3000), (3000, 1)])
+def test_tensor_when_the_picture_is_long_and_thin_takes_no_more_memory_than_its_crop(width, height):
+    pixels = noise(width, height)
+    # Scaled it has 32 by 96,000 pixels: Pillow makes them all.
+    resize = {"short_side": 32, "crop": 24}
+    place = images.placement(width, height, resize)
+    tracemalloc.start()
+    found = images.tensor(pixels, described(resize=resize, layout="NHWC"))[0]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    expected = cut_out(by_pillow(pixels, place.width, place.height), place, 24)
+    assert np.array_equal(found, expected)
+    assert most < 1_000_000
 
 
 def test_gray_when_compared_is_pillows_for_every_colour_of_a_grid():

@@ -9,26 +9,9 @@ import pytest
 from edgepack.harness.edgepack_meaning import Meaning
 from edgepack.harness.edgepack_shapes import InputShapes, TensorSpec
 from edgepack.project import InputDescription
+from text_nets import word_pieces
 
-VOCAB = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "fox": 4}
-TOKENIZER = {
-    "normalizer": {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": True,
-        "strip_accents": None,
-        "lowercase": True,
-    },
-    "pre_tokenizer": {"type": "BertPreTokenizer"},
-    "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]},
-    "model": {
-        "type": "WordPiece",
-        "unk_token": "[UNK]",
-        "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100,
-        "vocab": VOCAB,
-    },
-}
+TOKENIZER = word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "fox"])
 IMAGE = {"image": {"resize": {"letterbox": 8, "pad": 0}}}
 TOKENS = {"tokens": {"file": "tokenizer.json", "length": 5, "attention_mask": "input_mask"}}
 
@@ -50,6 +33,16 @@ def test_feed_when_the_model_takes_pixels_gives_them_as_they_are_and_still_place
     feed = described.feed(pixels)
     assert feed.arrays["photo"] is pixels
     assert (feed.place.width, feed.place.height, feed.place.top) == (8, 4, 2)
+
+
+def test_feed_when_the_model_would_scale_a_picture_to_gigabytes_refuses_it():
+    cut = {"image": {"resize": {"short_side": 256, "crop": 224}}}
+    described = meaning({"photo": cut}, ("photo", "uint8", ("height", "width", 3)))
+    assert described.feed(np.zeros((1, 4096, 3), np.uint8)).place.width == 1 << 20
+    with pytest.raises(ValueError, match="1 x 4097 pixels would become 256 x 1048832 in the model"):
+        described.feed(np.zeros((4097, 1, 3), np.uint8))
+    itself = meaning({"photo": cut}, ("photo", "float32", (1, 3, 224, 224)))
+    assert itself.feed(np.zeros((65535, 1, 3), np.uint8)).arrays["photo"].shape == (1, 3, 224, 224)
 
 
 def test_feed_when_the_model_takes_float16_gives_that():
@@ -105,3 +98,30 @@ def test_feed_when_what_is_made_of_a_text_is_given_too_refuses_it():
     described = meaning({"ids": TOKENS}, ("ids", "int64", (1, 5)), ("input_mask", "int64", (1, 5)))
     with pytest.raises(ValueError, match="'input_mask' is made of the text: leave it out"):
         described.feed({"ids": "fox", "input_mask": np.ones((1, 5), np.int64)})
+
+
+TEXT = ("ids", "uint8", ("ids_bytes",))
+
+
+def test_feed_when_the_model_makes_the_tokens_gives_the_bytes_of_the_text():
+    feed = meaning({"ids": TOKENS}, TEXT).feed("Zoe\u0308")
+    assert feed.arrays["ids"].tobytes() == "Zoe\u0308".encode()
+    assert set(feed.arrays) == {"ids"}
+
+
+def test_feed_when_the_tokenizer_in_the_model_takes_nfc_composes_the_text(monkeypatch):
+    monkeypatch.setitem(TOKENIZER, "normalizer", {"type": "NFC"})
+    monkeypatch.setitem(TOKENIZER, "model", {"type": "BPE", "merges": []})
+    assert (
+        meaning({"ids": TOKENS}, TEXT).feed("Zoe\u0308").arrays["ids"].tobytes() == "Zoë".encode()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a\0b", "holds a NUL"), ("a [SEP] b", r"'\[SEP\]', which the model does not")],
+)
+def test_feed_when_the_model_would_make_other_tokens_says_so(monkeypatch, text, said):
+    monkeypatch.setitem(TOKENIZER, "added_tokens", [{"content": "[SEP]", "id": 3}])
+    with pytest.raises(ValueError, match=said):
+        meaning({"ids": TOKENS}, TEXT).feed(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from edgepack.data import SampleSet
 from edgepack.data.images import image_files, image_pixels, image_tensor
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
@@ -167,6 +168,38 @@ def test_step_when_the_model_preprocesses_otherwise_is_not_proven(tmp_path):
     steps["RGB"].verify(inputs, tmp_path / "after")
     with pytest.raises(StepError, match=r"outputs are .* dB from those of the model"):
         steps["BGR"].verify(inputs, tmp_path / "after")
+
+
+def test_model_when_it_decodes_files_says_the_rank_of_what_is_decoded(tmp_path):
+    """OpenVINO 2025.4.1 makes no session where one is not known, and nothing infers it."""
+    model = onnx.load(str(conv_net(tmp_path / "net.onnx", opset=18)))
+    image = ImageInput.model_validate({"resize": {"letterbox": 8}})
+    put_before(model, helper.make_tensor_value_info("image", TensorProto.UINT8, ["n"]), image)
+    decoded = next(node.output[0] for node in model.graph.node if node.op_type == "DecodeImage")
+    known = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.value_info}
+    assert known[decoded] == 3
+
+
+def test_step_when_the_model_takes_float16_gives_it_that(tmp_path):
+    save(
+        tmp_path / "before" / "model.onnx",
+        [helper.make_node("Relu", ["image"], ["y"], "relu")],
+        [("image", TensorProto.FLOAT16, [1, 3, 8, 8])],
+        [("y", TensorProto.FLOAT16, [1, 3, 8, 8])],
+        opset=18,
+    )
+    image = ImageInput.model_validate({"resize": {"letterbox": 8}, "scale": 0.0039})
+    signature = (TensorSpec("image", "uint8", ("h", "w", 3)),)
+    step = in_graph.InGraph(signature, (("image", image),))
+    inputs = {"model": tmp_path / "before", "samples": tmp_path / "samples"}
+    for folder in ("samples", "after", "tensors"):
+        (tmp_path / folder).mkdir()
+    pictures.PictureProbes(signature, ("image",), (), 2).run({}, tmp_path / "samples")
+    step.run(inputs, tmp_path / "after")
+    step.verify(inputs, tmp_path / "after")
+    taken = (TensorSpec("image", "float16", (1, 3, 8, 8)),)
+    pictures.TensorSamples(taken, (("image", image),)).run(inputs, tmp_path / "tensors")
+    assert SampleSet.read(tmp_path / "tensors").inputs(0)["image"].dtype == np.float16
 
 
 def test_step_when_the_input_is_an_output_too_says_so(tmp_path):

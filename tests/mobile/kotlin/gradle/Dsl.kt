@@ -1,5 +1,6 @@
 package dsl
 
+import org.gradle.api.DomainObjectCollection
 import org.gradle.api.JavaVersion
 import org.gradle.api.NamedDomainObjectCollection
 import org.gradle.api.NamedDomainObjectProvider
@@ -33,6 +34,9 @@ inline fun <reified T : Any> PolymorphicDomainObjectContainer<in T>.register(
     name: String,
     noinline block: T.() -> Unit,
 ): NamedDomainObjectProvider<T> = register(name, T::class.java) { block() }
+
+inline fun <reified T : Any> DomainObjectCollection<in T>.withType(): DomainObjectCollection<T> =
+    withType(T::class.java)
 
 operator fun <T : Any> NamedDomainObjectCollection<T>.get(name: String): T = getByName(name)
 

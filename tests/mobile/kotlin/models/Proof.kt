@@ -55,11 +55,14 @@ private fun use(subject: Subject, cases: JSONObject, folder: File, found: JSONOb
     val test = subject.selfTest()
     found.put("decibels", JSONArray(test.decibels)).put("passed", test.passed)
     found.put("cases", JSONArray(objects(cases, "tensors").map { ran(subject, it, folder) }))
-    found.put("pictures", JSONArray(objects(cases, "pictures").map { picture(subject, it, folder) }))
-    val texts = cases.getJSONArray("texts")
-    found.put("texts", JSONArray(List(texts.length()) { text(subject, texts.getString(it)) }))
+    val first = feed(objects(cases, "tensors").first(), folder)
+    val caption = cases.getString("caption")
+    found.put("pictures", JSONArray(objects(cases, "pictures").map { picture(subject, first, caption, it, folder) }))
+    val texts = cases.getJSONArray("texts").let { list -> List(list.length(), list::getString) }
+    found.put("texts", JSONArray(texts.map { same(text(subject, first, it)) }))
+    found.put("boxless", failing { answers(subject.predict(inputs(first))) })
     halves(folder)
-    found.put("threads", threads(subject, feed(objects(cases, "tensors").first(), folder)))
+    found.put("threads", threads(subject, first))
     subject.close()
     found.put("closed", failing { subject.selfTest() })
     found.put("environment", JSONObject(Os.set.mapValues { (_, it) -> "${it.first} ${it.second}" }))
@@ -118,15 +121,19 @@ private fun halves(folder: File) {
 }
 
 /** Gives a picture as bytes, as numbers and as a bitmap, and returns the answers, which have to be the same. */
-private fun picture(subject: Subject, case: JSONObject, folder: File): Any {
+private fun picture(subject: Subject, feed: Tensors, text: String, case: JSONObject, folder: File): JSONObject {
     val (width, height) = case.getInt("width") to case.getInt("height")
     val rgb = folder.resolve(case.getString("path")).readBytes()
     val argb = IntArray(width * height) { n ->
         fun channel(c: Int) = rgb[3 * n + c].toInt() and 0xff
         (0xff shl 24) or (channel(0) shl 16) or (channel(1) shl 8) or channel(2)
     }
-    val found = pictures(subject, ByteBuffer.wrap(rgb), argb, Bitmap(argb, width, height), width, height)
-    check(found.map { "$it" }.toSet().size == 1) { "the ways of giving a picture differ: $found" }
+    val bitmap = Bitmap(argb, width, height)
+    return same(pictures(subject, feed, text, ByteBuffer.wrap(rgb), argb, bitmap, width, height))
+}
+
+private fun same(found: List<JSONObject>): JSONObject {
+    check(found.map { "$it" }.toSet().size == 1) { "the ways of giving it differ: $found" }
     return found.first()
 }
 
