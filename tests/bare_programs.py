@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAMS = (
     *("awk", "cat", "chmod", "cp", "cut", "date", "df", "env", "find"),
     *("grep", "head", "ln", "ls", "mkdir", "mv", "printf", "readlink", "rm", "rmdir"),
-    *("sed", "sh", "sha256sum", "sleep", "sort", "sync", "tail", "tar"),
+    *("sed", "sh", "sha256sum", "sleep", "sort", "sync", "tail", "tar", "wc"),
 )
 """What the agent for devices without Python calls."""
 

@@ -183,12 +183,13 @@ def test_history_when_it_was_changed_breaks_where_it_was(
 def test_history_when_a_crash_cut_a_line_off_goes_on_unbroken(device: Device, pushed: Path) -> None:
     history = pushed.parent.parent / "history.jsonl"
     text = history.read_bytes()
-    for cut in (1, 30):
-        history.write_bytes(text[:-cut])
-        with connect(device) as transport:
-            rollback("tiny", device, transport, release=other_release(pushed))
-            rollback("tiny", device, transport, release=pushed.name)
-        assert verify_device(device).projects[0].history.broken_at is None
+    for cut, zeros in ((1, b""), (30, b""), (200, bytes(170))):
+        history.write_bytes(text[:-cut] + zeros)
+        for release in (other_release(pushed), pushed.name):
+            with connect(device) as transport:
+                rollback("tiny", device, transport, release=release)
+            state = verify_device(device).projects[0].history
+            assert (state.broken_at, state.current) == (None, release)
 
 
 def other_release(pushed: Path) -> str:

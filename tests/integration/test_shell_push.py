@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from edgepack.devices.commands import command_line
 from edgepack.devices.shell_pushing import agent_source
 from edgepack.devices.verifying import verify_device
 from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.resources import harness_dir
 from loopback import CuttingProxy, ssh_device
 from tiny_bundle import write_tiny_bundle
 
@@ -106,6 +108,36 @@ def test_rollback_without_python(board: Board, bundle: Path) -> None:
             rollback("tiny", board.device, transport, release="0" * 16)
         with pytest.raises(RemoteCommandError, match="no release of other is current"):
             rollback("other", board.device, transport)
+
+
+@pytest.mark.parametrize("cut", [1, 30, 200])
+@pytest.mark.parametrize("zeros", [0, 170])
+def test_history_when_power_was_lost_goes_on_unbroken(
+    board: Board, bundle: Path, cut: int, zeros: int
+) -> None:
+    first, second = (board.push(with_file(bundle, bytes([n]))).release for n in range(2))
+    history = board.project / "history.jsonl"
+    history.write_bytes(history.read_bytes()[:-cut] + bytes(zeros))
+    drift = [sys.executable, "-IS", str(harness_dir() / "edgepack_drift.py")]
+    for release in (first, second):
+        with connect(board.device) as transport:
+            assert rollback("tiny", board.device, transport, release=release).release == release
+        argv = [*drift, str(board.project.parent)]
+        answer = subprocess.run(argv, capture_output=True, check=True)
+        (state,) = json.loads(answer.stdout)["projects"]
+        assert (state["history"]["broken_at"], state["history"]["current"]) == (None, release)
+    assert board.releases() == sorted([first, second])
+
+
+def test_rollback_finds_the_release_before_in_a_history_with_zeros(
+    board: Board, bundle: Path
+) -> None:
+    first, second = (board.push(with_file(bundle, bytes([n]))).release for n in range(2))
+    history = board.project / "history.jsonl"
+    history.write_bytes(history.read_bytes() + bytes(170))
+    with connect(board.device) as transport:
+        done = rollback("tiny", board.device, transport)
+    assert (done.release, done.switched_from) == (first, second)
 
 
 def test_release_damaged_on_the_device_is_sent_again(board: Board, bundle: Path) -> None:

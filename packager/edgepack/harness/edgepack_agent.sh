@@ -75,9 +75,11 @@ lock() {
 # Append to the history: each line has the hash of the one before.
 record() {
   previous=
-  [ -s history.jsonl ] && previous=$(tail -n 1 history.jsonl | sha256sum | cut -d ' ' -f 1)
-  # A line that a crash has cut off stays one of its own.
-  [ -z "$(tail -c 1 history.jsonl 2>/dev/null)" ] || echo >>history.jsonl
+  if [ -s history.jsonl ]; then
+    previous=$(tail -n 1 history.jsonl | sha256sum | cut -d ' ' -f 1)
+    # A line that a crash has cut off, or of which a power loss has left zeros, stays one of its own.
+    [ "$(tail -c 1 history.jsonl | wc -l)" -eq 1 ] || echo >>history.jsonl
+  fi
   before=null
   [ -n "$3" ] && before="\"$3\""
   printf '{"previous": "%s", "time": "%s", "action": "%s", "release": "%s", "from": %s}\n' \
@@ -102,7 +104,7 @@ remove_old() {
   sync
   now=$(current)
   kept=0 seen=
-  for name in "$1" "$now" $(tail -n 99 history.jsonl | sed 's/.*"release": "\([0-9a-f]*\)".*/\1/;1!G;h;$!d') $(ls releases); do
+  for name in "$1" "$now" $(tail -n 99 history.jsonl | sed -n 's/.*"release": "\([0-9a-f]*\)".*/\1/p' | sed '1!G;h;$!d') $(ls releases); do
     case " $seen " in *" $name "*) continue ;; esac
     [ ${#name} = 16 ] && [ -d "releases/$name" ] || continue
     seen="$seen $name"
@@ -202,7 +204,8 @@ switch)
   was=$(current)
   goal=$given
   if [ "$goal" = - ]; then
-    goal=$(grep '"action": "switch", "release": "'"$was"'"' history.jsonl | tail -n 1 | sed -n 's/.*"from": "\([0-9a-f]*\)".*/\1/p')
+    # grep would take a file that has zeros for a binary one.
+    goal=$(sed -n 's/.*"action": "switch", "release": "'"$was"'", "from": "\([0-9a-f]*\)".*/\1/p' history.jsonl | tail -n 1)
     [ -n "$goal" ] || fail 2 "no release was current before $was"
   fi
   (cd releases && is_whole "$goal" "$goal") || fail 2 "the release $goal is not here any more, or not whole"
