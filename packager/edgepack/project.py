@@ -47,6 +47,9 @@ def _package(name: str) -> str:
         raise ValueError(
             f"{name!r} is a package of {first.capitalize()}'s own | begin with a name of yours"
         )
+    if f"{name}.".startswith("ai.onnxruntime."):
+        # One app has both; classes of one name would shadow each other, and shrinking keeps them.
+        raise ValueError(f"{name!r} is a package of onnxruntime's own | begin with a name of yours")
     return name
 
 

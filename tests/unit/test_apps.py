@@ -151,6 +151,8 @@ def test_app_when_the_project_gives_names_has_these():
         ({"package": "com.Acme"}, "no package"),
         ({"package": "com.class.x"}, "'class'"),
         ({"package": "kotlin.detector"}, "Kotlin's own"),
+        ({"package": "ai.onnxruntime"}, "onnxruntime's own"),
+        ({"package": "ai.onnxruntime.detector"}, "onnxruntime's own"),
         ({"package": "java.detector"}, "Java's own"),
         ({"type": "detector"}, "no type's name"),
         ({"type": "String"}, "StringModel"),

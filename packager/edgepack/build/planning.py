@@ -20,7 +20,7 @@ from edgepack.build.extensions import (
 )
 from edgepack.build.meanings import check_meanings
 from edgepack.build.offering import Offers, named_targets
-from edgepack.build.pictures import picture_dims, with_pictures
+from edgepack.build.in_graph import given_inputs, made_dims
 from edgepack.build.shapes import with_shape_profiles
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
@@ -51,7 +51,8 @@ from edgepack.steps.int8_static import LimitSearch
 from edgepack.steps.layer_errors import LayerErrors
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.ort_format import REPLAY, AsOrt
-from edgepack.steps.pictures import PictureProbes, PictureSamples, TensorSamples
+from edgepack.steps.in_graph_samples import InGraphProbes, TensorSamples
+from edgepack.steps.pictures import PictureSamples
 from edgepack.steps.placed import Placed
 from edgepack.steps.prepared import Prepared, fixed_signature, sized
 from edgepack.steps.preprocessing import OPSET as OPSET_OF_PICTURES
@@ -169,10 +170,10 @@ class _Planner:
             self.loaded.carried(name)
         self._check_fillings()
         where = self.loaded.where("dims") or "dims"
-        taken = with_pictures(self.facts.inputs, project)
+        taken = given_inputs(self.facts.inputs, project)
         # A size for each name, so that each is checked; only those with one size are fixed.
         fixed_signature((*self.facts.inputs, *taken), dict.fromkeys(project.dims, 1), where)
-        self.dims = {**project.fixed_dims, **picture_dims(self.loaded, self.facts.inputs)}
+        self.dims = {**project.fixed_dims, **made_dims(self.loaded, self.facts.inputs)}
         self.signature = sized(taken, self.dims)
         specs = (self.facts.inputs, self.facts.outputs)
         check_meanings(self.loaded, *(sized(each, project.fixed_dims) for each in specs))
@@ -185,7 +186,7 @@ class _Planner:
         self.given = self._samples("evaluation", both.evaluation)
         self.calibration, self.evaluation = map(self._tensors, (calibration, self.given))
         self.real = self.given or calibration
-        self.probes = self._picture_probes() if self.in_graph else self.real
+        self.probes = self._in_graph_probes() if self.in_graph else self.real
 
     def _check_fillings(self) -> None:
         """Make sure that what the project says about padding and masks is of the model's inputs."""
@@ -481,11 +482,11 @@ class _Planner:
         step = TensorSamples(sized(self.facts.inputs, self.dims), *described)
         return self.builder.step(step, samples=samples, **self._tokenizers())
 
-    def _picture_probes(self) -> str:
+    def _in_graph_probes(self) -> str:
         sizes = bucket_dims(self.signature, self.loaded.project.buckets)
         project = self.loaded.project
         pictures, texts = tuple(project.pictures), tuple(project.texts)
-        step = PictureProbes(self.signature, pictures, sizes, PROBES, texts)
+        step = InGraphProbes(self.signature, pictures, sizes, PROBES, texts)
         return self.builder.step(step, samples=self.real)
 
     def _npz(self, role: str, source: SampleSource) -> str:

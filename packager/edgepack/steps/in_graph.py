@@ -1,7 +1,7 @@
 """Preprocessing put into the finished model: it takes pictures and texts.
 
 It comes after the recipe, so that numbers are those of the model without it; the samples that a
-recipe needs are the tensors made of pictures and texts (``tensor-samples`` in steps/pictures.py).
+recipe needs are the tensors made of pictures and texts (steps/in_graph_samples.py).
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import make_session
 from edgepack.project import ImageInput
-from edgepack.steps import in_graph, pictures
+from edgepack.steps import in_graph
 from edgepack.steps.in_graph import levels_apart, picture_session, require_equal
+from edgepack.steps.in_graph_samples import InGraphProbes, TensorSamples
 from edgepack.steps.pictures import made_pictures
 from edgepack.steps.preprocessing import picture_nodes, put_before, tensor_shape
 from onnx import TensorProto, helper
@@ -152,7 +153,7 @@ def test_step_when_the_model_preprocesses_otherwise_is_not_proven(tmp_path):
     """The tensors are right, and the model that was written makes others."""
     conv_net(tmp_path / "before" / "model.onnx", opset=18)
     signature = (TensorSpec("image", "uint8", ("h", "w", 3)),)
-    probes = pictures.PictureProbes(signature, ("image",), (), 4)
+    probes = InGraphProbes(signature, ("image",), (), 4)
     steps = {
         order: in_graph.InGraph(
             signature,
@@ -194,11 +195,11 @@ def test_step_when_the_model_takes_float16_gives_it_that(tmp_path):
     inputs = {"model": tmp_path / "before", "samples": tmp_path / "samples"}
     for folder in ("samples", "after", "tensors"):
         (tmp_path / folder).mkdir()
-    pictures.PictureProbes(signature, ("image",), (), 2).run({}, tmp_path / "samples")
+    InGraphProbes(signature, ("image",), (), 2).run({}, tmp_path / "samples")
     step.run(inputs, tmp_path / "after")
     step.verify(inputs, tmp_path / "after")
     taken = (TensorSpec("image", "float16", (1, 3, 8, 8)),)
-    pictures.TensorSamples(taken, (("image", image),)).run(inputs, tmp_path / "tensors")
+    TensorSamples(taken, (("image", image),)).run(inputs, tmp_path / "tensors")
     assert SampleSet.read(tmp_path / "tensors").inputs(0)["image"].dtype == np.float16
 
 

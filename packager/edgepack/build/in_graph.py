@@ -1,4 +1,4 @@
-"""Inputs that take pictures and texts because preprocessing is in the model: what that decides."""
+"""What preprocessing in the graph decides about a model's inputs and their sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgepack.steps.preprocessing import tensor_shape
 from edgepack.steps.texts import made_names
 
 
-def with_pictures(inputs: Sequence[TensorSpec], project: Project) -> tuple[TensorSpec, ...]:
+def given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[TensorSpec, ...]:
     """Return the inputs with pictures and texts for the tensors made of them.
 
     A picture is uint8 ``(H, W, 3)``, with the symbolic dimensions ``<input>_height`` and
@@ -38,7 +38,7 @@ def with_pictures(inputs: Sequence[TensorSpec], project: Project) -> tuple[Tenso
     return tuple(taken)
 
 
-def picture_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[str, int]:
+def made_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[str, int]:
     """Return the sizes that symbolic dimensions have because the tensors made have them.
 
     Raises:
