@@ -13,7 +13,7 @@ from edgepack.build import build
 from edgepack.errors import ProfileError
 from onnx import TensorProto, helper
 from PIL import Image
-from text_nets import word_pieces
+from text_nets import WORDS, text_net, word_pieces
 from tiny_bundle import import_loader
 from tiny_models import save
 
@@ -307,6 +307,23 @@ def test_build_when_the_tokenizer_is_another_kind_names_its_part(tmp_path):
     with pytest.raises(ProfileError, match="its model is BPE, not WordPiece") as caught:
         build(project=project, out=tmp_path / "dist")
     assert "docs/answers.md" in caught.value.hint
+
+
+def test_build_when_the_tokenizer_has_more_words_than_the_model_rows_says_so(tmp_path):
+    text_net(tmp_path / "model.onnx")
+    words = [*WORDS, *(f"word{n}" for n in range(301 - len(WORDS)))]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(word_pieces(words)))
+    project = tmp_path / "edgepack.yaml"
+    project.write_text(
+        "schema_version: 1\nname: text\nmodel: model.onnx\ntargets: [linux-x86-64]\n"
+        "files: [tokenizer.json]\n"
+        "inputs: {input_ids: {tokens: {file: tokenizer.json, length: 6}}}\n"
+    )
+    with pytest.raises(
+        ProfileError, match=r"ids up to 300, for 'word288', .* of 300 rows"
+    ) as caught:
+        build(project=project, out=tmp_path / "dist")
+    assert "the model was trained with" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ are not known here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -35,7 +36,10 @@ BEFORE_SCORES = {"yolo": 4, "yolov5": 5}
 
 
 def check_meanings(
-    loaded: LoadedProject, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    loaded: LoadedProject,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    table_rows: Mapping[str, int],
 ) -> None:
     """Hold the descriptions of inputs and outputs against the model.
 
@@ -43,12 +47,13 @@ def check_meanings(
         loaded: The project, whose names of inputs and outputs the model has.
         inputs: What the model takes, with the sizes that the project fixes.
         outputs: What it gives, likewise.
+        table_rows: See :class:`~edgepack.model.facts.ModelFacts`.
 
     Raises:
         ProfileError: A file is none of the project's, or not what it has to be, or a shape cannot
             be what is described.
     """
-    check = _Check(loaded, {spec.name: spec for spec in inputs})
+    check = _Check(loaded, {spec.name: spec for spec in inputs}, table_rows)
     for name, described in loaded.project.inputs.items():
         if described.image is not None:
             check.image(name, described.image)
@@ -63,6 +68,7 @@ def check_meanings(
 class _Check:
     loaded: LoadedProject
     inputs: dict[str, TensorSpec]
+    table_rows: Mapping[str, int]
 
     def image(self, name: str, image: ImageInput) -> None:
         place = placement(1, 1, image.resize.model_dump())
@@ -96,6 +102,7 @@ class _Check:
             raise self._error(
                 place, f"the input is {spec}, not ids [1, tokens]", "describe another input"
             )
+        self._check_vocabulary(name, tokens, text)
         self._check_length(spec, tokens, tokenizer.special_tokens)
         length = spec.shape[1] if spec.shape else "?"
         self._check_beside(name, tokens, length)
@@ -104,6 +111,19 @@ class _Check:
                 place,
                 f"{tokens.file!r} fills up with {tokenizer.pad_id}, the loader with {pad:g}",
                 f"add pad: {tokenizer.pad_id} to the input {name!r}",
+            )
+
+    def _check_vocabulary(self, name: str, tokens: TokensInput, text: str) -> None:
+        """Make sure that each word's id is a row of the model's table: others end a run."""
+        vocabulary = json.loads(text)["model"]["vocab"]
+        word, highest = max(vocabulary.items(), key=lambda item: item[1])
+        rows = self.table_rows.get(name, highest + 1)
+        if highest >= rows:
+            raise self._error(
+                ("inputs", name, "tokens", "file"),
+                f"{tokens.file!r} has ids up to {highest}, for {word!r}, and the model has a table"
+                f" of {rows} rows for {name!r}",
+                "give the tokenizer.json that the model was trained with",
             )
 
     def _check_beside(self, name: str, tokens: TokensInput, length: int | str) -> None:

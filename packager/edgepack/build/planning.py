@@ -175,8 +175,12 @@ class _Planner:
         fixed_signature((*self.facts.inputs, *taken), dict.fromkeys(project.dims, 1), where)
         self.dims = {**project.fixed_dims, **made_dims(self.loaded, self.facts.inputs)}
         self.signature = sized(taken, self.dims)
-        specs = (self.facts.inputs, self.facts.outputs)
-        check_meanings(self.loaded, *(sized(each, project.fixed_dims) for each in specs))
+        check_meanings(
+            self.loaded,
+            sized(self.facts.inputs, project.fixed_dims),
+            sized(self.facts.outputs, project.fixed_dims),
+            self.facts.table_rows,
+        )
         self.model = self.builder.source("model", self.loaded.model_path, self.facts.sha256)
         self.folder = self.builder.source("project", self.loaded.folder, "")
         both = project.samples

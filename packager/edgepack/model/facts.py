@@ -68,6 +68,9 @@ class ModelFacts:
     external_data: tuple[str, ...]
     """Files that hold weights, relative to the model."""
     metadata: dict[str, str]
+    table_rows: dict[str, int]
+    """Inputs whose values choose rows of a table of weights, as token ids do, with how many rows it
+    has. An input that is computed with before is not among them."""
 
 
 def model_facts(path: Path) -> ModelFacts:
@@ -96,6 +99,7 @@ def model_facts(path: Path) -> ModelFacts:
         quantization=quantization_of(model),
         external_data=tuple(external_files(model)),
         metadata={entry.key: entry.value for entry in model.metadata_props},
+        table_rows=_table_rows(model.graph),
     )
 
 
@@ -131,6 +135,28 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     if not value.type.tensor_type.HasField("shape"):
         return TensorSpec(value.name, dtype, None)
     return TensorSpec(value.name, dtype, tuple(map(_size, value.type.tensor_type.shape.dim)))
+
+
+_SAME_VALUES = {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+"""Operators that leave the values of indices what they are."""
+
+
+def _table_rows(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return the inputs that choose rows, with the number of rows of the smallest table."""
+    weights = {tensor.name: tensor.dims for tensor in graph.initializer}
+    origins = {value.name: value.name for value in graph.input if value.name not in weights}
+    rows: dict[str, int] = {}
+    for node in graph.node:
+        first = node.input[0] if node.input else ""
+        if node.op_type in _SAME_VALUES and first in origins:
+            origins[node.output[0]] = origins[first]
+        if node.op_type in ("Cast", "DequantizeLinear") and first in weights:
+            weights[node.output[0]] = weights[first]
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        is_lookup = node.op_type == "Gather" and axis == 0 and bool(weights.get(first))
+        if is_lookup and (name := origins.get(node.input[1])) is not None:
+            rows[name] = min(weights[first][0], rows.get(name, weights[first][0]))
+    return rows
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:

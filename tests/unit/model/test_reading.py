@@ -3,10 +3,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+import text_nets
 import tiny_models
 from edgepack.errors import ModelError
 from edgepack.model.facts import model_facts
 from edgepack.model.reading import fits_a_message, read_model, write_model
+from onnx import TensorProto, helper, numpy_helper
 
 
 def with_external_data(folder, location: str, **entries):
@@ -106,6 +108,27 @@ def test_facts_when_read_name_signature_operators_and_sizes(tmp_path):
     assert [str(spec) for spec in facts.outputs] == ["scores: float32[batch, 4]"]
     assert facts.op_counts["Conv"] == 1
     assert facts.initializer_bytes == 4 * (8 * 3 * 3 * 3 + 8 * 4 + 8 * 4 + 4)
+
+
+def test_facts_when_inputs_choose_rows_tell_how_many_the_smallest_table_has(tmp_path):
+    path = text_nets.text_net(tmp_path / "text.onnx")
+    assert model_facts(path).table_rows == {"input_ids": 300}
+    model = onnx.load(path)
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["narrow"], to=TensorProto.INT32),
+        helper.make_node("Unsqueeze", ["narrow", "last"], ["ids"]),
+        helper.make_node("DequantizeLinear", ["small", "scale"], ["dequantized"]),
+        helper.make_node("Gather", ["dequantized", "ids"], ["rows"]),
+        helper.make_node("Gather", ["dequantized", "ids"], ["columns"], axis=1),
+        helper.make_node("Add", ["input_ids", "last"], ["moved"]),
+        helper.make_node("Gather", ["last", "moved"], ["elsewhere"]),
+    ]
+    model.graph.node.extend(nodes)
+    constants = {"small": np.zeros((7, 4), np.int8), "scale": np.float32(1)}
+    for name, value in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    onnx.save(model, path)
+    assert model_facts(path).table_rows == {"input_ids": 7}
 
 
 def test_write_when_read_again_is_the_same_model(tmp_path):
