@@ -20,6 +20,7 @@ from example_report import (
     many_nodes,
     varied_reports,
 )
+from loopback import wait_until
 
 LEAST_CONTRAST = 4.5
 """WCAG 2.2, 1.4.3, level AA."""
@@ -227,6 +228,7 @@ def test_numbers_of_a_figure_when_opened_are_those_that_it_draws(tabs, many):
     with tabs.open(many, screen=PHONE) as page:
         page.locator("#overview-1 .data summary").click()
         rows = page.locator("#overview-1 .data tbody tr")
+        rows.first.wait_for()  # a <details> tells that it opened after the click was done
         assert rows.count() == page.locator("#overview-1 svg .mark").count() == 12
         assert page.evaluate(OVERFLOW) <= 0
 
@@ -255,7 +257,9 @@ def test_page_when_the_window_is_narrowed_draws_its_figures_again(tabs, many):
     with tabs.open(many) as page:
         page.wait_for_selector("#overview-1 svg")
         page.set_viewport_size({"width": 500, "height": 800})
-        page.wait_for_function("document.querySelector('#overview-1 .plot').dataset.width < 500")
+        # Not wait_for_function: it evaluates text in the page, whose security policy forbids that.
+        width = "Number(document.querySelector('#overview-1 .plot').dataset.width)"
+        assert wait_until(lambda: page.evaluate(width) < 500)
         assert page.evaluate("document.querySelector('#overview-1 svg').clientWidth") < 500
         assert page.evaluate(OVERFLOW) <= 0
 

@@ -9,7 +9,6 @@ import select
 import shutil
 import subprocess
 import sys
-import tempfile
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from edgepack.bundle.manifest import MANIFEST_SIGNATURE, UNLISTED
 from edgepack.bundle.signing import read_signature, require_signature, sign
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ToolError, UnreachableError, UsageError
+from ssh_agents import running_agent
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 PASSPHRASE = "correct horse battery staple"
@@ -50,20 +50,9 @@ def key(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # Sockets have short names: tmp_path is too long for one on some systems.
-    with tempfile.TemporaryDirectory() as folder:
-        socket = f"{folder}/agent"
-        child = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
+    with running_agent() as socket:
         monkeypatch.setenv("SSH_AUTH_SOCK", socket)
-        try:
-            while (
-                subprocess.run(["ssh-add", "-l"], capture_output=True, check=False).returncode > 1
-            ):
-                assert child.poll() is None
-            yield
-        finally:
-            child.terminate()
-            child.wait()
+        yield
 
 
 def make_key(path: Path, passphrase: str = "") -> Path:

@@ -20,6 +20,7 @@ from edgepack.demo_server import LoopbackServer, make_key
 from edgepack.devices import Device, connect, ssh_connect, trust
 from edgepack.errors import DeviceError
 from loopback import lives, ssh_device, wait_until
+from ssh_agents import running_agent
 
 CANARY = "canary-7d1f"
 
@@ -153,21 +154,13 @@ def test_missing_password_variable_is_named(server: LoopbackServer) -> None:
 def test_agent_key_is_used(
     server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = tmp_path / "agent"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(agent)], stdout=subprocess.DEVNULL)
-    try:
-        assert wait_until(agent.exists)
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
-        subprocess.run(
-            ["ssh-add", "-q", str(server.client_key_path)], check=True, stderr=subprocess.DEVNULL
-        )
+    with running_agent() as socket:
+        monkeypatch.setenv("SSH_AUTH_SOCK", socket)
+        subprocess.run(["ssh-add", "-q", str(server.client_key_path)], check=True)
         assert answers(ssh_device(server, key=None))
         config = tmp_path / "config"
         config.write_text("IdentityAgent none\n")
         assert "no key was found" in failure(ssh_device(server, key=None, ssh_config=str(config)))
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def jump_config(tmp_path: Path, server: LoopbackServer, jump: LoopbackServer) -> str:
