@@ -128,6 +128,8 @@ def file_problems(run: Run) -> list[str]:
     found = [f"not whole: {one}" for one in state["releases"] if one["differences"]]
     if state["history"]["broken_at"] is not None:
         found.append(f"the history is broken: {(base / 'history.jsonl').read_text()}")
+    elif state["current"] != f"releases/{state['history']['current']}":
+        found.append(f"{state['current']} is current, {state['history']['current']} by the history")
     if leftovers(base) and not any(tidied(run) for _ in range(TRIES)):
         left = [str(path.relative_to(base)) for path in leftovers(base)]
         found.append(f"{TRIES} more pushes left {left}")

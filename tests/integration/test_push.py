@@ -341,6 +341,24 @@ def test_history_is_a_chain(device: Device, bundle: Path) -> None:
     assert [one["previous"] for one in records] == before
 
 
+def test_history_when_it_cannot_be_written_nothing_is_switched(
+    device: Device, bundle: Path
+) -> None:
+    first = push_to(device, with_file(bundle, b"1")).release
+    history = project(device) / "history.jsonl"
+    history.unlink()
+    history.mkdir()
+    with pytest.raises(RemoteCommandError, match=r"Is a directory: .*/tiny/history\.jsonl"):
+        push_to(device, with_file(bundle, b"2"))
+    assert current_of(device) == f"releases/{first}"
+    history.rmdir()
+    second = push_to(device, with_file(bundle, b"2")).release
+    assert current_of(device) == f"releases/{second}"
+    assert sorted(path.name for path in project(device).iterdir()) == [
+        *(".lock", "chunks", "current", "history.jsonl", "releases")
+    ]
+
+
 def test_what_broken_pushes_left_is_removed(device: Device, bundle: Path) -> None:
     releases = project(device) / "releases"
     (releases / ".partial-old" / "models").mkdir(parents=True)

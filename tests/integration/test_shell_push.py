@@ -129,6 +129,32 @@ def test_history_when_power_was_lost_goes_on_unbroken(
     assert board.releases() == sorted([first, second])
 
 
+def test_history_when_it_cannot_be_written_nothing_is_switched(board: Board, bundle: Path) -> None:
+    first = board.push(with_file(bundle, b"1"))
+    history = board.project / "history.jsonl"
+    history.unlink()
+    history.mkdir()
+    with pytest.raises(RemoteCommandError, match=r"cannot write .*/tiny/history\.jsonl"):
+        board.push(with_file(bundle, b"2"))
+    assert board.current() == first.release
+    history.rmdir()
+    assert board.push(with_file(bundle, b"2")).release == board.current()
+    assert board.left_over() == []
+
+
+def test_switch_that_was_told_and_not_done_is_done_by_the_next_push(
+    board: Board, bundle: Path
+) -> None:
+    first, second = (board.push(with_file(bundle, bytes([n]))).release for n in range(2))
+    current = board.project / "current"
+    current.unlink()
+    current.symlink_to(f"releases/{first}")
+    assert board.push(with_file(bundle, bytes([1]))).switched_from == first
+    assert board.current() == second
+    with connect(board.device) as transport:
+        assert rollback("tiny", board.device, transport).release == first
+
+
 def test_rollback_finds_the_release_before_in_a_history_with_zeros(
     board: Board, bundle: Path
 ) -> None:

@@ -247,11 +247,15 @@ class Project:
         with self.locked():
             before = self.current()
             if before != release:
-                link = os.path.join(self.base, ".current-" + os.urandom(16).hex())
+                link = os.path.join(self.base, ".next")
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(link)  # of a switch that was cut off
                 os.symlink(os.path.join("releases", release), link)
+                # Told before it is done: where it is cut off in between, the release that was
+                # current still is, and whoever switches next tells it again.
+                self.log(action, release, before)
                 os.replace(link, os.path.join(self.base, "current"))
                 sync(self.base)
-                self.log(action, release, before)
         return before
 
     def log(self, action: str, release: str, before: Optional[str]) -> None:

@@ -83,18 +83,24 @@ record() {
   before=null
   [ -n "$3" ] && before="\"$3\""
   printf '{"previous": "%s", "time": "%s", "action": "%s", "release": "%s", "from": %s}\n' \
-    "$previous" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1" "$2" "$before" >>history.jsonl
+    "$previous" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1" "$2" "$before" >>history.jsonl ||
+    fail 1 "cannot write $base/history.jsonl"
 }
+
+# Plain mv would put a link into the folder that the other one names.
+replace() { mv -T "$1" "$2" 2>/dev/null || mv -h "$1" "$2" 2>/dev/null; }
 
 # Point "current" at a release in one rename.
 switch_to() {
   was=$(current)
   if [ "$was" != "$2" ]; then
-    ln -s "releases/$2" .current-$$ || fail 1 "cannot make a link in $base"
-    # Plain mv would put the link into the folder that the old one names.
-    mv -T .current-$$ current 2>/dev/null || mv -h .current-$$ current 2>/dev/null ||
+    ln -s releases .next-$$ && ln -s "releases/$2" .current-$$ || fail 1 "cannot make a link in $base"
+    replace .current-$$ .next-$$ ||
       fail 1 "mv can replace no link here: install coreutils, or a busybox whose mv knows -T"
+    # Told before it is done: where it is cut off in between, the release that was current still is.
     record "$1" "$2" "$was"
+    sync
+    replace .next-$$ current || fail 1 "cannot replace $base/current"
   fi
 }
 
