@@ -31,7 +31,7 @@ SCROLL = """async () => {
   scrollTo(0, 0);
   await frame();
 }"""
-"""Figures are drawn when they come near to what is seen."""
+"""Figures of runs are drawn when they come near to what is seen."""
 
 
 def find_chromium() -> str | None:

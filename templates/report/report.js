@@ -668,7 +668,8 @@
   addEventListener("beforeprint", function () {
     document.querySelectorAll(".overview figure[data-figure], details.run[open] figure[data-figure]").forEach(drawPlace);
   });
-  document.querySelectorAll(".overview").forEach(watch);
+  // At once: what stands below must not move when somebody scrolls up from a linked run.
+  document.querySelectorAll(".overview figure[data-figure]").forEach(drawPlace);
   document.querySelectorAll("details.run[open]").forEach(watch);
   show();
 })();

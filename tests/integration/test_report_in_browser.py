@@ -182,6 +182,10 @@ def test_page_when_a_run_is_linked_to_opens_it(tabs, many):
         assert page.evaluate("document.querySelectorAll('details.run[open]').length") == 1
         link = page.locator("#overview-1 td.name a").first
         linked = link.get_attribute("href")
+        place = "(link) => link.getBoundingClientRect().top + scrollY"
+        before = link.evaluate(place)
+        page.evaluate(SCROLL)
+        assert link.evaluate(place) == before, "a figure above moved it"
         link.click()
         page.wait_for_selector(f"{linked}[open]")
         page.locator(f"{linked} figure").first.scroll_into_view_if_needed()
