@@ -134,12 +134,36 @@ def test_history_when_it_cannot_be_written_nothing_is_switched(board: Board, bun
     history = board.project / "history.jsonl"
     history.unlink()
     history.mkdir()
-    with pytest.raises(RemoteCommandError, match=r"cannot write .*/tiny/history\.jsonl"):
+    with pytest.raises(RemoteCommandError, match=r"cannot (read|write) .*/tiny/history"):
         board.push(with_file(bundle, b"2"))
     assert board.current() == first.release
     history.rmdir()
     assert board.push(with_file(bundle, b"2")).release == board.current()
     assert board.left_over() == []
+
+
+@pytest.mark.parametrize("name", ["cut", "readlink", "sha256sum", "tail", "wc"])
+def test_program_that_is_killed_on_the_device_is_not_taken_for_one_that_found_nothing(
+    dash: Board, bundle: Path, tmp_path: Path, name: str
+) -> None:
+    first = dash.push(with_file(bundle, b"1")).release
+    lines = (dash.project / "history.jsonl").read_bytes()
+    program = tmp_path / "bin" / name
+    real = program.readlink()
+    program.unlink()
+    # Where memory is short, any process may be killed: here each that runs while the lock is held.
+    program.write_text(f'#!/bin/sh\n[ -L {dash.project}/.held ] && kill -9 $$\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    with pytest.raises(RemoteCommandError):
+        dash.push(with_file(bundle, b"2"))
+    program.unlink()
+    program.symlink_to(real)
+    assert dash.current() == first
+    text = (dash.project / "history.jsonl").read_bytes()
+    assert text.startswith(lines)
+    second = dash.push(with_file(bundle, b"2")).release
+    assert dash.current() == second
+    assert verify_device(dash.changed(python=sys.executable).device).problems() == []
 
 
 def test_switch_that_was_told_and_not_done_is_done_by_the_next_push(

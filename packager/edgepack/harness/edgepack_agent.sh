@@ -39,7 +39,8 @@ fail() {
 hash_of() { sha256sum "$1" 2>/dev/null | cut -d ' ' -f 1; }
 
 current() {
-  name=$(readlink current 2>/dev/null) || name=
+  name=
+  [ ! -L current ] || name=$(readlink current) || exit 1
   printf %s "${name##*/}"
 }
 
@@ -60,6 +61,7 @@ lock() {
   tries=0
   until ln -s $$ "$base/.held" 2>/dev/null; do
     holder=$(readlink "$base/.held")
+    [ "$holder" != $$ ] || break
     if lives "$holder"; then
       sleep 1
     elif [ -n "$holder" ]; then
@@ -72,13 +74,15 @@ lock() {
   held=$base/.held
 }
 
-# Append to the history: each line has the hash of the one before.
+# Append to the history: each line has the hash of the one before. A program that is killed, as for
+# want of memory, must not be taken for one that found nothing.
 record() {
   previous=
   if [ -s history.jsonl ]; then
-    previous=$(tail -n 1 history.jsonl | sha256sum | cut -d ' ' -f 1)
+    tail -n 1 history.jsonl >.last-$$ && ends=$(wc -l <.last-$$) && previous=$(hash_of .last-$$) &&
+      [ ${#previous} = 64 ] || fail 1 "cannot read $base/history.jsonl"
     # A line that a crash has cut off, or of which a power loss has left zeros, stays one of its own.
-    [ "$(tail -c 1 history.jsonl | wc -l)" -eq 1 ] || echo >>history.jsonl
+    [ "$ends" -eq 1 ] || echo >>history.jsonl
   fi
   before=null
   [ -n "$3" ] && before="\"$3\""
@@ -92,7 +96,7 @@ replace() { mv -T "$1" "$2" 2>/dev/null || mv -h "$1" "$2" 2>/dev/null; }
 
 # Point "current" at a release in one rename.
 switch_to() {
-  was=$(current)
+  was=$(current) || fail 1 "cannot read $base/current"
   if [ "$was" != "$2" ]; then
     ln -s releases .next-$$ && ln -s "releases/$2" .current-$$ || fail 1 "cannot make a link in $base"
     replace .current-$$ .next-$$ ||
@@ -108,7 +112,7 @@ switch_to() {
 # current one, then those that the history names last. Clocks do not count.
 remove_old() {
   sync
-  now=$(current)
+  now=$(current) || fail 1 "cannot read $base/current"
   kept=0 seen=
   for name in "$1" "$now" $(tail -n 99 history.jsonl | sed -n 's/.*"release": "\([0-9a-f]*\)".*/\1/p' | sed '1!G;h;$!d') $(ls releases); do
     case " $seen " in *" $name "*) continue ;; esac
@@ -176,12 +180,12 @@ push)
     done <"$partial/files" || exit $?
     [ "$(hash_of "$new/manifest.json")" = "$given" ] || fail 2 "the manifest is not the one that was announced"
     (cd "$new" && sha256sum -c ../files >/dev/null 2>&1) || fail 2 "the hash of a file is wrong"
-    find "$new" -type f -links 1 -exec chmod 644 {} +
+    find "$new" -type f -links 1 -exec chmod 644 {} + || exit 1
     while IFS= read -r path; do
       find "$new/$path" -links 1 -exec chmod 755 {} + || exit 1
     done <"$partial/modes" || exit $?
     lock
-    mv "$partial/files" "../chunks/$release.files"
+    mv "$partial/files" "../chunks/$release.files" || exit 1
     sync
     # Another push may have brought it meanwhile.
     if is_whole "$release" "$release"; then
@@ -197,7 +201,7 @@ push)
     lock
     cd ..
   fi
-  was=$(current)
+  was=$(current) || fail 1 "cannot read $base/current"
   [ "$then" = switch ] && switch_to switch "$release"
   remove_old "$release" "$keep"
   printf 'path %s\nfrom %s\n' "$base/releases/$release" "$was"
@@ -207,7 +211,7 @@ switch)
   cd "$base" 2>/dev/null && { [ "$action" = switch ] || [ -n "$(current)" ]; } ||
     fail 2 "no release of $project is current here"
   lock
-  was=$(current)
+  was=$(current) || fail 1 "cannot read $base/current"
   goal=$given
   if [ "$goal" = - ]; then
     # grep would take a file that has zeros for a binary one.
