@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 import paramiko
@@ -92,10 +92,10 @@ class _ChannelPipes:
             self._channel.shutdown_write()
 
     def read(self, size: int) -> bytes:
-        return self._channel.recv(min(size, 1 << 17))
+        return _received(self._channel.recv, size)
 
     def read_stderr(self, size: int) -> bytes:
-        return self._channel.recv_stderr(min(size, 1 << 17))
+        return _received(self._channel.recv_stderr, size)
 
     def wait(self, timeout_s: float) -> int:
         if not self._channel.status_event.wait(timeout_s):
@@ -118,6 +118,17 @@ class _ChannelPipes:
     def _check_connection(self) -> None:
         if not self._channel.get_transport().is_active():
             raise _lost(self._device)
+
+
+def _received(receive: Callable[[int], bytes], size: int) -> bytes:
+    """Return what has come, and nothing at the end; ``wait`` tells whether that was a lost link."""
+    try:
+        return receive(min(size, 1 << 17))
+    except TimeoutError:
+        raise
+    except (OSError, EOFError):
+        # paramiko answers that there is room again, and the connection may end just then.
+        return b""
 
 
 @contextlib.contextmanager

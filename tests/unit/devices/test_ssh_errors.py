@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import inspect
 import socket
+from types import SimpleNamespace
 
 import paramiko
 import pytest
@@ -74,3 +75,22 @@ def test_close_when_the_connection_ends_meanwhile_is_quiet(error: type[Exception
             raise error
 
     _ChannelPipes(Ending(), "board").close()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [EOFError(), OSError("Socket is closed")])
+def test_output_when_the_connection_ends_while_it_is_read_has_ended(error):
+    # What paramiko 5.1 raises where it tells a device that there is room again, and nobody listens.
+    def ended(size: int) -> bytes:
+        raise error
+
+    channel = SimpleNamespace(recv=ended, recv_stderr=ended)
+    pipes = _ChannelPipes(channel, "board")
+    assert (pipes.read(10), pipes.read_stderr(10)) == (b"", b"")
+
+
+def test_output_when_none_came_in_time_has_not_ended():
+    def late(size: int) -> bytes:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        _ChannelPipes(SimpleNamespace(recv=late), "board").read(10)
