@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgepack.bundle import verify
+from edgepack.bundle.archive import unpack_archive
 from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.errors import BundleError
 from edgepack.machine import processor
@@ -56,7 +56,10 @@ def verify_here(path: Path, allowed_signers: Path | None = None) -> Verification
         ToolError: It is signed, and ssh-keygen is missing or too old.
     """
     with ExitStack() as stack:
-        folder = _unpacked(path, stack) if path.is_file() else path
+        folder = path
+        if path.is_file():
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-"))
+            folder = unpack_archive(path, Path(scratch))
         bundle = verify(folder)
         check_signature = require_signature if allowed_signers else read_signature
         signature = check_signature(folder, allowed_signers)
@@ -124,21 +127,3 @@ def saturates(entry: dict[str, Any], kind: str) -> bool:
     form = entry.get("model_format", "onnx")
     for_arm = form != "onnx" and form["platform"] == "arm"
     return for_arm and bool(entry["recipe"].startswith("int8")) and kind == "x86-64"
-
-
-def _unpacked(archive: Path, stack: ExitStack) -> Path:
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-")))
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            tar.extractall(folder, filter="data")
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise BundleError(
-            f"cannot unpack {str(archive)!r}: {error}",
-            hint="name a bundle's folder, or the .tar.gz that 'edgepack build' wrote",
-        ) from error
-    inside = list(folder.iterdir())
-    if len(inside) != 1 or not inside[0].is_dir():
-        raise BundleError(
-            f"{str(archive)!r} does not hold one bundle", hint="build the bundle again"
-        )
-    return inside[0]

@@ -7,9 +7,11 @@ import os
 import shutil
 import tarfile
 import tempfile
-from pathlib import Path
+import zlib
+from pathlib import Path, PurePosixPath
 
 from edgepack.bundle.writing import not_writable
+from edgepack.errors import BundleError
 
 # Weights hardly compress: higher levels take several times as long for a percent.
 _LEVEL = 1
@@ -33,6 +35,52 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     entry.mode = path.stat().st_mode & 0o755
     with path.open("rb") as file:
         tar.addfile(entry, file)
+
+
+def unpack_archive(archive: Path, folder: Path) -> Path:
+    """Unpack a bundle into an empty folder, and return the bundle's own folder in it.
+
+    An archive comes from anywhere: but files and folders within the folder, everything in it is
+    refused, links too.
+
+    Raises:
+        BundleError: It cannot be read, or does not hold one bundle.
+    """
+    try:
+        # Not tarfile's own filters, which Python 3.11 has from 3.11.4 on: Debian 12 has 3.11.2.
+        with tarfile.open(archive, "r:gz") as tar:
+            for entry in tar:
+                _unpack(tar, entry, archive, folder)
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise BundleError(
+            f"cannot unpack {str(archive)!r}: {error}",
+            hint="name a bundle's folder, or the .tar.gz that 'edgepack build' wrote",
+        ) from error
+    inside = list(folder.iterdir())
+    if len(inside) != 1 or not inside[0].is_dir():
+        raise BundleError(
+            f"{str(archive)!r} does not hold one bundle", hint="build the bundle again"
+        )
+    return inside[0]
+
+
+def _unpack(tar: tarfile.TarFile, entry: tarfile.TarInfo, archive: Path, folder: Path) -> None:
+    name = PurePosixPath(entry.name)
+    is_inside = not name.is_absolute() and ".." not in name.parts
+    if not is_inside or not (entry.isreg() or entry.isdir()):
+        raise BundleError(
+            f"{str(archive)!r} holds {entry.name!r}, which is no file in a bundle's folder",
+            hint="do not trust this archive: take it from where the bundle was built",
+        )
+    place = folder / name
+    content = tar.extractfile(entry)
+    if content is None:
+        place.mkdir(parents=True, exist_ok=True)
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with content, place.open("xb") as file:
+        shutil.copyfileobj(content, file)
+    place.chmod(0o644 | entry.mode & 0o111)
 
 
 def copy_file(source: Path, target: Path) -> None:
