@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -339,6 +340,19 @@ def test_serve_garbage_is_an_error(harness: Harness, bundle: Path) -> None:
     )
     with pytest.raises(RemoteCommandError, match="something else"):
         list(stream_answers(harness, lambda _: {"x": np.zeros((1, 3, 8, 8), "f4")}, [0], None))
+
+
+def test_serve_garbage_is_an_error_when_a_sample_is_still_being_made(
+    harness: Harness, bundle: Path
+) -> None:
+    replace_harness(bundle, "import sys; print('welcome', flush=True); sys.stdin.read()")
+
+    def made_slowly(_: int) -> dict[str, np.ndarray]:
+        time.sleep(0.7)
+        return {"x": np.zeros((1, 3, 8, 8), "f4")}
+
+    with pytest.raises(RemoteCommandError, match="something else"):
+        list(stream_answers(harness, made_slowly, [0], None))
 
 
 def test_document_goes_to_stdout_alone_when_libraries_print(harness: Harness, bundle: Path) -> None:

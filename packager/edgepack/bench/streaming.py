@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -69,7 +70,9 @@ def _receive(harness: Harness, stream: Stream, sent: Future[None], number: int) 
         answer = read_answer(stream.read)
     except FrameError as error:
         harness.check(stream.wait())
-        sent.result()
+        # To wait ends the program's stdin: that a sample could not be sent follows from this.
+        with contextlib.suppress(RemoteCommandError):
+            sent.result()
         raise RemoteCommandError(
             f"the harness answered sample {number} with something else: {error}",
             hint="see whether something on the device prints to stdout when Python starts",
