@@ -69,6 +69,19 @@ def test_run_says_127_when_there_is_no_such_program(run: Run) -> None:
     assert b"no-such-program" in result.stderr
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may enter every folder")
+def test_run_says_127_when_a_folder_of_path_may_not_be_entered(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o000)
+    monkeypatch.setenv("PATH", f"{closed}:{os.environ['PATH']}")
+    result = run(["no-such-program"], timeout_s=20)
+    assert result.exit_code == 127
+    assert b"no-such-program" in result.stderr
+    assert run(["sh", "-c", "exit 126"], timeout_s=20).exit_code == 126
+
+
 def test_stderr_lines_come_in_order_while_the_command_runs(run: Run) -> None:
     lines: list[str] = []
     script = "echo one >&2; echo two >&2; printf three >&2"

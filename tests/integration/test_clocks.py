@@ -309,6 +309,9 @@ def test_clocks_of_a_jetson_are_held_by_its_own_program(sysfs: Path, tmp_path: P
         f'#!/bin/sh\necho "$1" >> {calls}\n[ "$1" = --store ] && touch "$2"\nexit 0\n'
     )
     program.chmod(0o755)
+    sudo = programs / "sudo"  # asked unless root runs this
+    sudo.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    sudo.chmod(0o755)
     argv = [sys.executable, "-IS", str(SCRIPT), "hold", str(tmp_path / "root"), str(sysfs), "60"]
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     done = subprocess.run(argv, input=b"", capture_output=True, env=environment, check=True)

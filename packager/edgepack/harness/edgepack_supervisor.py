@@ -10,6 +10,7 @@ The exit code is the command's, as a shell says it: 128 + N for signal N, 127 if
 program, 126 if it cannot be run.
 """
 
+import errno
 import os
 import select
 import signal
@@ -69,6 +70,16 @@ def kill_after(wait: Callable[[], object], child: "subprocess.Popen[bytes]") -> 
     threading.Thread(target=watch, daemon=True).start()
 
 
+def is_nowhere(program: str) -> bool:
+    """Tell whether no folder of PATH has a program.
+
+    Where the user may not enter one of them, the system says EACCES of what is nowhere.
+    """
+    from shutil import which
+
+    return "/" not in program and which(program) is None
+
+
 def main(mode: str, argv: List[str]) -> int:
     """Run ``argv`` to its end and return its exit code."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -79,8 +90,9 @@ def main(mode: str, argv: List[str]) -> int:
     try:
         child = subprocess.Popen(argv, stdin=stdin, start_new_session=True)
     except OSError as error:
-        sys.stderr.write("edgepack: cannot run %r: %s\n" % (argv[0], error.strerror))
-        return 127 if isinstance(error, FileNotFoundError) else 126
+        cause = errno.ENOENT if is_nowhere(argv[0]) else error.errno or 0
+        sys.stderr.write("edgepack: cannot run %r: %s\n" % (argv[0], os.strerror(cause)))
+        return 127 if cause == errno.ENOENT else 126
     kill_after(told_to_stop.wait, child)
     kill_after(wait_for_reader_end if mode == "--stream" else wait_for_stdin_end, child)
     code = child.wait()

@@ -37,4 +37,6 @@ wait "$command"
 code=$?
 kill "$watcher" 2>/dev/null
 kill_group
+# Where the user may not enter a folder of PATH, setsid says 126 of what is nowhere.
+[ "$code" != 126 ] || command -v "$1" >/dev/null 2>&1 || code=127
 exit "$code"
