@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ensurepip
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, check, connect, probe, provision, runtime_python
+from edgepack.devices import Device, check, connect, probe, provision, provisioning, runtime_python
 from edgepack.devices.provisioning import Provisioned
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
 from edgepack.profile import host_target, load_profile
@@ -21,7 +20,7 @@ ONNXRUNTIME = PINS["onnxruntime"].removeprefix("==")
 PROVIDERS = "def get_available_providers():\n    return ['CPUExecutionProvider']\n"
 
 pytestmark = pytest.mark.skipif(
-    not list((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")),
+    not provisioning._bundled_pip(),
     reason="this Python carries no pip wheel, which --offline needs",
 )
 

@@ -10,6 +10,7 @@ import ensurepip
 import hashlib
 import re
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -194,8 +195,15 @@ def _fetch(
 
 
 def _bundled_pip() -> list[str]:
-    """Return the pip wheel that Python itself carries; some systems take it out."""
-    return [str(path) for path in (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")]
+    """Return the pip wheel that Python carries, or its system for it; some have none.
+
+    Source: ``ensurepip`` of Python 3.11 and newer, which looks at ``WHEEL_PKG_DIR`` first, as
+    Debian's and Fedora's Pythons want it.
+    """
+    folders = [Path(ensurepip.__file__).parent / "_bundled"]
+    if of_the_system := sysconfig.get_config_var("WHEEL_PKG_DIR"):
+        folders.insert(0, Path(of_the_system))
+    return [str(path) for folder in folders for path in folder.glob("pip-*.whl")][:1]
 
 
 def _platform_tags(facts: DeviceFacts) -> list[str]:

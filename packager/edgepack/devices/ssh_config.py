@@ -113,9 +113,7 @@ def resolve(
     if shutil.which("ssh"):
         values = _from_openssh(host, user=user, port=port, ssh_config=ssh_config, where=where)
     else:
-        values = _from_paramiko(host, ssh_config=ssh_config, where=where)
-        values |= {"user": [user]} if user else {}
-        values |= {"port": [str(port)]} if port else {}
+        values = _from_paramiko(host, user=user, port=port, ssh_config=ssh_config, where=where)
     return _settings(host, values, ssh_config, where)
 
 
@@ -140,14 +138,14 @@ def _from_openssh(
     return values
 
 
-def _from_paramiko(host: str, *, ssh_config: str | None, where: str) -> dict[str, list[str]]:
+def _from_paramiko(
+    host: str, *, user: str | None, port: int | None, ssh_config: str | None, where: str
+) -> dict[str, list[str]]:
     """Read the file without OpenSSH; what paramiko would drop silently is refused."""
     import paramiko
 
     path = Path(ssh_config or "~/.ssh/config").expanduser()
-    if not path.is_file():
-        return {}
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     dropped = re.search(r"^\s*(Include|Match)\b", text, re.IGNORECASE | re.MULTILINE)
     if dropped:
         raise DeviceError(
@@ -156,7 +154,11 @@ def _from_paramiko(host: str, *, ssh_config: str | None, where: str) -> dict[str
             " and key in devices.yaml and set ssh_config: /dev/null there",
             where=where,
         )
-    found: dict[str, str | list[str]] = {**paramiko.SSHConfig.from_text(text).lookup(host)}
+    # The first value counts, and %p and %r stand for it where paramiko reads them.
+    given = [f"User {user}"] if user else []
+    given += [f"Port {port}"] if port else []
+    config = paramiko.SSHConfig.from_text("\n".join(["Host *", *given, text]))
+    found: dict[str, str | list[str]] = {"identityfile": _IDENTITY_FILES, **config.lookup(host)}
     return {key: value if isinstance(value, list) else [value] for key, value in found.items()}
 
 
@@ -196,6 +198,8 @@ def _settings(
     )
 
 
+_IDENTITY_FILES = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
+"""OpenSSH's own, as far as paramiko reads them. Source: ssh_config(5), IdentityFile."""
 _KNOWN_HOSTS = {
     "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",

@@ -33,6 +33,22 @@ def read(tmp_path: Path, text: str, host: str = "board", **arguments: object) ->
     return resolve(host, ssh_config=str(config), where="device", **arguments)  # type: ignore[arg-type]
 
 
+def test_user_and_port_of_the_inventory_go_into_a_proxy_command(
+    reader: str, tmp_path: Path
+) -> None:
+    text = "ProxyCommand reach %h %p %r\nHost board\n  User nobody\n  Port 2222\n"
+    settings = read(tmp_path, text, user="bench", port=2200)
+    assert settings.proxy_command == ("reach", "board", "2200", "bench")
+
+
+def test_keys_are_those_of_the_home_when_none_is_named(
+    reader: str, tmp_path: Path, own_home: Path
+) -> None:
+    found = read(tmp_path, "Host other\n  IdentityFile elsewhere\n").identity_files
+    assert {own_home / ".ssh" / name for name in ("id_rsa", "id_ecdsa", "id_ed25519")} <= {*found}
+    assert resolve("board", where="device").identity_files == found
+
+
 TYPICAL = """\
 Host board
   HostName 192.0.2.17
