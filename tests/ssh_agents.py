@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from loopback import wait_until
 
 
 @contextmanager
 def running_agent() -> Iterator[str]:
     """Start an agent without keys, and give the socket that it answers at."""
+    if shutil.which("ssh-agent") is None:
+        pytest.skip("there is no ssh-agent")
     # Sockets have short names: a test's own folder has too long a one on some systems.
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/agent"

@@ -23,12 +23,18 @@ COMMON = {
 
 
 def write_tree(root: Path, *trees: Mapping[str, str]) -> Path:
-    """Write files and return their root."""
+    """Write files and return their root.
+
+    One that is there is written over, and never empty in between: readers hold files of the
+    kernel's open, and find a value in them whenever they look.
+    """
     for tree in trees:
         for name, text in tree.items():
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            with path.open("r+b" if path.exists() else "xb", buffering=0) as file:
+                file.write(text.encode())
+                file.truncate()
     return root
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def test_readmes_script_of_a_farm_when_run_pushes_verifies_leases_and_audits(
     digest = load_bundle(bundle).digest
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"{name} done {digest[:16]} " for name in ("a", "b")]
-    assert sum("load average" in line for line in lines) == 2
+    assert lines.count(platform.release()) == 2
     assert [line.split()[:2] for line in lines[-2:]] == [["a", digest], ["b", digest]]
     assert {(tmp_path / name / "tiny" / "current").resolve().name for name in ("a", "b")} == {
         digest[:16]

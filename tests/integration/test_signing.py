@@ -25,6 +25,8 @@ from edgepack.errors import BundleError, ToolError, UnreachableError, UsageError
 from ssh_agents import running_agent
 from tiny_bundle import change_manifest, write_tiny_bundle
 
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")
+
 PASSPHRASE = "correct horse battery staple"
 EDGEPACK = [sys.executable, "-m", "edgepack"]
 ON_TERMINAL = (

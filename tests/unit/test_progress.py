@@ -8,6 +8,7 @@ from edgepack.progress import Bars, Lines, Silent
 def terminal(monkeypatch):
     """Make rich take stderr for a terminal that is wide enough."""
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
 
 
