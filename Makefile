@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint bench placement runtimes chaos lab mobile-test clean
+.PHONY: demo test lint bench placement runtimes machines chaos lab mobile-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -35,6 +35,9 @@ placement: $(READY)  ## Predicted placement against a real OpenVINO, in .venv-op
 runtimes: $(READY)  ## Bundles in the runtimes that targets pin, in .runtimes
 	$(ROOM) $(BIN)/python tests/runtimes/run.py
 
+machines: $(READY)  ## Demo and tests as an ordinary user on Debian's own Pythons, in .machines; needs root on Debian
+	$(ROOM) $(BIN)/python tests/machines/run.py $(MACHINES)
+
 chaos: $(READY)  ## Pushes that are disturbed, a thousand times; needs Linux and OpenSSH's server
 	$(ROOM) $(BIN)/python tests/chaos/run.py $(CHAOS)
 
@@ -45,4 +48,4 @@ mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven
 	$(ROOM) $(BIN)/python tests/mobile/run.py $(MOBILE)
 
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .mobile build dist demo
+	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .mobile .machines build dist demo

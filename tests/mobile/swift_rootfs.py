@@ -13,13 +13,11 @@ with at ``/runtime``. Needs root, mmdebstrap and a Debian mirror.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +25,14 @@ from edgepack.errors import ToolError
 from edgepack.processes import ProgramResult, run_program
 from proofs import KEPT
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from debian_roots import debian_root, locked
+
 RELEASE = "trixie"
 PACKAGES = ("clang", "libc6-dev", "libonnxruntime-dev", "libstdc++-14-dev", "swiftlang")
 """Swift 6.0, the headers of onnxruntime 1.21, and what both need."""
 VARIABLE = "EDGEPACK_SWIFT_ROOTFS"
 """Names a root file system with these packages that is there already."""
-MAKE_TIMEOUT_S = 1800.0
 RUN_TIMEOUT_S = 900.0
 _SWIFT_LIBRARIES = "/usr/libexec/swift/lib/swift/linux"
 
@@ -90,60 +90,11 @@ def toolchain() -> SwiftToolchain:
     Raises:
         ToolError: This is not root, mmdebstrap or a mirror is missing, or it cannot be made.
     """
-    if os.geteuid() != 0:
-        raise ToolError(
-            "Swift runs in a Debian root file system, which only root can enter",
-            hint="run these proofs as root",
-        )
     named = os.environ.get(VARIABLE)
-    root = Path(named).absolute() if named else KEPT / "swift" / f"{RELEASE}-{_recipe()}"
-    with _locked(KEPT / "swift"):
-        if not root.is_dir():
-            _make(root)
+    kept = KEPT / "swift"
+    root = Path(named).absolute() if named else debian_root(kept, RELEASE, PACKAGES)
+    with locked(kept):
         return SwiftToolchain(root, _runtime())
-
-
-def _recipe() -> str:
-    return hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:8]
-
-
-def _make(root: Path) -> None:
-    """Make the root file system, whole or not at all."""
-    if shutil.which("mmdebstrap") is None:
-        raise ToolError(
-            "there is no 'mmdebstrap' on PATH: Swift comes from a Debian root file system",
-            hint="install it; on Debian: apt-get install mmdebstrap",
-        )
-    new = root.with_name(f"{root.name}.new")
-    shutil.rmtree(new, ignore_errors=True)
-    root.parent.mkdir(parents=True, exist_ok=True)
-    argv = ["mmdebstrap", "--quiet", "--mode=root", "--variant=apt"]
-    argv += [f"--include={','.join(PACKAGES)}", "--dpkgopt=force-unsafe-io"]
-    argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")]
-    done = run_program([*argv, RELEASE, str(new), _mirror()], timeout_s=MAKE_TIMEOUT_S)
-    if done.exit_code:
-        said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
-        raise ToolError(
-            f"mmdebstrap cannot make Debian {RELEASE}:\n{said}",
-            hint="see that apt-get update works on this machine",
-        )
-    new.rename(root)
-
-
-def _mirror() -> str:
-    """Return a line of sources.list for the release, from this machine's own mirror of Debian.
-
-    Raises:
-        ToolError: Its apt knows none.
-    """
-    wanted = "$(ORIGIN) $(COMPONENT) $(REPO_URI)"
-    argv = ["apt-get", "indextargets", "--format", wanted, "Created-By: Packages"]
-    for words in map(str.split, run_program(argv, timeout_s=60).text.splitlines()):
-        if words[:2] == ["Debian", "main"] and "security" not in words[2]:
-            return f"deb {words[2]} {RELEASE} main"
-    raise ToolError(
-        "this machine's apt has no source of Debian", hint="add one, and run apt-get update"
-    )
 
 
 def _runtime() -> Path:
@@ -158,12 +109,3 @@ def _runtime() -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(library, folder / name)
     return folder
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder; a second process waits."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -17,7 +17,8 @@ the oldest Python that the profile allows and this machine has. In it:
 - the harness has to run in every mode.
 
 The last onnxruntime for Python 3.8 is tried like that with one bundle: no profile pins it, but the
-device-side code says that it needs no more. Everything runs on x86-64 Linux: the
+device-side code says that it needs no more. With every Python from 3.8 on that this machine has,
+two releases are pushed, verified, measured and taken back. Everything runs on x86-64 Linux: the
 x86-64 wheel stands in for the others of the same version, and for the libraries of phones.
 
 Exit codes: 0 all held, 1 something did not, 3 this machine cannot run it. What was not proven,
@@ -45,6 +46,7 @@ from findings import Finding, print_table, say, write_record
 from harness import run_modes
 from models import write_limits, write_newest_project, write_pictures_project
 from pins import OLDEST, Pin, pins
+from pythons import ANY, NEWEST_PYTHON, OLDEST_PYTHON, two_releases, walk
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".runtimes"
 INSIDE = Path(__file__).with_name("inside.py")
@@ -65,10 +67,13 @@ def main() -> int:
     began = time.monotonic()
     with locked(ENVIRONMENTS):
         findings = prove(newest=arguments.newest)
+        lost = prove_pythons()
     print_table(findings)
+    for line in lost:
+        say(f"not so: {line}")
     if arguments.record:
         write_record(arguments.record, findings, utc_now())
-    failed = any(finding.differences for finding in findings)
+    failed = lost or any(finding.differences for finding in findings)
     say(f"runtimes: {'FAILED' if failed else 'all held'} in {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
@@ -90,6 +95,30 @@ def prove(*, newest: bool = False) -> list[Finding]:
             else:
                 no_python(finding)
     return findings
+
+
+def prove_pythons() -> list[str]:
+    """Walk the road of a release with every Python here; return what did not hold, a line each."""
+    found = interpreters()
+    wanted = [f"3.{minor}" for minor in range(OLDEST_PYTHON, NEWEST_PYTHON + 1)]
+    lost = []
+    with tempfile.TemporaryDirectory(prefix="edgepack-pythons-") as name:
+        work = Path(name)
+        os.environ["XDG_DATA_HOME"] = str(work / "data")
+        bundles = two_releases(work)
+        for minor in (minor for minor in wanted if minor in found):
+            try:
+                made = environment(ANY, found[minor], ENVIRONMENTS)
+                walked = list(walk(made, bundles, work / minor))
+            except EdgepackError as error:
+                lost.append(f"Python {minor}: {error}")
+                continue
+            lost += [f"Python {minor}: {what}" for what, held in walked if not held]
+            say(
+                f"Python {found[minor].version}: {'; '.join(what for what, held in walked if held)}"
+            )
+    say(f"no Python {', '.join(minor for minor in wanted if minor not in found) or '-'} here")
+    return lost
 
 
 def no_python(finding: Finding) -> None:
