@@ -62,6 +62,7 @@ from edgepack.results.importing import import_log
 from edgepack.results.reporting import report
 from edgepack.rollouts import resume_rollout
 from edgepack.scaffold import init
+from edgepack.trying import Trial, try_bundle
 from edgepack.tuning import Question as TuneQuestion
 from edgepack.tuning import tune
 from edgepack.verification import verify_here as verify
@@ -75,6 +76,7 @@ __all__ = [
     "RolloutSettings",
     "RolloutStore",
     "RunFilter",
+    "Trial",
     "TuneQuestion",
     "add_device",
     "audit_intervals",
@@ -111,6 +113,7 @@ __all__ = [
     "sign",
     "start_rollout",
     "trust",
+    "try_bundle",
     "tune",
     "verify",
     "verify_device",

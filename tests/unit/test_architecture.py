@@ -26,6 +26,7 @@ LAYERS = [
         "inspection",
         "verification",
         "scaffold",
+        "trying",
         "audit",
         "operations",
     },

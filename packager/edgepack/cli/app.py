@@ -21,6 +21,7 @@ from edgepack.cli.reporting import report
 from edgepack.cli.rollouts import rollout_app
 from edgepack.cli.signing import AllowedSignersOption, sign
 from edgepack.cli.targets import targets_app
+from edgepack.cli.trying import try_bundle
 from edgepack.cli.tuning import tune
 from edgepack.cli.verifying import verify_device
 
@@ -170,6 +171,11 @@ def verify(
         print_verification(verification)
 
 
+app.command(
+    "try",
+    epilog="Examples: edgepack try dist/detector-1.0.0-raspberry-pi dog.jpg --html try.html  |  "
+    "edgepack try dist/vad-1.0.0-host sound.wav --input state=0 --input sr=16000",
+)(try_bundle)
 app.command(epilog="Example: edgepack sign dist/detector-1.0.0-raspberry-pi")(sign)
 app.command(
     epilog="Examples: edgepack push dist/detector-1.0.0-raspberry-pi --device pi5  |  "

@@ -1,0 +1,196 @@
+"""What variants answer beside the reference's answers, as rows of text with a verdict for each.
+
+Pure: no files, no models. The first of the columns is the reference, which is fp32 where there is
+one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from edgepack.harness.edgepack_answers import Class, Detection
+from edgepack.trying import tensors
+from edgepack.trying.maps import MapKind
+from edgepack.trying.matching import Row as Object
+from edgepack.trying.matching import matched, overlap
+from edgepack.trying.verdicts import REFERENCE, Block, Cell, Compared, Level, Numbers, Row
+
+Array = np.ndarray[Any, Any]
+SHOWN = 30
+"""Objects that get a row; all of them are counted and drawn."""
+NEAR_SCORE = 0.1
+"""A difference of scores from which an answer is near, not the same."""
+NEAR_OVERLAP = 0.75
+"""An overlap of boxes below which an answer is near, not the same."""
+
+
+def block(output: str, kind: str, answers: Sequence[Any], shown: MapKind | None = None) -> Block:
+    """Return one output's answers side by side.
+
+    Args:
+        output: Its name.
+        kind: As the bundle describes it.
+        answers: By column, as :func:`edgepack.harness.edgepack_answers.answer` returns them.
+        shown: How a raw output is shown, if it is: of scores of classes for each pixel, the best
+            ones are compared.
+    """
+    if kind == "classification":
+        return _classes(output, answers)
+    if kind == "detection":
+        return _objects(output, answers)
+    if kind == "embedding":
+        return _columns(output, kind, answers, tensors.vector_cells, tensors.vectors)
+    if shown is not None and shown.kind == "classes":
+        pixels = partial(tensors.pixel_classes, shown)
+        return _columns(output, kind, answers, tensors.tensor_cells, pixels)
+    return _columns(output, kind, answers, tensors.tensor_cells, tensors.tensors)
+
+
+def _columns(
+    output: str,
+    kind: str,
+    answers: Sequence[Array],
+    cells: Callable[[Array], Mapping[str, str]],
+    compare: Callable[[Array, Array], Compared],
+) -> Block:
+    """Return a block with a row for each of ``cells``."""
+    compared = (REFERENCE, *(compare(answers[0], answer) for answer in answers[1:]))
+    facts = [cells(answer) for answer in answers]
+    rows = [Row(key, tuple(Cell(fact[key]) for fact in facts)) for key in facts[0]]
+    return Block(output, kind, tuple(rows), compared)
+
+
+def named(found: Class | Detection) -> str:
+    """Return a class's label, or its index where it has none."""
+    return found.label if found.label is not None else f"#{found.index}"
+
+
+def _scored(found: Class | Detection) -> str:
+    return f"{named(found)} {_score(found.score)}"
+
+
+def _score(score: float) -> str:
+    """Return a share or a logit in as many digits as tell answers apart."""
+    return f"{score:.3f}" if abs(score) < 10 else f"{score:.4g}"
+
+
+def _classes(output: str, answers: Sequence[Sequence[Class]]) -> Block:
+    reference = answers[0]
+    rows = []
+    for rank in range(max(map(len, answers))):
+        wanted = reference[rank].index if rank < len(reference) else None
+        cells = [
+            _class_cell(answer[rank], rank, wanted) if rank < len(answer) else Cell("")
+            for answer in answers
+        ]
+        rows.append(Row(f"{rank + 1}.", tuple(cells)))
+    compared = (REFERENCE, *(_compared_classes(reference, other) for other in answers[1:]))
+    return Block(output, "classification", tuple(rows), compared)
+
+
+def _class_cell(found: Class, rank: int, wanted: int | None) -> Cell:
+    if found.index == wanted:
+        return Cell(_scored(found))
+    return Cell(f"{_scored(found)}  (other)", "near" if rank else "differs")
+
+
+def _compared_classes(reference: Sequence[Class], other: Sequence[Class]) -> Compared:
+    best, found = reference[0], other[0]
+    numbers: Numbers = {
+        "top": found.index,
+        "reference_top": best.index,
+        "score": found.score,
+        "reference_score": best.score,
+    }
+    if not math.isfinite(found.score):
+        return Compared("differs", f"the best score is {found.score}", numbers)
+    if found.index != best.index:
+        return Compared("differs", f"says {_scored(found)} for {_scored(best)}", numbers)
+    words = f"the same top class, {_score(found.score)} for {_score(best.score)}"
+    ranked, wanted = [each.index for each in other], [each.index for each in reference]
+    if ranked != wanted:
+        how = "are in another order" if sorted(ranked) == sorted(wanted) else "differ"
+        return Compared("near", f"{words}; the classes behind it {how}", numbers)
+    far = abs(found.score - best.score) > NEAR_SCORE * max(1.0, abs(best.score))
+    return Compared("near" if far else "same", words, numbers)
+
+
+def _objects(output: str, answers: Sequence[Sequence[Detection]]) -> Block:
+    objects = matched(answers)
+    rows = [
+        Row(f"{number}.", tuple(object_cell(each, column) for column in range(len(answers))))
+        for number, each in enumerate(objects[:SHOWN], 1)
+    ]
+    if len(objects) > SHOWN:
+        more = Cell(f"and {len(objects) - SHOWN} more")
+        rows.append(Row("", (more, *[Cell("")] * (len(answers) - 1))))
+    if not objects:
+        rows.append(Row("", tuple(Cell("no object") for _ in answers)))
+    compared = (
+        REFERENCE,
+        *(_compared_objects(objects, column) for column in range(1, len(answers))),
+    )
+    return Block(output, "detection", tuple(rows), compared)
+
+
+def object_cell(row: Object, column: int) -> Cell:
+    """Return what one detection has for an object: itself, missing, added, or of another class."""
+    wanted, found = row[0], row[column]
+    if found is None:
+        return Cell("(missing)", "differs") if wanted else Cell("")
+    if wanted is None:
+        return Cell(f"{_scored(found)}  (added)", "differs")
+    if wanted.index != found.index:
+        return Cell(f"{_scored(found)}  (other)", "differs")
+    if not column:
+        return Cell(_scored(found))
+    share = overlap(wanted.box, found.box)
+    return Cell(f"{_scored(found)}  (overlap {share:.2f})", _object_level(wanted, found, share))
+
+
+def _object_level(wanted: Detection, found: Detection, share: float) -> Level:
+    near = share < NEAR_OVERLAP or abs(found.score - wanted.score) > NEAR_SCORE
+    return "near" if near else "same"
+
+
+def _compared_objects(objects: Sequence[Object], column: int) -> Compared:
+    pairs = [(row[0], row[column]) for row in objects if row[0] or row[column]]
+    missing = [wanted for wanted, found in pairs if wanted and not found]
+    added = [found for wanted, found in pairs if found and not wanted]
+    both = [(wanted, found) for wanted, found in pairs if wanted and found]
+    other = [(wanted, found) for wanted, found in both if wanted.index != found.index]
+    overlaps = [overlap(wanted.box, found.box) for wanted, found in both]
+    numbers: Numbers = {
+        "reference_objects": len(both) + len(missing),
+        "objects": len(both) + len(added),
+        "missing": len(missing),
+        "added": len(added),
+        "other_class": len(other),
+        "least_overlap": min(overlaps, default=None),
+    }
+    total = len(both) + len(missing)
+    parts = [f"misses {len(missing)} of {total} ({_listed(missing)})"] if missing else []
+    parts += [f"adds {len(added)} ({_listed(added)})"] if added else []
+    parts += [f"says {_scored(found)} for {_scored(wanted)}" for wanted, found in other[:3]]
+    if parts:
+        return Compared("differs", ", ".join(parts), numbers)
+    if not total:
+        return Compared("same", "no object either", numbers)
+    near = any(
+        _object_level(wanted, found, share) == "near"
+        for (wanted, found), share in zip(both, overlaps, strict=True)
+    )
+    words = f"all {total} objects" if total > 1 else "the one object"
+    return Compared(
+        "near" if near else "same", f"{words}, overlap {min(overlaps):.2f} or more", numbers
+    )
+
+
+def _listed(objects: Sequence[Detection]) -> str:
+    more = ", ..." if len(objects) > 3 else ""
+    return ", ".join(_scored(found) for found in objects[:3]) + more

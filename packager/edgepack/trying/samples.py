@@ -1,0 +1,217 @@
+"""What ``edgepack try`` is given, as the model takes it: photos, texts, sounds, arrays, numbers.
+
+What an argument is follows from the bundle's description of its inputs: with ``image`` it is a
+picture, with ``tokens`` a text. Of other inputs, a row of samples takes a WAV file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgepack.bundle import Bundle
+from edgepack.data.images import SUFFIXES, image_files
+from edgepack.data.sources import npz_samples
+from edgepack.errors import SamplesError, UsageError, nearest
+from edgepack.harness import edgepack_images as images
+from edgepack.harness.edgepack_meaning import Feed, Meaning
+from edgepack.harness.edgepack_shapes import InputShapes, TensorSpec, shapes_of
+from edgepack.model.facts import TensorSpec as FactsSpec
+from edgepack.project import ImageInput
+from edgepack.trying.taking import Inputs
+from edgepack.trying.values import Array, Value, filled, read_value, shown
+
+_FILES = frozenset({".npy", ".wav", *SUFFIXES})
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One input to try, ready for the model."""
+
+    name: str
+    feed: Feed
+    picture: Array | None = None
+    """uint8 ``(H, W, 3)``: the photo, upright, if the model takes just one."""
+    place: images.Placement | None = None
+    """Where that photo lies in the model's input."""
+    text: str | None = None
+    said: tuple[str, ...] = ()
+    """What was read, and what was done to make it fit."""
+
+
+class Reader:
+    """Makes samples for a bundle, whose files have to stay while it is used.
+
+    Args:
+        bundle: A verified bundle.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        manifest = bundle.manifest.model_dump(mode="json")
+        specs = [TensorSpec(s.name, s.dtype, tuple(s.shape)) for s in bundle.manifest.inputs]
+        self.shapes = InputShapes(specs, manifest["input_descriptions"])
+        self.meaning = Meaning(
+            manifest,
+            self.shapes,
+            lambda name: (bundle.path / "files" / name).read_bytes().decode("utf-8"),
+        )
+        self.inputs = Inputs(specs, bundle.manifest.input_descriptions, self.meaning.needed)
+        self.kinds = {name: d.kind for name, d in bundle.manifest.output_descriptions.items()}
+
+    def read(
+        self, given: Sequence[str], inputs: Mapping[str, str], limit: int
+    ) -> tuple[list[Sample], list[str]]:
+        """Return the samples, and what there is to say about all of them.
+
+        Args:
+            given: Photos, folders of photos, texts, WAV files, ``.npz``, ``.npy``.
+            inputs: By input, what it gets in every sample; a number fills the input.
+            limit: The most photos of a folder, and the most samples of an ``.npz``.
+
+        Raises:
+            SamplesError: Something cannot be read, or does not fit the model; or an input gets
+                nothing.
+            UsageError: There is no such input, or nothing is given.
+        """
+        if not given and not inputs:
+            hint = self.inputs.command()
+            raise UsageError("nothing is given to try the bundle with", hint=hint)
+        shared = {
+            self._known(name): read_value(text, name, self.inputs) for name, text in inputs.items()
+        }
+        free = [name for name in self.inputs.needed if name not in shared]
+        said: list[str] = []
+        samples: list[Sample] = []
+        for text in given:
+            if Path(text).suffix == ".npz":
+                samples += self._arrays(Path(text), shared, limit, said)
+                continue
+            for each in self._photos(text, free, limit, said) or [text]:
+                name = self._input_for(each, free)
+                value = read_value(each, name, self.inputs)
+                samples.append(self._sample({name: value, **shared}))
+        return samples or [self._sample(shared)], said
+
+    def _known(self, name: str) -> str:
+        if name not in self.inputs.specs:
+            raise UsageError(
+                f"the model has no input {name!r}",
+                hint=nearest(name, self.inputs.specs),
+                where="--input",
+            )
+        return name
+
+    def _photos(self, text: str, free: list[str], limit: int, said: list[str]) -> list[str]:
+        """Return a folder's photos; none if the argument is no folder, or no photo is taken."""
+        if not self.inputs.of_kind("image", free) or not Path(text).is_dir():
+            return []
+        found = len(image_files(Path(text)))
+        if found > limit:
+            said.append(f"{limit} of the {found} photos in {text}: --limit {found} takes all")
+        return [str(path) for path in image_files(Path(text), limit)]
+
+    def _input_for(self, text: str, free: list[str]) -> str:
+        """Return the input that an argument is for."""
+        suffix = Path(text).suffix.lower()
+        if suffix in _FILES and not Path(text).exists():
+            raise SamplesError(f"there is no file {text!r}", hint=self.inputs.command())
+        fits = free if suffix == ".npy" else self._takers(text, suffix, free)
+        if not fits:
+            raise self.inputs.unwanted(text)
+        if len(fits) > 1:
+            raise UsageError(
+                f"{text!r} may be for {' or '.join(fits)}",
+                hint=f"say which: --input {fits[0]}={text}",
+            )
+        return fits[0]
+
+    def _takers(self, text: str, suffix: str, free: list[str]) -> list[str]:
+        if suffix == ".wav":
+            return self.inputs.of_kind("sound", free)
+        pictures, texts = (self.inputs.of_kind(kind, free) for kind in ("image", "text"))
+        is_picture = suffix in SUFFIXES or (pictures and (not texts or Path(text).is_file()))
+        return pictures if is_picture else texts
+
+    def _sample(self, values: Mapping[str, Value]) -> Sample:
+        """Return a sample of what its inputs get."""
+        missing = [name for name in self.inputs.needed if name not in values]
+        if missing:
+            lacking = ", ".join(f"{name} ({self.inputs.words(name)})" for name in missing)
+            hint = f"{self.inputs.command(missing)}; a number fills the input: 0 for a first state"
+            raise SamplesError(f"the model also takes {lacking}", hint=hint)
+        numbers = {n: v.given for n, v in values.items() if isinstance(v.given, float)}
+        feed, notes = self._fed({n: v.given for n, v in values.items()}, numbers)
+        photos = self.inputs.of_kind("image", list(values))
+        picture = place = None
+        if len(photos) == 1:
+            description = self.inputs.descriptions[photos[0]].image
+            picture = shown(values[photos[0]], description)
+            place = feed.place or _place(values[photos[0]], description, picture)
+            feed = feed._replace(place=place)
+        texts = [str(values[name].given) for name in self.inputs.of_kind("text", list(values))]
+        return Sample(
+            name=", ".join(v.name for n, v in values.items() if n not in numbers) or "numbers",
+            feed=feed,
+            picture=picture,
+            place=place,
+            text="\n".join(texts) or None,
+            said=(*(line for value in values.values() for line in value.said), *notes),
+        )
+
+    def _fed(
+        self, given: Mapping[str, Any], numbers: Mapping[str, float]
+    ) -> tuple[Feed, list[str]]:
+        """Return all arrays as the model takes them, masks included, and notes on numbers."""
+        tensors = {n: v for n, v in given.items() if isinstance(v, np.ndarray) and v.ndim == 4}
+        made = {n: v for n, v in given.items() if n not in {**tensors, **numbers}}
+        try:
+            feed = self.meaning.feed(made)
+            arrays = {**feed.arrays, **tensors}
+            sizes = self.shapes.sizes(shapes_of(arrays))
+            full = {name: self._full(name, number, sizes) for name, number in numbers.items()}
+            arrays = {**arrays, **full}
+            for name, array in arrays.items():
+                self.inputs.specs[name].check(array)
+            arrays = self.shapes.with_masks(arrays)
+        except (ValueError, TypeError, KeyError) as error:
+            raise SamplesError(str(error), hint=self.inputs.command()) from error
+        notes = [
+            f"{name}: {number:g}"
+            + (f" everywhere, {list(full[name].shape)}" if full[name].ndim else "")
+            for name, number in numbers.items()
+        ]
+        return feed._replace(arrays=arrays), notes
+
+    def _full(self, name: str, number: float, sizes: Mapping[str, int]) -> Array:
+        spec = self.inputs.specs[name]
+        shape = [sizes.get(side, 1) if isinstance(side, str) else side for side in spec.shape]
+        return filled(spec, shape, number)
+
+    def _arrays(
+        self, path: Path, shared: Mapping[str, Value], limit: int, said: list[str]
+    ) -> Iterator[Sample]:
+        """Yield samples of an ``.npz``, as ``samples`` in edgepack.yaml takes it."""
+        signature = [FactsSpec(s.name, s.dtype, s.shape) for s in self.inputs.specs.values()]
+        found, _ = npz_samples(path, signature, None, None)
+        samples = list(found)
+        if len(samples) > limit:
+            said.append(f"{limit} of the {len(samples)} samples in {path}: --limit takes more")
+        for name, arrays in samples[:limit]:
+            values = {self._known(key): Value(array, name) for key, array in arrays.items()}
+            yield replace(self._sample({**values, **shared}), name=name)
+
+
+def _place(
+    value: Value, description: ImageInput | None, picture: Array | None
+) -> images.Placement | None:
+    """Return where a picture lies that the model decodes itself, or that came as a tensor."""
+    if picture is None or description is None:
+        return None
+    height, width, _ = picture.shape
+    if isinstance(value.given, np.ndarray):
+        return images.Placement(width, height, width, height, 0, 0, width, height)
+    return images.placement(width, height, description.model_dump()["resize"])
