@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgepack.model.facts import ModelFacts
-from edgepack.model.running import EXTENSION_DOMAINS
+from edgepack.model.facts import EXTENSION_DOMAINS, ModelFacts
 from edgepack.profile import Profile, Variant
 from edgepack.project import Project
 

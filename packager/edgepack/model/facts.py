@@ -20,6 +20,11 @@ NUMPY_DTYPES = {
     9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
 
+EXTENSIONS = "com.microsoft.extensions"
+CONTRIBUTED = "ai.onnx.contrib"
+EXTENSION_DOMAINS = (EXTENSIONS, CONTRIBUTED)
+"""The domains of the operators of onnxruntime-extensions."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -180,6 +185,27 @@ def _tensor_bytes(tensor: onnx.TensorProto) -> int:
     return int(prod(tensor.dims)) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
+_ZIP_MAP = "ai.onnx.ml:ZipMap"
+
+
+def _unmapped(facts: ModelFacts) -> str:
+    """Return how a classifier is converted so that its probabilities are a tensor.
+
+    Sources: skl2onnx's documentation, "Choose appropriate output of a classifier"; onnxmltools,
+    ``convert_lightgbm`` (https://github.com/onnx/onnxmltools, lightgbm/convert.py).
+    """
+    lines = {
+        "skl2onnx": "skl2onnx.to_onnx(model, X, options={'zipmap': False})",
+        "onnxmltools": "onnxmltools.convert_lightgbm(model, initial_types=types, zipmap=False)",
+    }
+    by = next((name for name in lines if facts.producer.lower().startswith(name)), "skl2onnx")
+    others = "".join(f" (or {line})" for name, line in lines.items() if name != by)
+    return (
+        "its ZipMap makes a dictionary of each row; convert again with options={'zipmap': False},"
+        f" which leaves a tensor: {lines[by]}{others}"
+    )
+
+
 def require_plain_signature(facts: ModelFacts) -> None:
     """Refuse models whose inputs or outputs no numpy array can hold.
 
@@ -189,9 +215,13 @@ def require_plain_signature(facts: ModelFacts) -> None:
     for role, specs in (("input", facts.inputs), ("output", facts.outputs)):
         for spec in specs:
             if not spec.is_plain:
+                article = "an" if spec.dtype[0] in "aeiou" else "a"
                 raise ModelError(
-                    f"the {role} {spec.name!r} is a {spec.dtype}, which bundles cannot carry",
-                    hint="edgepack takes tensors of numbers and bools: export the model without"
+                    f"the {role} {spec.name!r} is {article} {spec.dtype}, which bundles cannot"
+                    " carry",
+                    hint=_unmapped(facts)
+                    if role == "output" and spec.dtype == "sequence" and _ZIP_MAP in facts.op_counts
+                    else "edgepack takes tensors of numbers and bools: export the model without"
                     f" that {role}, or do that part outside the model",
                     where=facts.name,
                 )

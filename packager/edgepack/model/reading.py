@@ -127,6 +127,10 @@ def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
             yield from _graph_tensors(graph)
 
 
+# Source: onnxruntime core/framework/tensorprotoutils.h, kTensorProtoMemoryAddressTag.
+_IN_MEMORY = "_ORT_MEM_ADDR_"
+
+
 def _check_external(tensor: onnx.TensorProto, model_path: Path) -> None:
     """Refuse external data that is not wholly inside a file inside the model's folder."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -134,6 +138,12 @@ def _check_external(tensor: onnx.TensorProto, model_path: Path) -> None:
     folder = model_path.resolve().parent
     place = f"tensor {tensor.name!r} of {str(model_path)!r}"
     file = (folder / location).resolve()
+    if _IN_MEMORY in location:
+        raise ModelError(
+            f"{place} wants its data from an address in this process's memory ({location!r})",
+            hint="do not trust this file: such a place is only written by a program for itself;"
+            " export the model with its data beside it",
+        )
     if not location or Path(location).is_absolute() or not file.is_relative_to(folder):
         raise ModelError(
             f"{place} wants its data from {location!r}, outside the model's folder",

@@ -15,7 +15,8 @@ import numpy as np
 
 from edgepack.errors import ModelError
 from edgepack.machine import has_vnni, processor
-from edgepack.model.facts import TensorSpec
+from edgepack.model.facts import EXTENSION_DOMAINS, TensorSpec
+from edgepack.model.refusals import explained
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -84,17 +85,13 @@ def _open(
                 return onnxruntime.InferenceSession(str(model), each, providers=providers)
         return onnxruntime.InferenceSession(str(model), options[-1], providers=providers)
     except runtime_errors() as error:
+        if told := explained(model, str(error)):
+            raise told from error
         raise ModelError(
             f"onnxruntime {onnxruntime.__version__} does not load the model: {blame(error)}",
             hint="export the model with operators that onnxruntime has",
             where=model.name,
         ) from error
-
-
-EXTENSIONS = "com.microsoft.extensions"
-CONTRIBUTED = "ai.onnx.contrib"
-EXTENSION_DOMAINS = (EXTENSIONS, CONTRIBUTED)
-"""The domains of the operators of onnxruntime-extensions."""
 
 
 def _extensions_library(model: Path) -> str:

@@ -20,9 +20,9 @@ from edgepack.data.sample_set import text_bytes
 from edgepack.data.tokenizers import BytePairs, parse_tokenizer
 from edgepack.errors import StepError
 from edgepack.harness import edgepack_images as images
-from edgepack.model.facts import TensorSpec, default_opset, signature
+from edgepack.model.facts import EXTENSIONS, TensorSpec, default_opset, signature
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import EXTENSIONS, Arrays, make_session, run_session
+from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project import ImageInput, TokensInput
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.pictures import Described, is_jpeg, made_pictures, pixels_of

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.harness.edgepack_images import GRAY_WEIGHTS
-from edgepack.model.running import EXTENSIONS
+from edgepack.model.facts import EXTENSIONS
 from edgepack.project import ImageInput, Letterbox, ShortSideCrop, Stretch
 
 if TYPE_CHECKING:

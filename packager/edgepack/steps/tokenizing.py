@@ -29,7 +29,7 @@ import numpy as np
 
 from edgepack.data.tokenizers import BYTES, BytePairs, parse_tokenizer
 from edgepack.harness.edgepack_wordpiece import CHINESE, Tokenizer, WordPiece
-from edgepack.model.running import CONTRIBUTED
+from edgepack.model.facts import CONTRIBUTED
 from edgepack.steps.preprocessing import Nodes
 
 Array = np.ndarray[Any, Any]

@@ -6,7 +6,7 @@ import pytest
 import text_nets
 import tiny_models
 from edgepack.errors import ModelError
-from edgepack.model.facts import model_facts
+from edgepack.model.facts import model_facts, require_plain_signature
 from edgepack.model.reading import fits_a_message, read_model, write_model
 from onnx import TensorProto, helper, numpy_helper
 
@@ -146,3 +146,44 @@ def test_fits_a_message_when_the_model_has_more_than_protobuf_can_measure_says_n
     for _ in range(2):
         model.graph.initializer.add().raw_data = bytes(1 << 30)
     assert not fits_a_message(model)
+
+
+def test_read_when_data_lies_at_an_address_in_memory_refuses(tmp_path):
+    path, _ = with_external_data(tmp_path, "*/_ORT_MEM_ADDR_/*", offset="4096")
+    with pytest.raises(ModelError, match="an address in this process's memory") as caught:
+        read_model(path)
+    assert caught.value.hint.startswith("do not trust this file")
+
+
+@pytest.mark.parametrize(
+    ("producer", "line"),
+    [
+        ("skl2onnx", "to_onnx(model, X, options={'zipmap': False})"),
+        ("OnnxMLTools", "convert_lightgbm(model, initial_types=types, zipmap=False)"),
+        ("", "to_onnx(model, X, options={'zipmap': False})"),
+    ],
+)
+def test_plain_signature_when_a_classifier_gives_dictionaries_names_the_option(
+    tmp_path, producer, line
+):
+    path = with_zip_map(tmp_path / "classifier.onnx", producer)
+    with pytest.raises(ModelError, match="'probabilities' is a sequence") as caught:
+        require_plain_signature(model_facts(path))
+    first, _, _ = caught.value.hint.partition(" (or")
+    assert first.endswith(line)
+
+
+def with_zip_map(path, producer):
+    """Write a classifier as converters of scikit-learn do: [1, 2] floats to a list of maps."""
+    classes = {"classlabels_int64s": [0, 1]}
+    node = helper.make_node("ZipMap", ["x"], ["probabilities"], domain="ai.onnx.ml", **classes)
+    row = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    output = helper.make_value_info("probabilities", helper.make_sequence_type_proto(row))
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])
+    graph = helper.make_graph([node], "g", [given], [output])
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=domains, ir_version=8, producer_name=producer)
+    onnx.save(model, path)
+    return path
