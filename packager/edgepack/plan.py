@@ -59,6 +59,8 @@ class PlannedVariant:
     """Whether the model came quantized or float16, so that there is no fp32 model of it."""
     offered: str = ""
     """Why the plan has it though the profile has not: if it cannot be had, it is left out."""
+    named: bool = True
+    """Whether the user named it, and not only the target's profile."""
     bucketed: str | None = None
     """The step that made one model per size, whose models are shipped; None for a single model."""
 
@@ -68,6 +70,11 @@ class PlannedVariant:
         others = (self.reference, self.goldens, self.evaluation, self.placed, self.fusion)
         needed = (*self.history, *(step_id for step_id in others if step_id is not None))
         return tuple(dict.fromkeys(needed))
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether it is left out without an error if it cannot be made: int8 nobody asked for."""
+        return bool(self.offered) or (not self.named and self.variant.recipe.startswith("int8"))
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def test_model_alone_when_built_leaves_int8_out_and_says_which_line_to_add(tmp_p
 
 def test_int8_when_asked_for_without_samples_is_refused(tmp_path):
     model = tiny_models.conv_net(tmp_path / "net.onnx")
-    with pytest.raises(UsageError, match="without calibration samples"):
+    with pytest.raises(UsageError, match="it needs calibration samples"):
         build(model, targets=["host"], variants=["cpu-int8-static"], out=tmp_path / "dist")
 
 

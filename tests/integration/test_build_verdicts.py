@@ -14,7 +14,7 @@ from edgepack.build import BuildResult, MissedLimit, build
 from edgepack.build.judging import RefusedVariant
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.printing import print_build, print_json
-from edgepack.errors import LimitError, ModelError
+from edgepack.errors import LimitError, ModelError, ProfileError, StepError
 from onnx import TensorProto, helper
 
 NOTHING = BuildResult((), (), (), (), (), (), 0, 0)
@@ -109,3 +109,71 @@ def test_variant_when_its_diagnosis_fails_is_shipped_and_says_so(tmp_path, monke
     print_build(result)
     told = capsys.readouterr().out
     assert "the errors of cpu-int8-static's nodes were not measured: no tensor can be" in told
+
+
+def write_unquantizable(folder: Path, targets: str) -> Path:
+    """A project with samples, of a model that has nothing to quantize."""
+    value = (TensorProto.FLOAT, [1, 8])
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
+    tiny_models.save(folder / "net.onnx", nodes, [("x", *value)], [("y", *value)])
+    np.savez(folder / "cal.npz", x=np.eye(8, dtype=np.float32))
+    path = folder / "edgepack.yaml"
+    path.write_text(
+        "schema_version: 1\nname: net\nversion: 1.0.0\nmodel: net.onnx\n"
+        f"samples: {{calibration: {{path: cal.npz}}}}\ntargets: [{targets}]\n"
+    )
+    return path
+
+
+OWN_ORDER = "{id: linux-x86-64, variants: [{backend: cpu, recipe: int8-static}, {backend: cpu, recipe: fp32}]}"  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("targets", "variants", "named"),
+    [
+        ("linux-x86-64", [], False),
+        ("linux-x86-64", ["cpu-int8-static", "cpu-fp32"], True),
+        (OWN_ORDER, [], True),
+    ],
+)
+def test_int8_that_cannot_be_made_is_an_error_only_where_it_was_asked_for(
+    tmp_path, targets, variants, named
+):
+    project = write_unquantizable(tmp_path, targets)
+    result = build(project=project, variants=variants, out=tmp_path / "dist")
+    manifest = result.bundles[0].bundle.manifest
+    assert [v.id for v in manifest.variants] == ["cpu-fp32"]
+    if named:
+        with pytest.raises(StepError, match="nothing in the model could be quantized"):
+            result.require_all()
+        return
+    result.require_all()
+    (left,) = manifest.left_out
+    assert left.variant == "cpu-int8-static"
+    assert "nothing in the model could be quantized" in left.reason
+
+
+def test_int8_that_the_project_names_without_samples_is_refused(tmp_path):
+    project = write_unquantizable(tmp_path, OWN_ORDER)
+    project.write_text(project.read_text().replace("samples:", "# samples:"))
+    with pytest.raises(ProfileError, match="'cpu-int8-static' cannot be built: it needs") as caught:
+        build(project=project, out=tmp_path / "dist")
+    assert caught.value.where.startswith(f"{project}:6:")
+    assert "samples: {calibration: {path: samples.npz}}" in caught.value.hint
+    assert not (tmp_path / "dist").exists()
+
+
+def test_model_alone_is_told_that_its_samples_were_random_and_how_to_give_real_ones(tmp_path):
+    model = tiny_models.conv_net(tmp_path / "my net.onnx")
+    result = build(model, targets=["host"], out=tmp_path / "dist")
+    (warning,) = result.warnings
+    assert "everything was proven on random inputs" in warning
+    init = f"edgepack init '{model}' --images photos/"
+    assert init in warning
+    assert init in result.bundles[0].bundle.manifest.left_out[0].reason
+
+
+def test_project_with_samples_is_not_told_that_there_are_none(tmp_path):
+    project = write_unquantizable(tmp_path, "linux-x86-64")
+    result = build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
+    assert not [text for text in result.warnings if "random" in text]

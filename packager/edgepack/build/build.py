@@ -22,7 +22,7 @@ from edgepack.build.judging import (
     warnings,
 )
 from edgepack.build.offering import named_targets, offer_int8_dynamic
-from edgepack.build.planning import make_plan
+from edgepack.build.planning import make_plan, unsampled
 from edgepack.build.timing import SlowerVariant, slower_variants
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import EdgepackError, LimitError, ModelError, UsageError
@@ -48,7 +48,8 @@ class BuildResult:
     slower: tuple[SlowerVariant, ...]
     """int8 variants that this host ran slower than fp32."""
     warnings: tuple[str, ...]
-    """What is wrong with the calibration samples, and limits that could not be judged."""
+    """What is wrong with the calibration samples, that there are none, and limits that could not be
+    judged."""
     steps: int
     from_cache: int
     """How many of the steps were there already."""
@@ -158,7 +159,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         libraries = list(_libraries(bundles, toolchains, repository, progress))
         aars = tuple(made for made in libraries if isinstance(made, Path))
         slower = tuple(slower_variants(job.plan, judged, execution))
-        told = tuple(warnings(job.plan, judged, execution, job.limits))
+        found = warnings(job.plan, judged, execution, job.limits)
+        told = (*unsampled(job.loaded), *found)
     return BuildResult(
         bundles=tuple(bundles),
         missed=tuple(lost for verdict in judged for lost in verdict.missed),

@@ -50,8 +50,8 @@ class FailedVariant:
 class RefusedVariant:
     """A variant that is left out, which is no failure as long as another one is shipped.
 
-    It cannot be planned, its provider would leave too much of the model to another one, or it was
-    only offered and did not come out well.
+    It cannot be planned, its provider would leave too much of the model to another one, it is int8
+    that nobody asked for and that cannot be made, or it was only offered and did not come out well.
     """
 
     target: str
@@ -85,7 +85,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             (execution.failed[s] for s in variant.steps if s in execution.failed), None
         ):
             lost = FailedVariant(target, variant.variant.id, error)
-            if variant.offered:
+            if variant.may_fail:
                 refused.append(RefusedVariant(target, lost.variant, lost.reason))
             else:
                 failed.append(lost)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from edgepack.build.in_graph import given_inputs, made_dims
 from edgepack.build.shapes import with_shape_profiles
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
-from edgepack.errors import ModelError, ProfileError, SamplesError, UsageError, nearest
+from edgepack.errors import EdgepackError, ModelError, ProfileError, SamplesError, UsageError, nearest
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.plan import Plan, PlanBuilder, PlannedBundle, PlannedVariant
@@ -88,12 +89,6 @@ OTHER_CAP_DB = {
     "int4-weight": 8.0,
 }
 
-NO_CALIBRATION = (
-    "int8-static needs calibration samples; add to edgepack.yaml:"
-    " samples: {calibration: {path: samples.npz}}"
-)
-
-
 def make_plan(
     loaded: LoadedProject,
     facts: ModelFacts,
@@ -110,7 +105,7 @@ def make_plan(
         ModelError: No target's runtime loads the model's opset, or the language of a phone's apps
             has no type for an input or output.
         UsageError: A variant that was asked for is not there, or cannot be built.
-        ProfileError: The project names an input that the model does not have, or a glob that is
+        ProfileError: The project names a variant that cannot be built, an input that the model does not have, or a glob that is
             none; a file of it is not there, or cannot be in an app; or a phone's package managers
             do not take its version.
         SamplesError: A source of samples is missing or empty.
@@ -234,32 +229,43 @@ class _Planner:
             return PlannedBundle(profile, (), tuple((v.id, reason) for v in chosen))
         quantization = self.facts.quantization
         unfit = Carrying(quantization).left_out(chosen) if quantization else {}
+        named = bool(wanted) or profile.id in self.named
         for variant in chosen:
             if variant.id in unfit:
-                if wanted:
-                    raise UsageError(
-                        f"variant {variant.id!r} cannot be built: {unfit[variant.id]}",
-                        hint="leave --variant out, or give the float model",
-                        where="--variant",
-                    )
-                left_out.append((variant.id, unfit[variant.id]))
+                reason = unfit[variant.id]
+                if named:
+                    raise self._unbuildable(variant, reason, "or give the float model", wanted)
+                left_out.append((variant.id, reason))
                 continue
             if self._wants_samples(variant) and self.calibration is None:
-                if wanted:
-                    raise UsageError(
-                        f"variant {variant.id!r} cannot be built without calibration samples",
-                        hint="add to edgepack.yaml: samples: {calibration: {path: samples.npz}}",
-                        where="--variant",
-                    )
-                left_out.append((variant.id, NO_CALIBRATION))
+                if named:
+                    reason = "it needs calibration samples"
+                    raise self._unbuildable(variant, reason, f"or {self._samples_hint()}", wanted)
+                reason = f"int8-static needs calibration samples; {self._samples_hint()}"
+                left_out.append((variant.id, reason))
                 continue
             if reason := self._no_static_shapes(variant) or self._no_extensions(profile, variant):
                 left_out.append((variant.id, reason))
                 continue
-            planned.append(self._variant(profile, variant))
+            planned.append(replace(self._variant(profile, variant), named=named))
         size = None if wanted or profile.id in self.named else profile.bundle
         most = size.variants if size else None
         return PlannedBundle(profile, tuple(planned), tuple(left_out), most)
+
+    def _unbuildable(
+        self, variant: Variant, reason: str, otherwise: str, wanted: Sequence[str]
+    ) -> EdgepackError:
+        """Return the error for a variant that the user named, on the command line or in YAML."""
+        problem = f"variant {variant.id!r} cannot be built: {reason}"
+        if wanted:
+            return UsageError(problem, hint=f"leave --variant out, {otherwise}", where="--variant")
+        hint = f"remove it from 'variants', {otherwise}"
+        return ProfileError(problem, hint=hint, where=self.loaded.where("targets"))
+
+    def _samples_hint(self) -> str:
+        """Return the lines that give calibration samples; a bare model needs a project for them."""
+        how = f"{init_command(self.loaded)}, or " if self.loaded.source is None else ""
+        return f"{how}add to edgepack.yaml: samples: {{calibration: {{path: samples.npz}}}}"
 
     def _numbers(self, variant: Variant) -> Recipe:
         """Return the recipe of a variant's numbers: with a model that is carried, the model's."""
@@ -568,6 +574,23 @@ class _Planner:
                 digest.update(f"{path.name}\0{file_digest(path)}\n".encode())
             inputs[str(n)] = self.builder.source(f"{role}-{n}", folder, digest.hexdigest())
         return self.builder.step(OnnxTestData(self.signature), **inputs)
+
+
+def init_command(loaded: LoadedProject) -> str:
+    """Return the line that writes a project for a bare model."""
+    return f"edgepack init {shlex.quote(str(loaded.model_path))} --images photos/"
+
+
+def unsampled(loaded: LoadedProject) -> Iterator[str]:
+    """Yield what numbers mean where no samples are given."""
+    if loaded.project.samples.calibration or loaded.project.samples.evaluation:
+        return
+    images = f"{init_command(loaded)} for pictures, or " if loaded.source is None else ""
+    yield (
+        "there are no samples: everything was proven on random inputs, which shows that a device"
+        " computes what this host does, and not that the answers are right or what int8 costs;"
+        f" give real ones: {images}samples: {{evaluation: {{path: samples.npz}}}} in edgepack.yaml"
+    )
 
 
 def _fits(value: float, dtype: str) -> bool:

@@ -133,7 +133,8 @@ def _unknown_operators(model: onnx.ModelProto) -> ModelError | None:
     known = _known_versions()
     domains = {*_OF_TRAINING, *(domain for domain, _ in known)}
     own = {(function.domain, function.name) for function in model.functions}
-    foreign, missing = [], []
+    foreign: list[onnx.NodeProto] = []
+    missing: list[onnx.NodeProto] = []
     for node, opset in _nodes_with_opset(model):
         domain = _domain(node)
         if (node.domain, node.op_type) in own or domain in EXTENSION_DOMAINS:
