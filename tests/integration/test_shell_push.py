@@ -101,8 +101,11 @@ def test_rollback_without_python(board: Board, bundle: Path) -> None:
     with connect(board.device) as transport:
         done = rollback("tiny", board.device, transport)
         assert (done.release, done.switched_from) == (first, second)
-        with pytest.raises(RemoteCommandError, match=f"no release was current before {first}"):
+        none = f"no release was current before {first}, which stays current"
+        with pytest.raises(RemoteCommandError, match=none) as caught:
             rollback("tiny", board.device, transport)
+        assert "try again" not in caught.value.hint
+        assert f"edgepack push BUNDLE --device {board.device.name}" in caught.value.hint
         assert rollback("tiny", board.device, transport, release=second).release == second
         with pytest.raises(RemoteCommandError, match="is not here any more"):
             rollback("tiny", board.device, transport, release="0" * 16)

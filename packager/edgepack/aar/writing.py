@@ -43,9 +43,8 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
         toolchain: What compiles it.
 
     Raises:
-        BundleError: It is no bundle for Android, or is altered; or the repository cannot be
-            written.
-        ToolError: The code does not compile.
+        BundleError: It is no bundle for Android, or is altered.
+        ToolError: The code does not compile, or the repository cannot be written.
     """
     manifest = verify(bundle).manifest
     artifact = _artifact(bundle)

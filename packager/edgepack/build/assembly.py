@@ -112,7 +112,9 @@ def assemble(
     """Write the bundle of one target and its archive, each replaced whole or not at all.
 
     Raises:
-        BundleError: The place cannot be written, or two files have one name.
+        BundleError: Two files have one name.
+        ToolError: The place cannot be written.
+        UsageError: Something else is there.
     """
     project = job.loaded.project
     final = out / f"{project.name}-{project.version}-{planned.profile.id}"

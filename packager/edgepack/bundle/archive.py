@@ -87,7 +87,7 @@ def copy_file(source: Path, target: Path) -> None:
     """Copy a file so that the target is the old one or the new one, whole.
 
     Raises:
-        BundleError: The place cannot be written, or the disk is full.
+        ToolError: The place cannot be written, or the disk is full.
     """
     partial: str | None = None
     try:

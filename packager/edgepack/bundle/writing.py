@@ -16,7 +16,7 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, UNLISTED, Bundle
 from edgepack.bundle.paths import require_apart
 from edgepack.bundle.reading import parse_manifest
 from edgepack.bundle.sbom import SBOM, sbom
-from edgepack.errors import BundleError
+from edgepack.errors import BundleError, ToolError, UsageError
 
 Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins", "source"]
 
@@ -91,14 +91,18 @@ def require_writable_folder(folder: Path) -> None:
     No work may be lost for want of it. Nothing is left there.
 
     Raises:
-        BundleError: It cannot be written to, or is no folder.
+        UsageError: It cannot be written to, or is no folder.
     """
     try:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        raise not_writable(folder, error) from error
+        raise UsageError(
+            f"cannot write to {str(folder)!r}: {error.strerror or error}",
+            hint="choose a folder that can be written with --out",
+            where="--out",
+        ) from error
 
 
 @contextmanager
@@ -112,7 +116,8 @@ def replacing(final: Path, mark: str = MANIFEST) -> Iterator[Path]:
         mark: A file that is in each folder of its kind.
 
     Raises:
-        BundleError: The place cannot be written, the disk is full, or ``final`` has no ``mark``.
+        ToolError: The place cannot be written, or the disk is full.
+        UsageError: ``final`` is there and has no ``mark``.
     """
     _refuse_foreign(final, mark)
     try:
@@ -133,7 +138,7 @@ def replacing(final: Path, mark: str = MANIFEST) -> Iterator[Path]:
 def _refuse_foreign(final: Path, mark: str) -> None:
     """A folder that is of another kind is somebody's work, not ours to replace."""
     if final.exists() and not (final / mark).is_file():
-        raise BundleError(
+        raise UsageError(
             f"{str(final)!r} is there already, and none of edgepack's: it has no {mark}",
             hint="move it away, or choose another folder with --out",
         )
@@ -147,9 +152,9 @@ def _swap(partial: Path, final: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def not_writable(folder: Path, error: OSError) -> BundleError:
+def not_writable(folder: Path, error: OSError) -> ToolError:
     """Return the error for an output folder that cannot be written."""
-    return BundleError(
+    return ToolError(
         f"cannot write to {str(folder)!r}: {error.strerror or error}",
         hint="free some space, or choose a folder that can be written with --out",
     )

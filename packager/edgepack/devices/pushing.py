@@ -20,7 +20,13 @@ from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
 from edgepack.devices.chunking import Chunk, cut_file
 from edgepack.devices.inventory import Device
-from edgepack.devices.shell_pushing import ShellAgent, ShellAnswer
+from edgepack.devices.shell_pushing import (
+    REFUSED,
+    TRY_AGAIN,
+    ShellAgent,
+    ShellAnswer,
+    switch_hint,
+)
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.errors import (
     BundleError,
@@ -222,7 +228,8 @@ def _point_at(
     try:
         with _agent(transport, device, "switch", project, options) as stream:
             result = stream.wait()
-        told = _told(result, "going back" if action == "rollback" else "switching", device.name)
+        doing = "going back" if action == "rollback" else "switching"
+        told = _told(result, doing, device.name, switch_hint(project, device.name))
     except PythonMissingError:
         if device.entry.python is not None:
             raise
@@ -378,7 +385,7 @@ def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(waiting)
 
 
-def _told(result: CommandResult, doing: str, device: str) -> _End:
+def _told(result: CommandResult, doing: str, device: str, refused: str = TRY_AGAIN) -> _End:
     """Return the agent's last words.
 
     Raises:
@@ -396,7 +403,7 @@ def _told(result: CommandResult, doing: str, device: str) -> _End:
     result.check(
         doing,
         device=device,
-        hint="nothing was changed on the device; look at the message above and try again",
+        hint=refused if result.exit_code == REFUSED else TRY_AGAIN,
     )
     return read_answer(_End, result.stdout, device=device, what="the agent's answer")
 

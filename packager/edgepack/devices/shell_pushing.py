@@ -22,6 +22,18 @@ _FILES = "files"
 _MODES = "modes"
 _NEW = "new/"
 _NO_SPACE = 28
+REFUSED = 2
+"""What both agents end with where another try would end as this one."""
+TRY_AGAIN = "nothing was changed on the device; look at the message above and try again"
+
+
+def switch_hint(project: str, device: str) -> str:
+    """Return what to do where a device does not switch to a release."""
+    return (
+        f"nothing was changed. 'edgepack device verify {device} {project}' lists what is there:"
+        f" edgepack rollback {project} --device {device} --to RELEASE; or send what is to be"
+        f" current: edgepack push BUNDLE --device {device}"
+    )
 
 
 @dataclass(frozen=True)
@@ -80,10 +92,17 @@ class ShellAgent:
         """Make a release current that is there; see :func:`edgepack.devices.rollback`."""
         options = [project, release, action, str(self.device.entry.keep_releases)]
         doing = "going back" if action == "rollback" else "switching"
-        return ShellAnswer(*self._told(self._run("switch", options, iter(()), doing)))
+        refused = switch_hint(project, self.device.name)
+        result = self._run("switch", options, iter(()), doing, refused=refused)
+        return ShellAnswer(*self._told(result))
 
     def _run(
-        self, operation: str, options: list[str], stdin: Iterator[bytes], doing: str
+        self,
+        operation: str,
+        options: list[str],
+        stdin: Iterator[bytes],
+        doing: str,
+        refused: str = TRY_AGAIN,
     ) -> CommandResult:
         argv = ["sh", "-c", agent_source(), "sh", operation, self.device.entry.root, *options]
         result = self.transport.send(argv, stdin, timeout_s=STALL_S)
@@ -98,7 +117,7 @@ class ShellAgent:
         return result.check(
             doing,
             device=self.device.name,
-            hint="nothing was changed on the device; look at the message above and try again",
+            hint=refused if result.exit_code == REFUSED else TRY_AGAIN,
         )
 
     def _told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:

@@ -297,7 +297,7 @@ class Project:
         for one in self.records():
             if one.get("action") == "switch" and one.get("release") == now and one.get("from"):
                 return str(one["from"])
-        raise Refused("no release was current before %s" % (now or "any"))
+        raise Refused("no release was current before %s, which stays current" % now)
 
     def sources(self, partial: str) -> List[Source]:
         """Return folders that may have chunks, with where these lie: the given one first."""

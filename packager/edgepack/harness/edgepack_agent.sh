@@ -216,7 +216,7 @@ switch)
   if [ "$goal" = - ]; then
     # grep would take a file that has zeros for a binary one.
     goal=$(sed -n 's/.*"action": "switch", "release": "'"$was"'", "from": "\([0-9a-f]*\)".*/\1/p' history.jsonl | tail -n 1)
-    [ -n "$goal" ] || fail 2 "no release was current before $was"
+    [ -n "$goal" ] || fail 2 "no release was current before $was, which stays current"
   fi
   (cd releases && is_whole "$goal" "$goal") || fail 2 "the release $goal is not here any more, or not whole"
   switch_to "$action" "$goal"
