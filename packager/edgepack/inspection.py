@@ -19,6 +19,7 @@ from edgepack.calibration.histogram import Histogram
 from edgepack.calibration.statistics import write_statistics
 from edgepack.errors import EdgepackError, ModelError
 from edgepack.model.checking import checker_findings
+from edgepack.model.deciding import shape_findings
 from edgepack.model.facts import ModelFacts, model_facts, require_plain_signature, signature
 from edgepack.model.finding import Finding
 from edgepack.model.ir import loadable
@@ -27,9 +28,9 @@ from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.processes import Workers
 from edgepack.profile import Profile, Variant
-from edgepack.project import find_project
+from edgepack.project import SampleSource, find_project
 from edgepack.quantization.writer import observed_tensors
-from edgepack.steps.base import MODEL, Step
+from edgepack.steps.base import MODEL, Step, run_step
 from edgepack.steps.bucketed import bucket_dims, fixed, static_problem, wants_static
 from edgepack.steps.calibration import STATISTICS
 from edgepack.steps.fp32 import Fp32
@@ -99,10 +100,16 @@ def inspect(
         variants: list[VariantInspection] = []
         if not blocked:
             dims = loaded.project.fixed_dims, loaded.project.buckets
+            samples = loaded.project.samples
+            findings += workers.call(shape_findings, loaded.model_path)
+            if samples.calibration is None and samples.evaluation is None:
+                findings += workers.call(random_findings, loaded.model_path, dims[0])
             asked = profiles or [load_target("host")]
             named = named_targets(loaded)
             asked, _ = offer_int8_dynamic(loaded.model_path, facts, asked, named, workers)
-            variants = workers.call(inspect_targets, loaded.model_path, *dims, asked)
+            variants = workers.call(
+                inspect_targets, loaded.model_path, *dims, asked, samples.calibration
+            )
     return Inspection(facts, (*findings, *blocked), tuple(variants))
 
 
@@ -125,19 +132,32 @@ def session_findings(model: Path) -> list[Finding]:
     return []
 
 
+def random_findings(model: Path, dims: Mapping[str, int]) -> list[Finding]:
+    """Return a blocking finding if a build without samples would stop at random inputs."""
+    with tempfile.TemporaryDirectory(prefix="edgepack-inspect-") as folder:
+        try:
+            run_step(Prepared(tuple(sorted(dims.items()))), {"source": model}, Path(folder))
+        except EdgepackError as error:
+            problem = f"a build without samples stops: {error.problem}"
+            return [Finding("edgepack", "blocks", "", problem, error.hint)]
+    return []
+
+
 def inspect_targets(
     model: Path,
     dims: Mapping[str, int],
     sizes: Mapping[str, Sequence[int]],
     profiles: Sequence[Profile],
+    calibration: SampleSource | None,
 ) -> list[VariantInspection]:
     """Return what every variant of the targets would make of a model; called in a worker.
 
     Where models are to have static shapes, the one for the largest of the ``sizes`` is judged.
-    What several variants have in common is made once.
+    What several variants have in common is made once. Those that want calibration samples have a
+    note where these are not there.
     """
     with tempfile.TemporaryDirectory(prefix="edgepack-inspect-") as folder:
-        making = _Making(Path(folder), sizes)
+        making = _Making(Path(folder), sizes, calibration)
         return [
             found
             for profile in profiles
@@ -183,6 +203,7 @@ class _Making:
     folder: Path
     sizes: Mapping[str, Sequence[int]]
     """Symbolic dimensions with several sizes, in ascending order."""
+    calibration: SampleSource | None
     made: dict[str, Path] = field(default_factory=dict)
     placed: dict[str, Placement] = field(default_factory=dict)
 
@@ -269,6 +290,20 @@ def _inspect_variant(
         return _impossible(profile, variant, error)
     enough = placement.share >= _needed(variant)
     left = [placed for placed in placement.nodes if placed.refusal is not None]
+    findings = [
+        Finding(
+            variant.backend,
+            "falls-back" if enough else "blocks",
+            str(placed.node),
+            placed.refusal.reason,
+            placed.refusal.remedy,
+        )
+        for placed in left
+        if placed.refusal is not None
+    ]
+    uncalibrated = variant.recipe == "int8-static" and making.calibration is None
+    if uncalibrated and quantization_of(read_structure(simplified / MODEL)) is None:
+        findings.append(_NO_CALIBRATION)
     return VariantInspection(
         target=profile.id,
         variant=variant.id,
@@ -278,18 +313,18 @@ def _inspect_variant(
         partitions=placement.partitions,
         needed=_needed(variant),
         enough=enough,
-        findings=tuple(
-            Finding(
-                variant.backend,
-                "falls-back" if enough else "blocks",
-                str(placed.node),
-                placed.refusal.reason,
-                placed.refusal.remedy,
-            )
-            for placed in left
-            if placed.refusal is not None
-        ),
+        findings=tuple(findings),
     )
+
+
+_NO_CALIBRATION = Finding(
+    "edgepack",
+    "note",
+    "",
+    "a build leaves it out as long as there are no calibration samples",
+    "edgepack init MODEL --images photos/, or add to edgepack.yaml: samples: {calibration: {path:"
+    " samples.npz}}",
+)
 
 
 def _impossible(profile: Profile, variant: Variant, error: EdgepackError) -> VariantInspection:

@@ -99,8 +99,10 @@ def _print_variant(found: VariantInspection) -> None:
         )
         verdict = f": too few, the variant would be left out ({found.needed:.0%} are needed)"
         verdict = "" if found.enough else verdict
-    else:
+    elif found.findings:
         what, verdict = "cannot be made", ""
+    else:
+        what, verdict = "no nodes are left: what the model gives are constants", ""
     write_line(f"{found.target} {found.variant}: {what}{verdict}")
     _print_findings(found.findings, indent="  ")
 

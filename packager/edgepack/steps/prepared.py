@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -72,7 +73,7 @@ class Prepared:
         samples = inputs.get("samples")
         _require_repeatable(out / MODEL, samples)
         # In this order, because the source accepts what the fixed model does, not the reverse.
-        with loadable(inputs["source"]) as source:
+        with loadable(inputs["source"]) as source, _said_of(samples):
             sqnr = worst_sqnr_db(out / MODEL, source, samples)
         if sqnr < _SAME_DB:
             raise StepError(
@@ -81,17 +82,24 @@ class Prepared:
             )
 
 
+@contextmanager
+def _said_of(samples: Path | None) -> Iterator[None]:
+    """Let the hint of a model that does not run be about what it was run on."""
+    try:
+        yield
+    except ModelError as error:
+        error.hint = _RUN_HINT[samples is not None]
+        raise
+
+
 def _require_repeatable(model: Path, samples: Path | None) -> None:
     from edgepack.accuracy import min_sqnr_db
     from edgepack.model.running import run_session
 
     session = make_session(model)
     for feed in probe_inputs(model, samples, 1):
-        try:
+        with _said_of(samples):
             outputs = run_session(session, feed)
-        except ModelError as error:
-            error.hint = _RUN_HINT[samples is not None]
-            raise
         if min_sqnr_db(outputs, run_session(session, feed)) < _SAME_DB:
             raise ModelError(
                 "the same inputs give other outputs each time, so nothing can be proven about it",

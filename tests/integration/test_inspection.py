@@ -1,0 +1,69 @@
+"""What ``inspect`` says beforehand of what a build will find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+from edgepack.build import build
+from edgepack.cli.main import run
+from edgepack.errors import ModelError
+from edgepack.inspection import inspect
+from onnx import TensorProto, helper
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def reshaped(folder: Path) -> Path:
+    """Write a model that gives its input [1, 8] the shape that another input holds."""
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "here")]
+    inputs = [("x", FLOAT, [1, 8]), ("shape", INT64, [2])]
+    return tiny_models.save(folder / "net.onnx", nodes, inputs, [("y", FLOAT, ["a", "b"])])
+
+
+def test_model_that_no_random_input_fits_is_said_to_stop_a_build_and_does(tmp_path):
+    model = reshaped(tmp_path)
+    note, blocking = inspect(model, ["linux-x86-64"]).findings
+    assert (note.severity, note.node) == ("note", "'here' (Reshape)")
+    assert blocking.severity == "blocks"
+    with pytest.raises(ModelError) as caught:
+        build(model, targets=["linux-x86-64"], out=tmp_path / "dist")
+    assert blocking.reason == f"a build without samples stops: {caught.value.problem}"
+    assert blocking.remedy == caught.value.hint
+    assert "with 'samples' that the model takes" in blocking.remedy
+
+
+def test_model_with_samples_is_not_tried_on_random_inputs_and_is_built(tmp_path):
+    reshaped(tmp_path)
+    x = np.arange(16, dtype=np.float32).reshape(2, 1, 8)
+    np.savez(tmp_path / "ev.npz", x=x, shape=np.array([[2, 4], [4, 2]]))
+    project = tmp_path / "edgepack.yaml"
+    project.write_text(
+        "schema_version: 1\nname: net\nversion: 1.0.0\nmodel: net.onnx\n"
+        "samples: {evaluation: {path: ev.npz}}\ntargets: [linux-x86-64]\n"
+    )
+    assert [found.severity for found in inspect(project=project).findings] == ["note"]
+    result = build(project=project, out=tmp_path / "dist")
+    assert [v.id for v in result.bundles[0].bundle.manifest.variants] == ["cpu-fp32"]
+
+
+def test_int8_static_without_samples_is_said_to_be_left_out(tmp_path):
+    model = tiny_models.conv_net(tmp_path / "net.onnx")
+    by_id = {found.variant: found for found in inspect(model, ["linux-x86-64"]).variants}
+    (note,) = by_id["cpu-int8-static"].findings
+    assert note.severity == "note"
+    assert "no calibration samples" in note.reason
+    assert by_id["cpu-fp32"].findings == ()
+    project = tiny_models.write_project(tmp_path)
+    assert all(not v.findings for v in inspect(project=project, targets=["linux-x86-64"]).variants)
+
+
+def test_model_of_constants_is_not_said_to_be_impossible(tmp_path, capsys):
+    nodes = [helper.make_node("Identity", ["c"], ["y"])]
+    constants = [("c", np.ones(3, np.float32))]
+    model = tiny_models.save(tmp_path / "net.onnx", nodes, [], [("y", FLOAT, [3])], constants)
+    assert run(["inspect", str(model), "--target", "linux-x86-64"]) == 0
+    told = capsys.readouterr().out
+    assert "linux-x86-64 cpu-fp32: no nodes are left" in told
