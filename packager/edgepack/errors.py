@@ -160,17 +160,22 @@ class InconclusiveError(EdgepackError):
     exit_code = 11
 
 
+NEAR = 3
+LISTED = 12
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """Say which allowed word is nearest to the one received, or list all of them.
+    """Say which allowed words are near to the one received, or list them.
 
     Returns:
-        ``did you mean 'x'?`` when one is near, else ``one of: a, b, c``.
+        ``did you mean 'x'?`` or ``did you mean 'x' or 'y'?`` when some are as near as a typo is,
+        the nearest first; else ``one of: a, b, c``, with at most 12 of them.
     """
     choices = sorted(allowed)
-    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"one of: {', '.join(choices)}" if choices else "there are none"
+    if close := difflib.get_close_matches(word, choices, n=NEAR, cutoff=0.6):
+        *others, last = map(repr, close)
+        return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
+    return f"one of: {listed(choices, LISTED)}" if choices else "there are none"
 
 
 def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:

@@ -265,3 +265,21 @@ def test_calibration_when_all_operators_lie_in_bodies_says_so(tmp_path, shared_d
     feeds[0]["sr"] = np.array(16000)
     with pytest.raises(StepError, match=r"nothing .* be quantized, because it lies in the bodies"):
         calibrate(tmp_path / "steps", model, feeds)
+
+
+def test_calibration_when_a_tensor_of_the_simplifier_never_changes_says_where_it_is(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["mine"]),
+        helper.make_node("Mul", ["mine", "zero"], ["_v_1"], "Mul_1"),
+        helper.make_node("Conv", ["_v_1", "w"], ["_v_2"], "Conv_2"),
+        helper.make_node("Add", ["mine", "_v_2"], ["y"]),
+    ]
+    weights = np.random.default_rng(3).standard_normal((3, 3, 1, 1)).astype(np.float32)
+    constants = [("w", weights), ("zero", np.zeros(1, np.float32))]
+    value = TensorProto.FLOAT, [1, 3, 8, 8]
+    model = tiny_models.save(
+        tmp_path / "net.onnx", nodes, [("image", *value)], [("y", *value)], constants
+    )
+    notes, _ = calibrate(tmp_path / "steps", model, int8_nets.image_feeds(3))
+    told = "on all samples one single value in the Mul after 'mine', the Conv after 'mine'"
+    assert told in notes.facts["warnings"]

@@ -232,7 +232,10 @@ def test_variant_when_it_cannot_be_made_leaves_the_others_and_the_exit_code_tell
     nodes = [helper.make_node("Sin", ["image"], ["y"], "sin")]
     tiny_models.save(tmp_path / "net.onnx", nodes, [("image", *value)], [("y", *value)])
     arguments = ["build", "--project", str(tmp_path / "edgepack.yaml"), "--target", "host"]
-    assert run([*arguments, "--out", str(tmp_path / "dist")]) == 6
+    arguments += ["--out", str(tmp_path / "dist")]
+    assert run(arguments) == 0
+    assert "left out cpu-int8-static: " in capsys.readouterr().out
+    assert run([*arguments, "--variant", "cpu-int8-static", "--variant", "cpu-fp32"]) == 6
     said = capsys.readouterr()
     assert "cpu-fp32" in said.out
     assert "cpu-int8-static: " in said.err

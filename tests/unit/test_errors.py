@@ -28,6 +28,19 @@ def test_error_when_it_crosses_processes_keeps_everything():
     assert (type(error), str(error)) == (SamplesError, "w: p\n  hint: h")
 
 
+def test_nearest_when_several_are_near_names_three_of_them_the_nearest_first():
+    boards = [f"board-{n:02}" for n in range(35)]
+    assert nearest("board-07x", boards).startswith("did you mean 'board-07', '")
+    assert nearest("board-07x", boards).count("'") == 6
+    assert nearest("ab", ["abc", "abd"]) == "did you mean 'abd' or 'abc'?"
+
+
+def test_nearest_when_nothing_is_near_and_there_are_many_lists_a_few_and_says_how_many():
+    said = nearest("zzz", [f"pi{n:02}" for n in range(35)])
+    assert said.startswith("one of: pi00, pi01, ")
+    assert said.endswith(", pi11, and 23 more")
+
+
 def test_nearest_when_nothing_is_near_lists_all():
     assert nearest("raspbery-pi", ["raspberry-pi", "x"]) == "did you mean 'raspberry-pi'?"
     assert nearest("zzz", ["b", "a"]) == "one of: a, b"

@@ -7,7 +7,8 @@ calibration.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -69,10 +70,11 @@ class Calibration:
         """
         path = inputs["model"] / MODEL
         tensors, bodies = self._asked(path)
+        place = _places(read_structure(path))
         samples = _Watched(SampleSet.read(inputs["samples"]))
         found = collect(path, samples, tensors, samples.advance)
         write_statistics(found, out / STATISTICS)
-        warnings = [*samples.warnings(), *_warnings(tensors, found, bodies)]
+        warnings = [*samples.warnings(), *_warnings(tensors, found, bodies, place)]
         return Notes(
             f"statistics of {len(found)} tensors from {len(samples)} samples"
             + "".join(f"; {warning}" for warning in warnings),
@@ -143,17 +145,54 @@ def _equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
 
 
 def _warnings(
-    tensors: Iterable[str], found: Mapping[str, TensorStatistics], bodies: list[str]
+    tensors: Iterable[str],
+    found: Mapping[str, TensorStatistics],
+    bodies: list[str],
+    place: Callable[[str], str],
 ) -> Iterator[str]:
-    """Yield what people should know of the tensors."""
+    """Yield what people should know of the tensors; ``place`` says where one is."""
     constant = [name for name, one in found.items() if one.low == one.high]
     if constant:
-        yield f"on all samples one single value in {_listed(constant)}"
+        yield f"on all samples one single value in {_told(map(place, constant))}"
     missing = [name for name in tensors if name not in found]
     if missing:
-        yield f"no range, because of infinite values or none at all, for {_listed(missing)}"
+        which = _told(map(place, missing))
+        yield f"no range, because of infinite values or none at all, for {which}"
     if bodies:
         yield f"tensors inside the bodies of {_listed(bodies)} stay float and were not observed"
+
+
+def _places(model: onnx.ModelProto) -> Callable[[str], str]:
+    """Return what says where a tensor is in words of the user's model.
+
+    onnxsim names the tensors that it makes ``_v_1`` and so on, and their nodes by operator and
+    number (0.8.1, observed 2026-11-23): such a tensor is told by its operator, and by the nearest
+    tensor before it that has a name of the model's own.
+    """
+    producers = {name: node for node in model.graph.node for name in node.output}
+    constants = {tensor.name for tensor in model.graph.initializer}
+
+    def place(name: str) -> str:
+        if not _MADE.fullmatch(name) or name not in producers:
+            return repr(name)
+        seen, waiting = {name}, [name]
+        for each in waiting:
+            for source in producers[each].input if each in producers else ():
+                if source and source not in seen and source not in constants:
+                    if not _MADE.fullmatch(source):
+                        return f"the {producers[name].op_type} after {source!r}"
+                    seen.add(source)
+                    waiting.append(source)
+        return f"a {producers[name].op_type}"
+
+    return place
+
+
+_MADE = re.compile(r"_v_\d+")
+
+
+def _told(places: Iterable[str]) -> str:
+    return listed([*dict.fromkeys(places)], _SHOWN)
 
 
 def _listed(names: list[str]) -> str:

@@ -18,6 +18,7 @@ cannot saturate, bring 0.984 and 0.987, and per tensor 0.77 and 0.91: they are n
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ _OPS = ["MatMul", "Gemm", "Attention", "LSTM", "Gather", "EmbedLayerNormalizatio
 # Smaller tables are not worth a DequantizeLinear: axes, anchors, scales.
 _SMALLEST_TABLE = 1024
 _WITHOUT_INT8 = "build without it, or with int8-static, which needs samples"
+# Unable to find data type for weight_name='x'. shape_inference failed to return a type ...
+_UNTYPED = re.compile(r"Unable to find data type for weight_name='([^']*)'")
 _NEARER = (
     "write per_channel: true if the dialect has it not, or build without it: fp16 keeps more of an"
     " encoder"
@@ -132,9 +135,15 @@ class Int8Dynamic:
                 nodes_to_exclude=excluded,
             )
         except _quantizer_errors() as error:
+            untyped = _UNTYPED.search(str(error))
+            said = (
+                f"it does not know the type of the tensor {untyped[1]!r}: shape inference ends"
+                " before it, at an operator of another domain"
+                if untyped
+                else f"{type(error).__name__}: {blame(error)[:300]}"
+            )
             raise StepError(
-                f"onnxruntime's quantizer failed: {type(error).__name__}: {blame(error)[:300]}",
-                hint=_WITHOUT_INT8,
+                f"onnxruntime's quantizer failed: {said}", hint=_WITHOUT_INT8
             ) from error
         finally:
             logging.disable(logging.NOTSET)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from edgepack.errors import StepError
+from edgepack.errors import StepError, listed
 from edgepack.model.facts import default_opset
+from edgepack.model.quantized import every_node
 from edgepack.model.reading import read_model, write_model
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.comparing import worst_sqnr_db
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 _SAME_DB = 60.0
 # IR 7 is the one of opset 13 (onnx/docs/Versioning.md, table of released versions).
 _IR_OF_OPSET_13 = 7
+_SHOWN = 4
+# /project/onnx/version_converter/convert.cc:101: convert_graph: Assertion `it != end` failed:
+_ASSERTION = re.compile(r"\S+:\d+: \w+: Assertion `[^`]*` failed: ")
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,19 @@ def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     try:
         return version_converter.convert_version(model, version)
     except (RuntimeError, ValueError, InferenceError, version_converter.ConvertError) as error:
-        message = " ".join(str(error).split())[:300]
+        unknown = listed(_unknown_to_onnx(model), _SHOWN)
+        message = _ASSERTION.sub("", " ".join(str(error).split()))[:300]
         raise StepError(
-            f"onnx cannot convert the model from opset {default_opset(model)} to {version}:"
-            f" {message}",
+            f"onnx cannot convert the model from opset {default_opset(model)} to {version}: "
+            + (f"ONNX has no operator {unknown}" if unknown else message),
             hint=f"export the model with opset {version} or higher, or build without what needs it:"
             " int8 (--variant cpu-fp32), or preprocess: {in_graph: true}",
         ) from error
+
+
+def _unknown_to_onnx(model: onnx.ModelProto) -> list[str]:
+    """Return operators that onnx has no schema of, as the experimental ones that it took away."""
+    import onnx
+
+    own = [node for node in every_node(model) if node.domain in ("", "ai.onnx")]
+    return sorted({node.op_type for node in own if not onnx.defs.has(node.op_type)})
