@@ -91,7 +91,7 @@ class SamplesError(ModelError):
 
 
 class ToolError(EdgepackError):
-    """A program or library that a step needs is missing or failed."""
+    """A program or library that a step needs is missing or failed, or a place cannot be written."""
 
     exit_code = 5
 
@@ -161,7 +161,9 @@ class InconclusiveError(EdgepackError):
 
 
 NEAR = 3
-LISTED = 12
+AS_NEAR = 0.05
+"""How much less like the word another one may be than the nearest, as a ratio of letters."""
+LISTED = 16
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
@@ -169,10 +171,12 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
     Returns:
         ``did you mean 'x'?`` or ``did you mean 'x' or 'y'?`` when some are as near as a typo is,
-        the nearest first; else ``one of: a, b, c``, with at most 12 of them.
+        the nearest first; else ``one of: a, b, c``, with at most 16 of them.
     """
     choices = sorted(allowed)
-    if close := difflib.get_close_matches(word, choices, n=NEAR, cutoff=0.6):
+    if close := difflib.get_close_matches(word, choices, n=1, cutoff=0.6):
+        best = difflib.SequenceMatcher(None, close[0], word).ratio()
+        close = difflib.get_close_matches(word, choices, n=NEAR, cutoff=best - AS_NEAR)
         *others, last = map(repr, close)
         return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
     return f"one of: {listed(choices, LISTED)}" if choices else "there are none"

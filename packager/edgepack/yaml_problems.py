@@ -190,7 +190,8 @@ def _explain(place: _Place, detail: ErrorDetails) -> tuple[str, str]:
     if kind == "extra_forbidden":
         return _explain_extra(place, str(key))
     if kind == "missing":
-        return f"the key {key!r} is missing", "add it"
+        example = ": schema_version: 1" if key == "schema_version" else ""
+        return f"the key {key!r} is missing", f"add it{example}"
     if kind == "invalid_key" or (kind == "string_type" and detail["loc"][-1] == _KEY):
         return f"the key {key!r} is not text", "put it in quotes"
     if kind.startswith("union_tag_"):

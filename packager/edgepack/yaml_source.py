@@ -117,7 +117,11 @@ def read_yaml(path: Path) -> YamlSource:
             f"cannot read {str(path)!r} as text: {error}", hint="it must be a UTF-8 YAML file"
         ) from error
     except OSError as error:
-        hint = "name the YAML file in it" if path.is_dir() else "check the file's permissions"
+        hint = (
+            "name the YAML file in it"
+            if isinstance(error, IsADirectoryError)
+            else "check the permissions of the file and of the folders above it"
+        )
         raise ProfileError(f"cannot read {str(path)!r}: {error.strerror}", hint=hint) from error
     return parse_yaml(text, name=str(path))
 

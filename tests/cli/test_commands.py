@@ -73,7 +73,8 @@ def test_limit_when_missed_exits_with_10_and_names_the_variant(tmp_path, capsys)
         (["build", "--project", "typo.yaml"], 3, "typo.yaml:2:1: unknown key 'nmae'"),
         (["build", "--project", "none.yaml"], 3, "there is no file 'none.yaml'"),
         (["inspect", "text.onnx"], 4, "is not a whole ONNX model"),
-        (["verify", "none"], 7, "is not a complete bundle"),
+        (["build", "net.onnx", "--target", "host", "--out", "text.onnx"], 2, "--out: cannot write"),
+        (["verify", "none"], 7, "is not a complete bundle: it is not there"),
         (["verify", "text.onnx"], 7, "cannot unpack"),
         (["targets", "show", "rasberry-pi"], 2, "did you mean 'raspberry-pi'?"),
         (["push", "none", "--device", "nosuch"], 2, "there is no device 'nosuch'"),
@@ -233,3 +234,15 @@ def test_bug_when_it_happens_is_a_report_and_70(monkeypatch, capsys):
 
 def test_nearest_when_used_on_commands_is_plain_text():
     assert nearest("bulid", ["build"]) == "did you mean 'build'?"
+
+
+def test_what_the_user_may_not_read_is_no_bug(tmp_path, monkeypatch, capsys):
+    place = str(tmp_path / "closed" / "bundle")
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", place)
+
+    monkeypatch.setattr("edgepack.verification.verify_here", forbidden)
+    assert run(["verify", place]) == 5
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: Permission denied: {place}\n  hint: check the permissions")

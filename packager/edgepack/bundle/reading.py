@@ -46,9 +46,16 @@ def load_bundle(path: Path) -> Bundle:
         text = (path / MANIFEST).read_bytes()
         expected = (path / MANIFEST_DIGEST).read_text(encoding="ascii")
     except FileNotFoundError as error:
+        missing = f"{Path(error.filename).name} is missing" if path.exists() else "it is not there"
         raise BundleError(
-            f"{str(path)!r} is not a complete bundle: {Path(error.filename).name} is missing",
+            f"{str(path)!r} is not a complete bundle: {missing}",
             hint="name the folder that 'edgepack build' wrote, as dist/NAME-VERSION-TARGET",
+        ) from error
+    except NotADirectoryError as error:
+        raise BundleError(
+            f"{str(path)!r} is a file, not a bundle's folder",
+            hint="name the bundle's folder, not its archive: 'edgepack build' writes both; tar -xf"
+            " unpacks the archive",
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BundleError(f"cannot read {str(path)!r}: {error}", hint=_BUILD_AGAIN) from error

@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from edgepack.errors import EdgepackError
+from edgepack.errors import EdgepackError, ToolError
 from edgepack.terminal import printable
 
 INTERRUPTED = 130
@@ -57,9 +57,20 @@ def _run(arguments: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         raise
+    except PermissionError as error:
+        sys.stderr.write(f"error: {printable(str(_forbidden(error)))}\n")
+        return ToolError.exit_code
     except Exception:  # noqa: BLE001  (the one last resort: a bug becomes a report)
         _report_bug(arguments)
         return BUG
+
+
+def _forbidden(error: PermissionError) -> ToolError:
+    """Return what the user of this machine may not do: no bug, wherever it is met."""
+    return ToolError(
+        f"{error.strerror or 'permission denied'}: {error.filename}",
+        hint="check the permissions of that file or folder, and of the folders above it (ls -ld)",
+    )
 
 
 def _call_app(arguments: list[str]) -> int:

@@ -57,11 +57,11 @@ def _read_bytes(path: Path) -> bytes:
         raise ModelError(
             f"the name {str(path)!r} cannot be written down", hint="rename the file: plain text"
         )
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise ModelError(
-            f"{str(path)!r} is not a regular file", hint="save the model to a file first"
-        )
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ModelError(
+                f"{str(path)!r} is not a regular file", hint="save the model to a file first"
+            )
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise ModelError(f"there is no model {str(path)!r}", hint="check the path") from error
@@ -71,7 +71,8 @@ def _read_bytes(path: Path) -> bytes:
         ) from error
     except OSError as error:
         raise ModelError(
-            f"cannot read {str(path)!r}: {error.strerror}", hint="check the file's permissions"
+            f"cannot read {str(path)!r}: {error.strerror}",
+            hint="check the permissions of the file and of the folders above it",
         ) from error
     if not data:
         raise ModelError(f"{str(path)!r} is empty", hint="export the model again")
@@ -84,9 +85,33 @@ def _read_bytes(path: Path) -> bytes:
     return data
 
 
+# What files begin with that are taken for models, and what to give instead.
+_OTHERS = (
+    (b"version https://git-lfs", "a Git LFS pointer", "fetch the file itself: git lfs pull"),
+    (b"\x89PNG", "a PNG picture", "give the .onnx file"),
+    (b"\xff\xd8\xff", "a JPEG picture", "give the .onnx file"),
+    (b"PK\x03\x04", "a ZIP archive", "unpack it, or, from PyTorch (.pt), use torch.onnx.export"),
+    (b"\x1f\x8b", "a gzip archive", "unpack it: gunzip, or tar -xf"),
+    (b"\x89HDF", "an HDF5 file", "convert the Keras model: python -m tf2onnx.convert --keras"),
+    (b"\x80\x02", "a Python pickle", "load it in PyTorch and use torch.onnx.export"),
+    (b"<", "HTML or XML, perhaps an error page", "download the model again"),
+    (b"{", "JSON", "give the .onnx file"),
+)
+
+
 def _not_onnx(path: Path, data: bytes) -> ModelError:
+    problem = f"{str(path)!r} ({len(data)} bytes) is not a whole ONNX model"
+    if path.suffix in (".yaml", ".yml"):
+        return ModelError(problem, hint=f"name a project file with --project {path.name}")
+    # Source: schema.fbs of TensorFlow Lite, file_identifier "TFL3" at byte 4 (flatbuffers).
+    if data[4:8] == b"TFL3":
+        hint = "convert it: python -m tf2onnx.convert --tflite FILE --output model.onnx"
+        return ModelError(f"{problem}, but TensorFlow Lite", hint=hint)
+    for start, what, hint in _OTHERS:
+        if data.startswith(start):
+            return ModelError(f"{problem}, but {what}", hint=hint)
     return ModelError(
-        f"{str(path)!r} ({len(data)} bytes) is not a whole ONNX model",
+        problem,
         hint="it is cut off or another kind of file: export it again, and compare its size"
         " after copying",
     )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -187,3 +189,37 @@ def with_zip_map(path, producer):
     model = helper.make_model(graph, opset_imports=domains, ir_version=8, producer_name=producer)
     onnx.save(model, path)
     return path
+
+
+@pytest.mark.parametrize(
+    ("data", "what", "remedy"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS", "git lfs pull"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(16), "a PNG picture", "give the .onnx file"),
+        (b"\x1c\0\0\0TFL3" + bytes(16), "TensorFlow Lite", "tf2onnx"),
+        (b"PK\x03\x04" + bytes(16), "a ZIP archive", "torch.onnx.export"),
+        (b"<!DOCTYPE html><html>", "HTML", "download the model again"),
+    ],
+)
+def test_read_when_it_is_another_kind_of_file_names_it_and_what_to_do(tmp_path, data, what, remedy):
+    (tmp_path / "m.onnx").write_bytes(data)
+    with pytest.raises(ModelError, match=f"is not a whole ONNX model, but .*{what}") as caught:
+        read_model(tmp_path / "m.onnx")
+    assert remedy in caught.value.hint
+
+
+def test_read_when_a_project_file_is_given_names_the_option(tmp_path):
+    (tmp_path / "edgepack.yaml").write_text("schema_version: 1\n")
+    with pytest.raises(ModelError) as caught:
+        read_model(tmp_path / "edgepack.yaml")
+    assert "--project edgepack.yaml" in caught.value.hint
+
+
+def test_read_when_the_folder_may_not_be_entered_is_no_bug(tmp_path, monkeypatch):
+    def exists(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", exists)
+    with pytest.raises(ModelError, match=r"cannot read .*: Permission denied") as caught:
+        read_model(tmp_path / "m.onnx")
+    assert "folders above it" in caught.value.hint
