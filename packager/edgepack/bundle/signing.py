@@ -68,9 +68,10 @@ def sign(bundle: Path, key: Path | None = None) -> Signature:
             the agent has or that lies in ``~/.ssh/id_ed25519``.
 
     Raises:
-        BundleError: The bundle is not whole, or cannot be written to.
+        BundleError: The bundle is not whole.
         UsageError: There is no key, or several and ``key`` does not say which.
-        ToolError: ssh-keygen is missing or too old, or could not sign.
+        ToolError: ssh-keygen is missing or too old, or could not sign; or the bundle cannot be
+            written to.
     """
     _require_folder(bundle)
     verify(bundle)

@@ -156,5 +156,5 @@ def not_writable(folder: Path, error: OSError) -> ToolError:
     """Return the error for an output folder that cannot be written."""
     return ToolError(
         f"cannot write to {str(folder)!r}: {error.strerror or error}",
-        hint="free some space, or choose a folder that can be written with --out",
+        hint="free some space there, or make the folder writable for your user",
     )

@@ -58,7 +58,7 @@ def compare(
     from edgepack.cli.printing import print_json
     from edgepack.fleet import select_devices
     from edgepack.progress import Lines, terminal_progress
-    from edgepack.stored import require_writable, write_atomically
+    from edgepack.stored import ELSEWHERE, require_writable, write_atomically, writing
 
     question = comparison.Question(
         candidate=candidate,
@@ -79,7 +79,8 @@ def compare(
     def show(found: Comparison) -> None:
         for path, make in ((junit, comparison.junit_xml), (markdown, comparison.markdown)):
             if path:
-                write_atomically(path, make(found))
+                with writing("the comparison", path, ELSEWHERE):
+                    write_atomically(path, make(found))
         if as_json:
             print_json(found)
         else:

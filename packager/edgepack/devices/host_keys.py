@@ -23,7 +23,7 @@ from edgepack.devices.revocation import is_revoked
 from edgepack.devices.ssh_certificates import HostCertificate, find_flaw, parse_certificate
 from edgepack.devices.ssh_config import SshSettings
 from edgepack.errors import DeviceError
-from edgepack.stored import write_atomically
+from edgepack.stored import write_atomically, writing
 
 
 @dataclass(frozen=True)
@@ -261,6 +261,9 @@ def write_trusted(name: str, key: HostKey) -> Path:
     """Make ``key`` the one key that edgepack's own file has for a host; return the file.
 
     The file is replaced atomically.
+
+    Raises:
+        ToolError: It cannot be written.
     """
     path = own_known_hosts()
     entries = read_known_hosts(path)
@@ -268,5 +271,6 @@ def write_trusted(name: str, key: HostKey) -> Path:
     old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     lines = [line for number, line in enumerate(old, start=1) if number not in drop]
     lines.append(f"{name} {key.kind} {base64.b64encode(key.blob).decode()}")
-    write_atomically(path, "\n".join(lines) + "\n")
+    with writing("the host key", path):
+        write_atomically(path, "\n".join(lines) + "\n")
     return path

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from edgepack.errors import ProfileError, ToolError, UsageError, nearest
 from edgepack.profile import Id, StrictModel, host_target
-from edgepack.stored import write_atomically
+from edgepack.stored import write_atomically, writing
 from edgepack.yaml_source import YamlSource, parse_yaml, read_yaml
 
 INVENTORY_FILE = "devices.yaml"
@@ -240,6 +240,7 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
     Raises:
         UsageError: The name is taken.
         ProfileError: The file is wrong, or written so that it has to be extended by hand.
+        ToolError: It cannot be written.
     """
     require_free_name(name, path)
     line = f"{name}: {_flow(entry)}"
@@ -256,7 +257,8 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
             hint=f"add this line under 'devices:' yourself:\n    {line}",
             where=str(path),
         )
-    write_atomically(path, text)
+    with writing("the inventory", path, "make the file and its folder writable for your user"):
+        write_atomically(path, text)
 
 
 def require_free_name(name: str, path: Path) -> None:

@@ -13,7 +13,7 @@ from edgepack.devices import (
     load_devices,
 )
 from edgepack.devices.inventory import load_inventory
-from edgepack.errors import ProfileError, UsageError
+from edgepack.errors import ProfileError, ToolError, UsageError
 from edgepack.profile import host_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -181,3 +181,12 @@ def test_any_values_survive_being_written(
     entry = NEW.model_copy(update={"tags": tags, "user": user, "key": key})
     add_device(path, "new", entry)
     assert load_inventory(path).devices["new"] == entry
+
+
+def test_inventory_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "devices.yaml"
+    entry = LocalEntry(transport="local", target="linux-x86-64")
+    with pytest.raises(ToolError, match="cannot write the inventory") as caught:
+        add_device(path, "board", entry)
+    assert caught.value.where == str(path)
