@@ -288,7 +288,8 @@ def _inspect_variant(
         placement = making.placement(making.variant(simplified, profile, variant), variant)
     except EdgepackError as error:
         return _impossible(profile, variant, error)
-    enough = placement.share >= _needed(variant)
+    # A build asks the other backends only: the CPU takes what there is, and be it nothing.
+    enough = variant.backend == "cpu" or placement.share >= _needed(variant)
     left = [placed for placed in placement.nodes if placed.refusal is not None]
     findings = [
         Finding(
