@@ -217,11 +217,15 @@ def test_help_when_asked_loads_no_heavy_library():
     assert done.returncode == 0, done.stderr
 
 
-def test_version_when_asked_is_the_packages(capsys):
+def test_version_when_asked_is_the_packages_and_its_commit(capsys):
     import edgepack
+    from edgepack.resources import data_root
+    from edgepack.revision import revision
 
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"edgepack {edgepack.__version__}\n"
+    known = revision(data_root())
+    commit = f" ({known})" if known else ""
+    assert capsys.readouterr().out == f"edgepack {edgepack.__version__}{commit}\n"
 
 
 def test_bug_when_it_happens_is_a_report_and_70(monkeypatch, capsys):

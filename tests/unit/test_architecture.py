@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(edgepack.__file__).parent
 LAYERS = [
     {"errors", "resources", "machine", "clock", "terminal", "harness", "worker", "__init__"}
-    | {"identifiers"},
+    | {"identifiers", "revision"},
     {"yaml_source", "yaml_problems", "processes", "progress", "stored"},
     {"render", "profile", "grades", "project", "model", "data", "statistics", "reduced_runtime"}
     | {"apps", "maven"},

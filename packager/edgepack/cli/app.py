@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from edgepack import __version__
 from edgepack.cli.auditing import audit_app
 from edgepack.cli.comparing import compare
 from edgepack.cli.devices import device_app
@@ -42,14 +41,19 @@ app.add_typer(audit_app, name="audit")
 
 def _print_version(value: bool) -> None:
     if value:
-        typer.echo(f"edgepack {__version__}")
+        from edgepack.revision import version_text
+
+        typer.echo(f"edgepack {version_text()}")
         raise typer.Exit
 
 
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Version and commit."
+        ),
     ] = False,
 ) -> None:
     del version

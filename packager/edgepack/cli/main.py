@@ -107,10 +107,10 @@ def _report_bug(arguments: list[str]) -> None:
     import platform
     import traceback
 
-    from edgepack import __version__
+    from edgepack.revision import version_text
 
     sys.stderr.write(
-        f"BUG in edgepack {__version__} (Python {platform.python_version()},"
+        f"BUG in edgepack {version_text()} (Python {platform.python_version()},"
         f" {platform.platform()})\ncommand: edgepack {' '.join(arguments[:1])} ...\n"
         f"```\n{traceback.format_exc()}```\n"
         "Please report it with the lines above and, if you can, the model.\n"
