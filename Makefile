@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint bench placement runtimes machines chaos lab mobile-test clean
+.PHONY: demo test lint dist bench placement runtimes machines chaos lab mobile-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -24,6 +24,9 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+dist: $(READY)  ## The commit's wheel and sdist, checked, in dist-python; docs/releasing.md
+	$(BIN)/python tests/packaging/check_dist.py
 
 bench: $(READY)  ## Print speed ratios, each measured in one run
 	$(ROOM) $(BIN)/python tests/bench/run.py
@@ -48,4 +51,4 @@ mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven
 	$(ROOM) $(BIN)/python tests/mobile/run.py $(MOBILE)
 
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .mobile .machines build dist demo
+	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .mobile .machines build dist dist-python demo
