@@ -196,8 +196,11 @@ def wrong_description(text: str) -> list[str]:
     """Say what would be broken or untrue on PyPI's page."""
     targets = re.findall(r"\]\(([^)]*)\)", text) + re.findall(r"(?:src|href)=\"([^\"]*)\"", text)
     wrong = [f"the description links to {to}" for to in targets if not to.startswith("https://")]
-    if "not on PyPI yet" in text or "in a checkout -->" in text:
-        wrong.append("the description has the README's part about a checkout")
+    wrong += [
+        f"the description has what is true in a checkout only: {words}"
+        for words in ("not on PyPI yet", "make demo", "checkout only -->")
+        if words in text
+    ]
     if text.count("```") % 2:
         wrong.append("the description cuts a block of code")
     wrong += [

@@ -121,7 +121,7 @@ def test_metadata_when_a_python_is_not_named_is_told():
         ("[a page](docs/page.md)", "links to docs/page.md"),
         ("![a picture](docs/a.png)", "links to docs/a.png"),
         ('<img src="docs/a.png">', "links to docs/a.png"),
-        ("It is not on PyPI yet", "the README's part about a checkout"),
+        ("It is not on PyPI yet", "true in a checkout only: not on PyPI yet"),
         ("```sh\nmake", "cuts a block of code"),
     ],
 )
