@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import edgepack
@@ -13,6 +14,16 @@ from edgepack.revision import Revision, revision, version_text
 
 WHEN = "2026-11-23T23:30:00 -0500"
 DAY = "2026-11-24"  # in UTC
+
+
+@pytest.fixture(autouse=True)
+def _west_of_greenwich(monkeypatch):
+    """Where it is still the day before; all tests here, so that none sees the other."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "EST5")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def git(folder: Path, *words: str) -> str:
