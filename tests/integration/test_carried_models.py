@@ -149,9 +149,9 @@ def test_carried_model_when_there_are_labels_has_their_metric_and_no_comparison(
     assert isinstance(found.fp32, NotMeasured)
     assert "no fp32 model" in found.fp32.reason
     assert (found.drop, found.drop_interval, found.agreement, found.worst) == (None,) * 4
-    assert result.warnings == (
-        f"linux-x86-64 cpu-int8-static: limits are not judged, {found.fp32.reason}",
-    )
+    # Its labels are drawn, so that it is at chance level.
+    *_, last = result.warnings
+    assert last == (f"linux-x86-64 cpu-int8-static: limits are not judged, {found.fp32.reason}")
     print_build(result)
     told = capsys.readouterr().out
     assert f"accuracy was not compared with fp32: {found.fp32.reason}" in told

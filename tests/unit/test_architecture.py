@@ -15,7 +15,7 @@ LAYERS = [
     {"yaml_source", "yaml_problems", "processes", "progress", "stored"},
     {"render", "profile", "grades", "project", "model", "data", "statistics", "reduced_runtime"}
     | {"apps", "maven"},
-    {"calibration", "accuracy"},
+    {"calibration", "accuracy", "preprocessing"},
     {"plan", "bundle", "devices", "backends", "quantization", "steps"},
     {
         "build",
@@ -27,6 +27,7 @@ LAYERS = [
         "verification",
         "scaffold",
         "trying",
+        "guesses",
         "audit",
         "operations",
     },

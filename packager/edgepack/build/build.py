@@ -48,8 +48,8 @@ class BuildResult:
     slower: tuple[SlowerVariant, ...]
     """int8 variants that this host ran slower than fp32."""
     warnings: tuple[str, ...]
-    """What is wrong with the calibration samples, that there are none, and limits that could not be
-    judged."""
+    """What is wrong with preprocessing or the calibration samples, that there are none, and limits
+    that could not be judged."""
     steps: int
     from_cache: int
     """How many of the steps were there already."""

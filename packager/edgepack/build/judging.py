@@ -14,7 +14,9 @@ from edgepack.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.project import Limits
 from edgepack.quantization.search import Tried, describe
 from edgepack.steps.base import read_notes
+from edgepack.steps.calibration import Calibration
 from edgepack.steps.evaluation import NO_FP32, as_accuracy
+from edgepack.steps.input_check import InputCheck
 from edgepack.steps.placed import read_placement
 
 _REASONS_SHOWN = 12
@@ -143,12 +145,13 @@ def searches(planned: PlannedBundle, execution: Execution) -> Iterator[str]:
 def warnings(
     plan: Plan, judged: Sequence[Verdict], execution: Execution, limits: Limits
 ) -> Iterator[str]:
-    """Yield what the user should know of the calibration samples and of the limits."""
-    made = [step.id for step in plan.steps if step.id in execution.artifacts]
-    found = (read_notes(execution.artifacts[step_id].path).facts for step_id in made)
-    # Targets may share a calibration or have one each of the same samples.
-    texts = dict.fromkeys(text for facts in found for text in facts.get("warnings", ()))
-    yield from (f"calibration: {text}" for text in texts)
+    """Yield what the user should know of preprocessing, the calibration samples and the limits."""
+    for topic, name in (("preprocessing", InputCheck.name), ("calibration", Calibration.name)):
+        of_topic = [step.id for step in plan.steps if step.step.name == name]
+        made = (execution.artifacts[step_id] for step_id in of_topic if step_id in execution.artifacts)
+        # Targets may share a calibration or have one each of the same samples.
+        texts = [text for artifact in made for text in read_notes(artifact.path).facts["warnings"]]
+        yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))
     if limits == Limits():
         return
     for verdict in judged:

@@ -30,7 +30,7 @@ from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.plan import Plan, PlanBuilder, PlannedBundle, PlannedVariant
 from edgepack.profile import OrtFormat, Profile, Recipe, Variant
-from edgepack.project import ImageInput, Limits, LoadedProject, SampleSource
+from edgepack.project import DetectionOutput, ImageInput, Limits, LoadedProject, SampleSource
 from edgepack.steps.bucketed import (
     INLINE_WEIGHTS,
     Bucketed,
@@ -52,6 +52,7 @@ from edgepack.steps.int8_static import LimitSearch
 from edgepack.steps.layer_errors import LayerErrors
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.ort_format import REPLAY, AsOrt
+from edgepack.steps.input_check import InputCheck
 from edgepack.steps.in_graph_samples import InGraphProbes, TensorSamples
 from edgepack.steps.pictures import PictureSamples
 from edgepack.steps.placed import Placed
@@ -293,6 +294,7 @@ class _Planner:
             variant = with_shape_profiles(variant, self.signature, self.loaded.project)
         probes = self.evaluation or self.calibration
         reference, history = self._float_model(variant, probes)
+        self._input_check(reference)
         model = self._recipe(profile, variant, history, probes)
         history.append(model)
         layers = self._layers(variant, model, probes)
@@ -337,6 +339,25 @@ class _Planner:
             offered=self.offers.get((profile.id, variant.id), ""),
             bucketed=bucketed,
         )
+
+    def _input_check(self, reference: str) -> None:
+        """Add the step that looks for wrong preprocessing, where there are samples."""
+        project = self.loaded.project
+        source = project.samples.evaluation or project.samples.calibration
+        if source is None:
+            return
+        made_here = self.in_graph or source.images is not None
+        images = [(name, d.image) for name, d in project.inputs.items() if d.image is not None]
+        outputs = project.outputs.items()
+        detections = [(name, d) for name, d in outputs if isinstance(d, DetectionOutput)]
+        step = InputCheck(
+            images=tuple(images) if made_here else (),
+            scores_output=self.scores_output,
+            detections=tuple(detections),
+            processor=processor(),
+            called="the model" if self.facts.quantization else "fp32",
+        )
+        self.builder.step(step, model=reference, samples=self.evaluation or self.calibration)
 
     def _layers(self, variant: Variant, model: str, probes: str | None) -> str | None:
         """Add the step that holds an int8 model's tensors beside those it was made from."""

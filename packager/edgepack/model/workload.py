@@ -32,6 +32,17 @@ def matrix_share(path: Path) -> float:
     are not known count as 64. Bodies of If, Loop and Scan are not looked at. Call it in a worker:
     it runs onnx's shape inference.
     """
+    matrix, others = _counts(path)
+    return matrix / max(1.0, matrix + others)
+
+
+def multiply_adds(path: Path) -> float:
+    """Return about how often a run of a model multiplies and adds; see :func:`matrix_share`."""
+    return sum(_counts(path))
+
+
+def _counts(path: Path) -> tuple[float, float]:
+    """Return the multiply-adds in matrix products and in others."""
     model = read_structure(path)
     weights = {t.name: tuple(t.dims) for t in model.graph.initializer}
     shapes = _Shapes(_inferred(model), weights)
@@ -40,7 +51,7 @@ def matrix_share(path: Path) -> float:
         if node.domain in ("", "ai.onnx"):
             matrix = node.op_type in MATRIX_PRODUCTS and node.input[1] in weights
             counts[matrix] += shapes.multiply_adds(node)
-    return counts[True] / max(1.0, sum(counts.values()))
+    return counts[True], counts[False]
 
 
 def _inferred(model: onnx.ModelProto) -> Mapping[str, Dims]:

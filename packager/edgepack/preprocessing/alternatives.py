@@ -1,0 +1,205 @@
+"""What else a picture could become before the model sees it: order, scale, mean and std, layout.
+
+An alternative is made of the tensor that there is: where it was made of a picture as ``image``
+says, that is undone first, which gives the scaled picture's pixels back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from edgepack.harness import edgepack_images as images
+from edgepack.project import ImageInput
+
+Array = np.ndarray[Any, Any]
+
+RGB_MEAN, RGB_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+"""Of ImageNet, in 0 to 1. Source: torchvision's documentation of its classification models."""
+CAFFE_MEAN = [123.68, 116.779, 103.939]
+"""Of ImageNet, in 0 to 255, red first. Source: the VGG models' page in Caffe's model zoo."""
+MNIST_MEAN, MNIST_STD = [0.1307], [0.3081]
+"""Source: pytorch/examples, mnist/main.py."""
+_LEVEL = 1 / 255
+_COLOURS: tuple[tuple[float, list[float], list[float]], ...] = (
+    (1.0, [], []),
+    (_LEVEL, [], []),
+    (2 * _LEVEL, [1.0, 1.0, 1.0], []),
+    (_LEVEL, RGB_MEAN, RGB_STD),
+    (1.0, CAFFE_MEAN, []),
+)
+"""Scale, mean and std, red first."""
+_GRAYS: tuple[tuple[float, list[float], list[float]], ...] = (
+    (1.0, [], []),
+    (_LEVEL, [], []),
+    (2 * _LEVEL, [1.0], []),
+    (_LEVEL, MNIST_MEAN, MNIST_STD),
+    (-1.0, [-255.0], []),
+    (-_LEVEL, [-1.0], []),
+)
+"""The last two show white where the picture is black."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another way to make the input, of the tensor that there is."""
+
+    sees: str
+    """What the model sees then, in words."""
+    write: str
+    """What to write or to do, so that it sees that."""
+    image: ImageInput | None = None
+    """Of pictures; None where the samples are tensors that nobody described."""
+    factor: float = 1.0
+    """What such tensors are multiplied by."""
+    flipped: int | None = None
+    """The axis of such tensors along which the order of the channels is turned round."""
+
+    def made_of(self, given: Array, own: ImageInput | None) -> Array:
+        """Return the input as it would be; ``own`` describes the one that there is."""
+        if self.image is None:
+            turned = given if self.flipped is None else np.flip(given, self.flipped)
+            return np.ascontiguousarray(turned * np.asarray(self.factor, given.dtype))
+        if own is None:
+            raise TypeError("tensors that nobody described hold no picture")
+        return normalized(pixels_in(given, own), self.image).astype(given.dtype)
+
+
+def pixels_in(tensor: Array, image: ImageInput) -> Array:
+    """Return the pixels that a tensor was made of: uint8 ``(H, W, C)``, RGB or gray.
+
+    ``image`` describes the tensor, ``(1, C, H, W)`` or ``(1, H, W, C)``; its ``scale`` is not 0.
+    """
+    values = tensor[0].astype(np.float64)
+    if image.layout == "NCHW":
+        values = values.transpose(1, 2, 0)
+    if image.std:
+        values = values * image.std
+    if image.mean:
+        values = values + image.mean
+    pixels = np.clip(np.rint(values / image.scale), 0, 255).astype(np.uint8)
+    return np.asarray(pixels[:, :, ::-1] if image.order == "BGR" else pixels)
+
+
+def normalized(pixels: Array, image: ImageInput) -> Array:
+    """Return what :func:`pixels_in` undoes: float32, with the batch's axis."""
+    made: Array = images.normalized(pixels, image.model_dump())
+    return made
+
+
+def image_alternatives(
+    own: ImageInput, layouts: Sequence[Literal["NCHW", "NHWC"]] = ()
+) -> list[Alternative]:
+    """Return what else pictures could become; ``layouts`` are those that the model's input takes.
+
+    There is none where ``own`` makes the same of all pictures.
+    """
+    if own.scale == 0:
+        return []
+    found: list[ImageInput] = []
+    for image in _candidates(own, layouts):
+        if not any(_same(image, other) for other in (own, *found)):
+            found.append(image)
+    return [
+        Alternative(
+            seen(image) + (f" in {image.layout}" if image.layout != own.layout else ""),
+            f"image: {flow(image)}",
+            image,
+        )
+        for image in found
+    ]
+
+
+def tensor_alternatives(shape: Sequence[int | str] | None) -> list[Alternative]:
+    """Return what else can be made of tensors that nobody described, of a shape."""
+    axis = _channel_axis(shape)
+    found = []
+    for factor, words in ((1.0, ""), (_LEVEL, "divided by 255"), (255.0, "multiplied by 255")):
+        for flipped in (None, axis) if axis is not None else (None,):
+            order = "the channels in reverse order" if flipped is not None else ""
+            told = " and ".join(filter(None, (words, order)))
+            if told:
+                sees = f"the samples' values {words}".strip() + (f", {order}" if order else "")
+                write = f"give samples that are {told}" if words else f"give samples with {told}"
+                found.append(Alternative(sees, write, None, factor, flipped))
+    return found
+
+
+def _channel_axis(shape: Sequence[int | str] | None) -> int | None:
+    if shape is None or len(shape) != 4:
+        return None
+    return next((axis for axis in (1, 3) if shape[axis] == 3), None)
+
+
+def _candidates(
+    own: ImageInput, layouts: Sequence[Literal["NCHW", "NHWC"]]
+) -> Iterator[ImageInput]:
+    yield from (own.model_copy(update={"layout": layout}) for layout in layouts)
+    gray = own.order == "GRAY"
+    orders = (own.order,) if gray else (own.order, "BGR" if own.order == "RGB" else "RGB")
+    for order in orders:
+        turned = order != own.order
+        mean, std = (values[::-1] if turned else values for values in (own.mean, own.std))
+        yield own.model_copy(update={"order": order, "mean": mean, "std": std})
+        for scale, mean, std in _GRAYS if gray else _COLOURS:
+            values = (mean[::-1], std[::-1]) if order == "BGR" else (mean, std)
+            changed = {"order": order, "scale": scale, "mean": values[0], "std": values[1]}
+            yield own.model_copy(update=changed)
+    if own.mean or own.std:
+        yield own.model_copy(update={"scale": _LEVEL})
+
+
+def _same(first: ImageInput, second: ImageInput) -> bool:
+    """Return whether both make the same of pictures, up to rounding."""
+    if (first.order, first.layout) != (second.order, second.layout):
+        return False
+    return all(
+        np.allclose(one, other, rtol=1e-3, atol=1e-6)
+        for one, other in zip(_ends(first), _ends(second), strict=True)
+    )
+
+
+def _ends(image: ImageInput) -> tuple[Array, Array]:
+    """Return what black and white become, per channel."""
+    channels = 1 if image.order == "GRAY" else 3
+    mean = np.array(image.mean or [0.0] * channels)
+    std = np.array(image.std or [1.0] * channels)
+    return (0.0 - mean) / std, (255 * image.scale - mean) / std
+
+
+def seen(image: ImageInput) -> str:
+    """Return in words what the model sees of pictures: order and range, of all channels."""
+    low, high = _ends(image)
+    lowest, highest = min(low.min(), high.min()), max(low.max(), high.max())
+    turned = ", white for black" if high[0] < low[0] else ""
+    return f"{image.order} from {_number(lowest)} to {_number(highest)}{turned}"
+
+
+def flow(image: ImageInput) -> str:
+    """Return a description as YAML on one line, defaults left out but for order and layout."""
+    given = image.model_dump()
+    if isinstance(given["resize"], dict) and given["resize"].get("pad") == 114:
+        del given["resize"]["pad"]
+    kept = {
+        key: value
+        for key, value in given.items()
+        if not ((key == "scale" and value == 1) or (key in ("mean", "std") and not value))
+    }
+    return _flow(kept)
+
+
+def _flow(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    """Return a number with six digits, as YAML reads it: without a bare exponent."""
+    text = f"{value:.6g}"
+    return f"{value:.12f}".rstrip("0") if "e-" in text else text

@@ -1,0 +1,196 @@
+"""Which of several ways to make the samples is best, and what to tell of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from edgepack.preprocessing.alternatives import Alternative
+from edgepack.preprocessing.signs import likelihood, most_information, sign_test
+from edgepack.preprocessing.verdict import Finding, Seen, Setting
+
+OFFSETS = (0, -1, 1)
+"""What is added to each label: ImageNet is numbered with and without a class for background."""
+SUSPECTS = "order, scale, mean and std, layout, or labels that are one off"
+FINALISTS = 3
+_SURE = 0.05
+_TELLING = 0.6
+"""Of the bits that predictions can tell of samples: with fewer, samples may be of one kind."""
+
+Measure = Literal["labels", "information", "detections", "normalization"]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One way to make the samples, with one offset of the labels, and how good it is."""
+
+    alternative: Alternative | None
+    """None for the project's own."""
+    offset: int
+    measure: Measure
+    value: float
+    """By which they are ranked: more is better."""
+    shown: str
+    hits: tuple[bool, ...] = ()
+    """With labels, whether each sample is right."""
+    likelihood: float = 0.0
+    """With labels, besides; see :func:`~edgepack.preprocessing.signs.likelihood`."""
+    most: float = 0.0
+    """What ``value`` can be at most, of information; of detections, what counts at least."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is what the project says."""
+        return self.alternative is None and self.offset == 0
+
+
+def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> list[Tried]:
+    """Return what was tried, best first, the project's own among it, which is None in ``seen``.
+
+    By labels where there are any; else by the bits that class scores tell of samples, by the best
+    detections' scores, or by the distance from the first BatchNormalization, whichever there is
+    first. Empty where there is none of these.
+    """
+    tried = [entry for alternative, found in seen for entry in _valued(alternative, found, setting)]
+    ordered = sorted(tried, key=lambda entry: -entry.value)
+    # Few samples do not tell apart what is nearly as often right: there, likelihoods decide.
+    level = [e for e in ordered if e.hits and sign_test(*_differences(ordered[0], e)) > _SURE]
+    level.sort(key=lambda entry: (entry.offset != 0, -entry.likelihood))
+    return [*level, *(entry for entry in ordered if entry not in level)]
+
+
+def _valued(alternative: Alternative | None, seen: Seen, setting: Setting) -> list[Tried]:
+    if seen.scores and setting.labels is not None:
+        return [_right(alternative, seen, setting.labels, offset) for offset in OFFSETS]
+    if seen.scores:
+        bits, most = seen.information, most_information(len(seen.scores), seen.scores[0].size)
+        shown = f"predictions tell {bits:.2f} of at most {most:.2f} bits of the sample"
+        return [Tried(alternative, 0, "information", bits, shown, most=most)]
+    if seen.best:
+        mean = float(np.mean(seen.best))
+        shown = f"the best detection scores {mean:.2f} on average"
+        return [Tried(alternative, 0, "detections", mean, shown, most=setting.least_score)]
+    if seen.divergence is not None:
+        shown = f"{seen.divergence:.3g} nats from the first BatchNormalization"
+        return [Tried(alternative, 0, "normalization", -seen.divergence, shown)]
+    return []
+
+
+def _right(
+    alternative: Alternative | None, seen: Seen, labels: Sequence[int], offset: int
+) -> Tried:
+    hits = tuple(a == b + offset for a, b in zip(seen.answers, labels, strict=True))
+    shown = f"right for {sum(hits)} of {len(hits)}"
+    sure = likelihood(np.stack(seen.scores), [label + offset for label in labels])
+    return Tried(alternative, offset, "labels", sum(hits), shown, hits, sure)
+
+
+def _differences(first: Tried, second: Tried) -> tuple[int, int]:
+    """Return how many samples the first is right for and the second is not, and the reverse."""
+    pairs = list(zip(first.hits, second.hits, strict=True))
+    return sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
+
+
+def clearly_better(best: Tried, own: Tried, tried: int) -> bool:
+    """Return whether one of several that were ``tried`` is better than the project's own, for sure.
+
+    With labels by a sign test, at 5 % for all that were tried together; else by a wide margin.
+    """
+    match best.measure:
+        case "labels":
+            return sign_test(*_differences(best, own)) < _SURE / max(1, tried)
+        case "information":
+            return best.value > _TELLING * best.most and best.value >= 2 * own.value
+        case "detections":
+            return best.value >= max(best.most, 2 * own.value)
+        case "normalization":
+            return best.value >= own.value / 4
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the project says of the samples."""
+
+    name: str
+    """Of the input."""
+    sees: str
+    """What the model sees, in words."""
+    count: int
+    """How many samples the best alternatives were tried on."""
+    ways: int
+    """How many alternatives were tried, offsets of labels apart."""
+
+
+def told(finding: Finding, ranked: Sequence[Tried], described: Described) -> str:
+    """Return the warning, in lines, or nothing where there is nothing to warn of.
+
+    What labels prove is right is not warned of, whatever else was found; what is only in doubt is
+    where something else is clearly better.
+    """
+    own = next((entry for entry in ranked if entry.is_own), None)
+    tried = described.ways + len(OFFSETS) - 1
+    better = own is not None and clearly_better(ranked[0], own, tried)
+    cleared = own is not None and own.measure == "labels" and not finding.by_chance
+    if not better and (cleared or not finding.reasons):
+        return ""
+    now = f" than as it is, {finding.right}" if finding.right else ""
+    lines = list(finding.reasons) or [f"other preprocessing is clearly better{now}"]
+    lines.append(f"suspects are {SUSPECTS}")
+    if own is None:
+        lines.append("nothing else could be tried: check how the samples are made")
+    else:
+        lines += _compared(ranked, own, described, better=better)
+    until = "until then every" if better else "if so, every"
+    lines.append(f"{until} number of this build is of a model that sees {described.sees}")
+    return "\n    ".join(lines)
+
+
+def _compared(
+    ranked: Sequence[Tried], own: Tried, described: Described, *, better: bool
+) -> list[str]:
+    """Return what was tried and what follows, by line."""
+    others = [entry for entry in ranked if not entry.is_own]
+    if not others:
+        return ["nothing else could be tried: check how the samples are made"]
+    best = others[0]
+    ways = [f"{n} other ways to make the input"] if (n := described.ways) else []
+    ways += ["labels that are one off"] if own.measure == "labels" else []
+    as_it_is = f"as it is, {described.sees}: {own.shown}"
+    found = f"{_sees(best, described)}: {best.shown}"
+    tried = f"tried on {described.count} samples"
+    what = " and ".join(ways)
+    if not better:
+        return [f"none of {what} {tried} is clearly better; {as_it_is}; best, {found}"]
+    enough = best.value - abs(best.value) / 20
+    near = [_sees(entry, described) for entry in others[1:] if entry.value >= enough]
+    also = f" (nearly as good: {'; '.join(near[:2])})" if near else ""
+    return [
+        f"best of {what} {tried} is {found}{also}; {as_it_is}",
+        _written(best, described),
+    ]
+
+
+def finalists(ranked: Sequence[Tried]) -> list[Alternative]:
+    """Return the few best alternatives, to be tried on more samples, in order."""
+    others = [entry.alternative for entry in ranked if entry.alternative]
+    return list({id(alternative): alternative for alternative in others}.values())[:FINALISTS]
+
+
+def _sees(entry: Tried, described: Described) -> str:
+    text = entry.alternative.sees if entry.alternative else described.sees
+    return f"{text}, labels {entry.offset:+d}" if entry.offset else text
+
+
+def _written(entry: Tried, described: Described) -> str:
+    steps = []
+    if entry.alternative and entry.alternative.image:
+        steps.append(f"write inputs: {{{described.name}: {{{entry.alternative.write}}}}}")
+    elif entry.alternative:
+        steps.append(entry.alternative.write)
+    if entry.offset:
+        what = "add 1 to" if entry.offset > 0 else "subtract 1 from"
+        steps.append(f"{what} every label, in a CSV of file,label or in the samples' own labels")
+    return ", and ".join(steps)

@@ -1,0 +1,157 @@
+"""Whether preprocessing looks wrong, from what runs showed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgepack.preprocessing.beginning import Beginning
+from edgepack.preprocessing.signs import (
+    FEWEST,
+    LITTLE,
+    Variation,
+    chance,
+    information,
+    most_information,
+    one_answer,
+)
+
+Array = np.ndarray[Any, Any]
+
+_GOOD_ENOUGH = 0.75
+"""With fewer right, others are tried; nothing is said unless one is clearly better."""
+_FAR = 0.25
+"""A divergence from the first BatchNormalization from which others are tried."""
+_TOO_FAR = 2.0
+"""One that is told even where nothing better was found."""
+
+
+@dataclass
+class Seen:
+    """What a model gave for some samples, made in one way."""
+
+    scores: list[Array] = field(default_factory=list)
+    """Class scores by sample; empty where no output holds them."""
+    best: list[float] = field(default_factory=list)
+    """The best detection's score by sample; empty where no output is described as one."""
+    variations: dict[str, Variation] = field(default_factory=dict)
+    """By float output."""
+    divergence: float | None = None
+    """From the first BatchNormalization; see :func:`~edgepack.preprocessing.signs.divergence`."""
+    lowest: float = np.inf
+    highest: float = -np.inf
+    """Of the input."""
+
+    def add_input(self, given: Array) -> None:
+        """Keep the range of one sample's input."""
+        self.lowest = min(self.lowest, float(given.min(initial=np.inf)))
+        self.highest = max(self.highest, float(given.max(initial=-np.inf)))
+
+    @property
+    def answers(self) -> list[int]:
+        """The class with the best score, by sample."""
+        return [int(np.argmax(scores)) for scores in self.scores]
+
+    @property
+    def information(self) -> float:
+        """Bits; see :func:`~edgepack.preprocessing.signs.information`."""
+        return information(np.stack(self.scores))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known besides what runs showed."""
+
+    labels: list[int] | None
+    """Class indices by sample."""
+    beginning: Beginning | None
+    """Of the one float input that looks like a picture."""
+    least_score: float = 0.0
+    """From which a detection counts."""
+    called: str = "fp32"
+    """The model."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What tells of wrong preprocessing, before anything else was tried."""
+
+    reasons: tuple[str, ...]
+    """Each a sentence without its end. Told, unless what was tried clears it."""
+    in_doubt: bool
+    """Whether others are worth trying though there is no reason."""
+    by_chance: bool
+    """Whether one reason is that answers are right as by chance."""
+    right: str = ""
+    """How many answers are right, in words; nothing without labels."""
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether others are to be tried."""
+        return bool(self.reasons) or self.in_doubt
+
+
+def find(seen: Seen, setting: Setting) -> Finding:
+    """Look at what a model gave for different samples."""
+    reasons, in_doubt, by_chance, right = [], False, False, ""
+    if seen.scores:
+        classes = seen.scores[0].size
+        answer = one_answer(seen.answers, classes, setting.labels)
+        if setting.labels is not None:
+            found = chance(seen.answers, setting.labels)
+            by_chance = found.is_chance
+            in_doubt = found.right < _GOOD_ENOUGH * found.count
+            right = f"right for {found.right} of {found.count} samples"
+            reasons += [f"{setting.called} is at chance level: {found}"] if by_chance else []
+        else:
+            most = most_information(len(seen.scores), classes)
+            in_doubt = len(seen.scores) >= FEWEST and seen.information < 0.3 * most
+        if answer is not None:
+            often = f"{seen.answers.count(answer)} of {len(seen.scores)} different samples"
+            reasons.append(f"{setting.called} gives class {answer} for {often}")
+    reasons += _hardly_varying(seen, setting.called)
+    if len(seen.best) >= FEWEST and max(seen.best) < setting.least_score:
+        in_doubt = True
+    if (far := seen.divergence) is not None:
+        in_doubt |= far > _FAR
+        reasons += [_far_from_normalization(seen, setting)] if far > _TOO_FAR else []
+    reasons += [text] if (text := _contradiction(seen, setting.beginning)) else []
+    return Finding(tuple(reasons), in_doubt, by_chance, right)
+
+
+def _hardly_varying(seen: Seen, called: str) -> list[str]:
+    found = {name: v for name, v in seen.variations.items() if v.count >= FEWEST and v.same_shape}
+    if not found or any(v.share >= LITTLE for v in found.values()):
+        return []
+    name, widest = max(found.items(), key=lambda item: item[1].share)
+    told = f"{called}'s outputs hardly vary over {widest.count} different samples"
+    return [f"{told}: {name!r} by {widest.share:.2%} of its values"]
+
+
+def _far_from_normalization(seen: Seen, setting: Setting) -> str:
+    found = setting.beginning.normalization if setting.beginning else None
+    node = found.node if found else ""
+    return (
+        f"what reaches the first BatchNormalization, {node!r}, is not what it was trained with:"
+        f" {seen.divergence:.3g} nats apart in the median channel, right is less than {_FAR:g}"
+    )
+
+
+def _contradiction(seen: Seen, start: Beginning | None) -> str:
+    """Return how the samples' range contradicts what the model begins with, or nothing."""
+    if start is None or start.highest is None:
+        return ""
+    most = start.highest
+    nodes = (
+        f"the model begins with {' and '.join(map(repr, start.nodes))}, which take 0 to {most:g}"
+    )
+    given = f"the samples hold {seen.lowest:.4g} to {seen.highest:.4g}"
+    if most > 1 and seen.highest <= 8:
+        return f"{nodes}, and {given}: the model scales its input itself"
+    if most <= 1 and seen.highest > 8:
+        return f"{nodes}, and {given}"
+    if seen.lowest < -0.1 * most:
+        return f"{nodes}, and {given}: the model subtracts a mean itself"
+    return ""

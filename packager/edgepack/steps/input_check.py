@@ -1,0 +1,315 @@
+"""Whether samples are made as the model expects: what its outputs tell, and what else may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from edgepack.accuracy import class_scores
+from edgepack.calibration.observing import Observer
+from edgepack.data import SampleSet, spread
+from edgepack.errors import ModelError, StepError
+from edgepack.harness import edgepack_answers, edgepack_images
+from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.reading import read_structure
+from edgepack.model.workload import multiply_adds
+from edgepack.preprocessing.alternatives import (
+    Alternative,
+    image_alternatives,
+    seen,
+    tensor_alternatives,
+)
+from edgepack.preprocessing.beginning import Beginning, beginning
+from edgepack.preprocessing.ranking import (
+    FINALISTS,
+    Described,
+    Tried,
+    finalists,
+    rank,
+    told,
+)
+from edgepack.preprocessing.signs import Variation, divergence
+from edgepack.preprocessing.verdict import Finding, Seen, Setting, find
+from edgepack.project import DetectionOutput, ImageInput
+from edgepack.steps.base import MODEL, Inputs, Notes
+
+Array = np.ndarray[Any, Any]
+Feed = dict[str, Array]
+
+FOUND = "input-check.json"
+_LOOKED_AT, _TRIED = (16, 100), (16, 64)
+"""The least and most samples that are looked at, and that others are tried on."""
+_BUDGET = 1e11
+"""Multiply-adds: some seconds of two cores. A large model is run on fewer samples."""
+_PLACE = edgepack_images.Placement(1, 1, 1, 1, 0, 0, 1, 1)
+"""Of no interest where boxes are not looked at."""
+
+
+@dataclass(frozen=True)
+class InputCheck:
+    """A look at the model's outputs over samples; if they are suspicious, other ways are tried.
+
+    Inputs: ``model``, before its numbers change; ``samples``, the tensors that it takes, with
+    their labels. It decides nothing: what it finds is a warning.
+    """
+
+    name: ClassVar[str] = "input-check"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
+    cacheable = True
+    images: tuple[tuple[str, ImageInput], ...]
+    """How the samples of an input were made of pictures; empty where nobody knows."""
+    scores_output: str | None
+    """The output that may hold class scores."""
+    detections: tuple[tuple[str, DetectionOutput], ...]
+    processor: str
+    """The kind of processor that this runs on: it decides the last bits."""
+    called: str = "fp32"
+    """What the model is called in the warning."""
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any model that runs."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``input-check.json``.
+
+        Raises:
+            ModelError: The model does not run on a sample.
+        """
+        text, done = self._told(inputs)
+        (out / FOUND).write_text(json.dumps({"warning": text}), encoding="utf-8")
+        return Notes(done, {"warnings": [text] if text else []})
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that what was found reads back.
+
+        Raises:
+            StepError: It does not.
+        """
+        del inputs
+        if "warning" not in json.loads((out / FOUND).read_text(encoding="utf-8")):
+            raise StepError("the input check does not read back", hint="build with --no-cache")
+
+    def _told(self, inputs: Inputs) -> tuple[str, str]:
+        """Return the warning, or nothing, and what was done."""
+        samples = SampleSet.read(inputs["samples"])
+        runner = _Runner.open(self, inputs["model"] / MODEL)
+        chosen = spread(range(len(samples)), runner.most(*_LOOKED_AT))
+        labels = class_labels(samples)
+        setting = runner.setting(_of(labels, chosen))
+        if _all_equal(samples.inputs(index) for index in chosen):
+            return "", f"all {len(chosen)} samples are equal, which tells nothing"
+        own = runner.seen(samples.inputs(index) for index in chosen)
+        finding = find(own, setting)
+        if not finding.is_suspicious:
+            return "", f"nothing suspicious on {len(chosen)} samples"
+        return self._compared(runner, samples, chosen, labels, finding)
+
+    def _compared(
+        self,
+        runner: _Runner,
+        samples: SampleSet,
+        chosen: Sequence[int],
+        labels: Sequence[int] | None,
+        finding: Finding,
+    ) -> tuple[str, str]:
+        """Try others, and return the warning, or nothing, and what was done."""
+        others = runner.alternatives(samples)
+        runs = len(others) + 1
+        if not finding.reasons and runner.most(0, _TRIED[0], runs) < _TRIED[0]:
+            return "", f"in doubt on {len(chosen)} samples, and too large a model to try others"
+        few = spread(chosen, runner.most(*_TRIED, runs))
+        found = list(runner.tried(samples, few, others))
+        in_order = rank(found, runner.setting(_of(labels, few)))
+        more = spread(chosen, runner.most(*_TRIED, FINALISTS + 1))
+        if len(more) > len(few):
+            few, best = more, list(runner.tried(samples, more, finalists(in_order)))
+            in_order = rank(best, runner.setting(_of(labels, few)))
+        described = Described(runner.input_name, runner.sees, len(few), len(found) - 1)
+        text = told(finding, in_order, described)
+        shown = f", best {in_order[0].shown}" if in_order else ""
+        return text, f"{len(found)} ways to make the input tried on {len(few)} samples{shown}"
+
+
+def ranked(step: InputCheck, model: Path, samples: SampleSet) -> list[Tried]:
+    """Return ways to make the input of samples, best first, whether something is wrong or not.
+
+    Raises:
+        ModelError: The model does not run on a sample.
+    """
+    runner = _Runner.open(step, model)
+    found = list(runner.tried(samples, range(len(samples)), runner.alternatives(samples)))
+    return rank(found, runner.setting(class_labels(samples)))
+
+
+def affordable(step: InputCheck, model: Path, count: int) -> bool:
+    """Return whether :func:`ranked` takes some seconds at most for so many samples."""
+    ways = 1 + max(len(image_alternatives(image)) for _, image in step.images)
+    return multiply_adds(model) * ways * count <= _BUDGET
+
+
+def class_labels(samples: SampleSet) -> list[int] | None:
+    """Return labels that are class indices, or None."""
+    labels = samples.labels
+    if labels is None or labels.ndim != 1 or not np.array_equal(labels, labels.astype(np.int64)):
+        return None
+    return [int(label) for label in labels]
+
+
+def _of(labels: Sequence[int] | None, chosen: Sequence[int]) -> list[int] | None:
+    return None if labels is None else [labels[index] for index in chosen]
+
+
+def _all_equal(feeds: Iterable[Feed]) -> bool:
+    first, *rest = feeds
+    return all(np.array_equal(first[name], feed[name]) for feed in rest for name in first)
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Runs the model on samples made in one way or another, and keeps what tells of them."""
+
+    step: InputCheck
+    observer: Observer
+    spec: TensorSpec | None
+    """The one float input; None where there are several."""
+    start: Beginning | None
+    cost: float
+    """Multiply-adds of one run."""
+
+    @classmethod
+    def open(cls, step: InputCheck, model: Path) -> _Runner:
+        structure = read_structure(model)
+        specs = [spec for spec in signature(structure)[0] if spec.dtype.startswith("float")]
+        spec = specs[0] if len(specs) == 1 else None
+        start = beginning(structure, spec.name) if spec else None
+        inner = start.normalization.tensor if start and start.normalization else ""
+        made = any(inner in node.output for node in structure.graph.node)
+        observer = Observer.open(model, structure, [inner] if made else [])
+        return cls(step, observer, spec, start, multiply_adds(model))
+
+    @property
+    def image(self) -> ImageInput | None:
+        described = dict(self.step.images)
+        return described.get(self.spec.name) if self.spec else None
+
+    @property
+    def input_name(self) -> str:
+        return self.spec.name if self.spec else ""
+
+    @property
+    def sees(self) -> str:
+        return seen(self.image) if self.image else "the samples as they are"
+
+    def most(self, least: int, most: int, runs: int = 1) -> int:
+        """Return how many samples there is time for."""
+        return int(max(least, min(most, _BUDGET / max(1.0, self.cost * runs))))
+
+    def setting(self, labels: list[int] | None) -> Setting:
+        least = [meaning.score for _, meaning in self.step.detections]
+        looks_like_picture = self._picture_layouts() != []
+        return Setting(
+            labels,
+            self.start if looks_like_picture else None,
+            min(least, default=0.0),
+            self.step.called,
+        )
+
+    def _picture_layouts(self) -> list[Literal["NCHW", "NHWC"]]:
+        """Return the layouts in which the input may hold a picture."""
+        shape = self.spec.shape if self.spec else None
+        if shape is None or len(shape) != 4:
+            return []
+        fits: list[Literal["NCHW", "NHWC"]] = []
+        if shape[1] in (1, 3) or isinstance(shape[1], str):
+            fits.append("NCHW")
+        if shape[1] not in (1, 3) and (shape[3] in (1, 3) or isinstance(shape[3], str)):
+            fits.append("NHWC")
+        return fits
+
+    def alternatives(self, samples: SampleSet) -> list[Alternative]:
+        if self.spec is None:
+            return []
+        if self.image:
+            return image_alternatives(self.image, self._picture_layouts())
+        return tensor_alternatives(samples.shapes[0][self.spec.name])
+
+    def tried(
+        self, samples: SampleSet, chosen: Sequence[int], others: Sequence[Alternative]
+    ) -> Iterator[tuple[Alternative | None, Seen]]:
+        """Yield what the model gives for samples as they are, then for each other way it takes."""
+        yield None, self.seen(samples.inputs(index) for index in chosen)
+        for other in others:
+            try:
+                found = self.seen(self._made(samples.inputs(index), other) for index in chosen)
+            except ModelError:
+                # Another layout may not go with sizes further inside; then it is not the right one.
+                continue
+            yield other, found
+
+    def _made(self, feed: Feed, other: Alternative) -> Feed:
+        name = self.input_name
+        return {**feed, name: other.made_of(feed[name], self.image)}
+
+    def seen(self, feeds: Iterable[Feed]) -> Seen:
+        """Run the model on samples."""
+        found, moments = Seen(), _Moments()
+        normalization = self.start.normalization if self.start else None
+        for feed in feeds:
+            outputs = self.observer.run(feed)
+            if self.spec:
+                found.add_input(feed[self.spec.name])
+            if normalization:
+                inner = normalization.tensor
+                moments.add(outputs.pop(inner) if inner in outputs else feed[inner])
+            self._add(found, outputs)
+        if normalization and moments.count:
+            expected = normalization.mean, normalization.variance
+            found.divergence = divergence(moments.mean, moments.variance, *expected)
+        return found
+
+    def _add(self, found: Seen, outputs: Mapping[str, Array]) -> None:
+        """Keep what the outputs of one sample tell."""
+        for name, output in outputs.items():
+            found.variations.setdefault(name, Variation()).add(output)
+        given = outputs.get(self.step.scores_output or "")
+        scores = None if given is None else class_scores(given)
+        if scores is not None:
+            found.scores.append(np.array(scores))
+        for name, meaning in self.step.detections:
+            if name in outputs:
+                found.best.append(best_score(outputs[name], meaning))
+
+
+def best_score(output: Array, meaning: DetectionOutput) -> float:
+    """Return the score of the best detection in an output, 0 where there is none."""
+    description = {**meaning.model_dump(), "score": 0.0, "most": 1}
+    best = edgepack_answers.detections(output, description, (), _PLACE)
+    return best[0].score if best else 0.0
+
+
+class _Moments:
+    """Mean and variance per channel, axis 1, over samples."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum: Array = np.zeros(1)
+        self._squares: Array = np.zeros(1)
+
+    def add(self, tensor: Array) -> None:
+        values = np.moveaxis(tensor.astype(np.float64), 1, 0).reshape(tensor.shape[1], -1)
+        self._sum = self._sum + values.sum(axis=1)
+        self._squares = self._squares + (values**2).sum(axis=1)
+        self.count += values.shape[1]
+
+    @property
+    def mean(self) -> Array:
+        return np.asarray(self._sum / self.count)
+
+    @property
+    def variance(self) -> Array:
+        return np.asarray(np.maximum(self._squares / self.count - self.mean**2, 0.0))
