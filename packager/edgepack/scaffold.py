@@ -1,21 +1,35 @@
-"""``edgepack init``: an ``edgepack.yaml`` with what the model tells, and comments for the rest."""
+"""``edgepack init``: an ``edgepack.yaml`` with what model and photos tell; guesses are marked."""
 
 from __future__ import annotations
 
 import ast
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from edgepack.data import spread
 from edgepack.data.images import image_files
 from edgepack.errors import UsageError
+from edgepack.guesses import PHOTOS, Guess, told_guess, tried_guess
 from edgepack.harness.edgepack_wordpiece import WordPiece
 from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
-from edgepack.project import PROJECT_FILE, Project, project_for_model
+from edgepack.photos import Photos
+from edgepack.preprocessing.alternatives import yaml_lines
+from edgepack.project import (
+    PROJECT_FILE,
+    ImageInput,
+    Letterbox,
+    Project,
+    ShortSideCrop,
+    Stretch,
+    project_for_model,
+)
 from edgepack.stored import write_atomically, writing
 from edgepack.yaml_source import parse_yaml
 
+_MARK = "   # guessed, check"
 NAMES = "names.txt"
 TOKENIZER = "tokenizer.json"
 _ELSEWHERE = "free some space, or copy the model to a folder that can be written to"
@@ -40,8 +54,9 @@ def init(model: Path, *, images: Path | None = None) -> Path:
         raise UsageError(f"{str(path)!r} is there already", hint="edit it, or move it away first")
     if images is not None:
         _check_images(images, facts)
-    relative = os.path.relpath(images, path.parent) if images else None
-    lines = [*_lines(project_for_model(model).project.name, facts, relative)]
+    photos = Photos.of(images, path.parent, facts) if images else None
+    guess = _guess(model, facts, photos)
+    lines = [*_lines(project_for_model(model).project.name, facts, guess, photos)]
     lines += _tokens(facts, path.parent / TOKENIZER)
     text = "\n".join(lines) + "\n"
     parse_yaml(text, name=str(path)).parse(Project)
@@ -60,7 +75,8 @@ def _check_images(images: Path, facts: ModelFacts) -> None:
     if image_input(facts) is None:
         described = f"{len(facts.inputs)} inputs: {', '.join(map(str, facts.inputs))}"
         raise UsageError(
-            f"the model does not take one float32 image of a known size, but {described}",
+            "the model does not take one float32 image whose sides are known, or have names that"
+            f" 'dims' can give sizes to, but {described}",
             hint="leave --images out, and give the samples as .npz: edgepack init MODEL",
             where="--images",
         )
@@ -72,84 +88,110 @@ def _check_images(images: Path, facts: ModelFacts) -> None:
         )
 
 
+def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | None:
+    """Return how pictures become the input; None where the model takes none."""
+    found = image_input(facts)
+    if found is None:
+        return None
+    guess = told_guess(facts, model, _usual(found, facts))
+    if photos is None:
+        return guess
+    scores = facts.outputs[0].name if has_scores(facts) else None
+    files = spread(photos.files, PHOTOS)
+    labels = photos.labels_of(files)
+    return tried_guess(guess, model, facts.inputs[0], scores, files, labels)
+
+
+def _usual(found: PictureInput, facts: ModelFacts) -> ImageInput:
+    """Return a description with the usual scale: a crop for classes, else the whole picture."""
+    height, width = found.size
+    resize: Letterbox | ShortSideCrop | Stretch = Stretch(width=width, height=height)
+    if height == width and not has_scores(facts):
+        resize = Letterbox(letterbox=height)
+    elif height == width:
+        resize = ShortSideCrop(short_side=round(height / 0.875), crop=height)
+    order: Literal["GRAY", "RGB"] = "GRAY" if found.channels == 1 else "RGB"
+    return ImageInput(resize=resize, order=order, scale=0.00392157, layout=found.layout)
+
+
 def _write_new(path: Path, text: str) -> None:
     with writing("a file beside the model", path, _ELSEWHERE):
         write_atomically(path, text)
         path.chmod(0o644)
 
 
-def _lines(name: str, facts: ModelFacts, images: str | None) -> Iterator[str]:
+def _lines(
+    name: str, facts: ModelFacts, guess: Guess | None, photos: Photos | None
+) -> Iterator[str]:
     yield "# What edgepack builds, and from what. Check with: edgepack build --dry-run"
     yield "schema_version: 1"
     yield f"name: {_quoted(name)}"
     yield "version: 0.1.0"
     yield f"model: {_quoted(facts.name)}"
-    yield from _dims(facts)
-    yield from _inputs(facts, images)
-    yield from _outputs(facts, images)
-    yield from _samples(facts, images)
+    yield from _dims(facts, photos)
+    yield from _inputs(facts, guess, photos)
+    yield from _outputs(facts, photos)
+    yield from _samples(facts, photos)
     yield "targets: [host]   # edgepack targets list"
     yield "# limits: {metric_drop: 0.01}   # what int8 may lose, in the metric's unit"
 
 
-def _dims(facts: ModelFacts) -> Iterator[str]:
-    names = sorted(
-        {
-            size
-            for spec in facts.inputs
-            for size in spec.shape or ()
-            if isinstance(size, str) and size != "?"
-        }
-    )
-    if names:
-        yield "# Symbolic dimensions. One that has a value here is fixed in the bundle."
-        batch = {spec.shape[0] for spec in facts.inputs if spec.shape}
-        values = [f"{_quoted(n)}: 1" for n in names if n in batch]
-        yield f"dims: {{{', '.join(values)}}}" if values else f"# dims: {{{_quoted(names[0])}: 1}}"
-        rest = [n for n in names if n not in batch]
-        if rest:
-            yield f"# left symbolic: {', '.join(rest)}"
-
-
-def _inputs(facts: ModelFacts, images: str | None) -> Iterator[str]:
-    image = image_input(facts)
-    if image is None:
+def _dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+    shapes = [spec.shape for spec in facts.inputs if spec.shape]
+    names = sorted({n for shape in shapes for n in shape if isinstance(n, str) and n != "?"})
+    if not names:
         return
-    size, layout, channels = image
-    hash_mark = "" if images else "# "
+    found = image_input(facts)
+    sides = found.free if found else {}
+    batch = {shape[0] for shape in shapes}
+    known = {name: 1 for name in names if name in batch} | (sides if photos else {})
+    yield "# Symbolic dimensions. One that has a value here is fixed in the bundle."
+    if known:
+        yield f"{_dims_line(known)}{_MARK}"
+    else:
+        yield f"# {_dims_line({names[0]: 1})}"
+    rest = [name for name in names if name not in known]
+    if rest:
+        yield f"# left symbolic: {', '.join(rest)}"
+    if sides and not photos:
+        yield f"# Images need a size: {_dims_line({**known, **sides})}"
+
+
+def _dims_line(sizes: Mapping[str, int]) -> str:
+    return f"dims: {{{', '.join(f'{_quoted(name)}: {size}' for name, size in sizes.items())}}}"
+
+
+def _inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> Iterator[str]:
+    if guess is None:
+        return
+    hash_mark = "" if photos else "# "
     yield "# How an image becomes the input: order, scale, then mean and std per channel."
-    if not images:
+    if not photos:
         yield "# Uncomment it when your samples are images."
     yield f"{hash_mark}inputs:"
     yield f"{hash_mark}  {_quoted(facts.inputs[0].name)}:"
-    order = "GRAY" if channels == 1 else "RGB"
-    resize = (
-        f"{{letterbox: {size[0]}, pad: 114}}"
-        if facts.metadata.get("task") == "detect" and size[0] == size[1]
-        else f"{{short_side: {round(size[0] / 0.875)}, crop: {size[0]}}}"
-        if size[0] == size[1]
-        else f"{{width: {size[1]}, height: {size[0]}}}"
-    )
-    yield (
-        f"{hash_mark}    image: {{resize: {resize}, order: {order},"
-        f" scale: 0.00392157, layout: {layout}}}"
-    )
+    yield f"{hash_mark}    image:"
+    if guess.why:
+        yield f"{hash_mark}      # {guess.why}"
+    for line in yaml_lines(guess.image):
+        told = line.startswith("layout")
+        yield f"{hash_mark}      {line}{'' if told else _MARK}"
     if names := class_names(facts):
         yield f"# the model knows {len(names)} classes: {', '.join(names[:5])}, ..."
 
 
-def _outputs(facts: ModelFacts, images: str | None) -> Iterator[str]:
+def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     """Yield what the first output means; a detection needs the image that is described above."""
     about = "# What the output means, so that devices give answers. See docs/answers.md."
     output = facts.outputs[0]
     if meaning := _meaning(facts):
-        hash_mark = "" if images or "detection" not in meaning else "# "
+        hash_mark = "" if photos or "detection" not in meaning else "# "
         yield about
         yield f"{hash_mark}files: [{NAMES}]"
         yield f"{hash_mark}outputs: {{{_quoted(output.name)}: {meaning}}}"
-    elif image_input(facts) and len(output.shape or ()) == 2:
+    elif image_input(facts) and has_scores(facts):
         yield about
-        yield f"# outputs: {{{_quoted(output.name)}: {{kind: classification, top: 5}}}}"
+        yield f"# outputs: {{{_quoted(output.name)}: {{kind: classification, top: 5}}}}{_MARK}"
 
 
 def _meaning(facts: ModelFacts) -> str:
@@ -185,13 +227,18 @@ def _tokens(facts: ModelFacts, tokenizer: Path) -> Iterator[str]:
     yield f"# inputs: {{input_ids: {{tokens: {{file: {TOKENIZER}, length: {length}}}}}}}"
 
 
-def _samples(facts: ModelFacts, images: str | None) -> Iterator[str]:
+def _samples(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     yield "# Calibration samples are needed for int8, evaluation samples for accuracy figures."
-    if images:
+    if photos:
         yield "# One folder for both is split 80 to 20 by content."
         yield "samples:"
-        yield f"  calibration: {{images: {_quoted(images)}, limit: 100}}"
-        yield f"  evaluation: {{images: {_quoted(images)}}}   # labels: labels.csv, or folders"
+        yield f"  calibration: {{images: {_quoted(photos.written)}, limit: 100}}"
+        evaluation = f"  evaluation: {{images: {_quoted(photos.written)}"
+        if photos.labels:
+            labels = f"labels: {_quoted(photos.labels)}, metric: top1"
+            yield f"{evaluation}, {labels}}}{_MARK}"
+        else:
+            yield f"{evaluation}}}   # {photos.unlabelled or 'labels: labels.csv, or folders'}"
         return
     keys = ", ".join(f"{_quoted(spec.name)}" for spec in facts.inputs)
     yield f"# An .npz has one array per input ({keys}); its leading axis counts the samples."
@@ -200,18 +247,41 @@ def _samples(facts: ModelFacts, images: str | None) -> Iterator[str]:
     yield "#   evaluation: {path: evaluation.npz, labels: labels, metric: top1}"
 
 
-def image_input(facts: ModelFacts) -> tuple[tuple[int, int], str, int] | None:
-    """Return height and width, layout and channels if the model takes one image, else None."""
+@dataclass(frozen=True)
+class PictureInput:
+    """What a model's one input takes."""
+
+    size: tuple[int, int]
+    """Height and width; a guess for those that are free."""
+    layout: Literal["NCHW", "NHWC"]
+    channels: int
+    free: dict[str, int]
+    """Symbolic dimensions, with the guess."""
+
+
+def image_input(facts: ModelFacts) -> PictureInput | None:
+    """Return what the model takes if it is one image, else None."""
     if len(facts.inputs) != 1 or facts.inputs[0].dtype != "float32":
         return None
     shape = _filled(facts.inputs[0], facts)
     if shape is None or len(shape) != 4 or not (shape[0] == 1 or isinstance(shape[0], str)):
         return None
-    for layout, channel, size in (("NCHW", shape[1], shape[2:]), ("NHWC", shape[3], shape[1:3])):
-        if channel in (1, 3) and all(isinstance(side, int) and side > 0 for side in size):
-            height, width = size
-            return (int(height), int(width)), layout, int(channel)
+    guessed = 224 if has_scores(facts) else 640
+    layouts: tuple[Literal["NCHW", "NHWC"], ...] = ("NCHW", "NHWC")
+    for layout, channel, sides in zip(
+        layouts, (shape[1], shape[3]), (shape[2:], shape[1:3]), strict=True
+    ):
+        if channel in (1, 3) and not {"?", 0} & {*sides}:
+            free = {side: guessed for side in sides if isinstance(side, str)}
+            height, width = (free[s] if isinstance(s, str) else s for s in sides)
+            return PictureInput((height, width), layout, int(channel), free)
     return None
+
+
+def has_scores(facts: ModelFacts) -> bool:
+    """Return whether the first output is one row of scores, as classes are given."""
+    shape = facts.outputs[0].shape or ()
+    return len(shape) == 2 or (len(shape) == 4 and shape[2:] == (1, 1))
 
 
 def _filled(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None:

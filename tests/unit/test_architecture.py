@@ -28,6 +28,7 @@ LAYERS = [
         "scaffold",
         "trying",
         "guesses",
+        "photos",
         "audit",
         "operations",
     },

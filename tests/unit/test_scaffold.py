@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shlex
 
+import brightness_nets
 import numpy as np
 import onnx
 import pytest
@@ -18,7 +19,7 @@ NO_IMAGE = {
     "ids": [("ids", IDS, [1, 16])],
     "several": [("a", FLOAT, [1, 3, 8, 8]), ("b", FLOAT, [1, 3, 8, 8])],
     "half": [("a", HALF, [1, 3, 8, 8])],
-    "unknown size": [("a", FLOAT, [1, 3, "height", "width"])],
+    "unknown size": [("a", FLOAT, [1, 3, None, None])],
     "batch of two": [("a", FLOAT, [2, 3, 8, 8])],
 }
 
@@ -162,3 +163,153 @@ def test_init_when_a_tokenizer_lies_there_says_whether_devices_run_it(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"normalizer": {"type": "NFC"}}')
     path = init(model)
     assert "tokenizer.json does not run on devices: its normalizer is NFC" in path.read_text()
+
+
+MARK = "   # guessed, check"
+
+
+def written(path):
+    """The lines of a project file, without indentation."""
+    return [line.strip() for line in path.read_text().splitlines()]
+
+
+def shades(folder, count=40, *, by_class=False):
+    """Photos that brightness_nets tells apart, in one folder or in one for each class."""
+    found, classes = brightness_nets.pictures(count)
+    rows = []
+    for number, (picture, label) in enumerate(zip(found, classes, strict=True)):
+        name = f"class{label}/{number}.png" if by_class else f"{number}.png"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / name)
+        rows.append(f"{number}.png,{label}\n")
+    return rows
+
+
+def test_init_when_it_guesses_marks_each_guess(tmp_path):
+    model = tiny_models.conv_net(tmp_path / "m.onnx")
+    lines = written(init(model, images=photos(tmp_path / "photos", 2)))
+    marked = [line.partition(":")[0] for line in lines if line.endswith(MARK)]
+    assert marked == ["dims", "resize", "order", "scale", "# outputs"]
+    assert "layout: NCHW" in lines
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_init_when_photos_favour_one_way_guesses_it_and_says_what_was_measured(tmp_path, labelled):
+    model = brightness_nets.save(tmp_path / "m.onnx")
+    rows = shades(tmp_path / "photos")
+    if labelled:
+        (tmp_path / "labels.csv").write_text("".join(rows))
+    path = init(model, images=tmp_path / "photos")
+    image = read_project(path).project.inputs["image"].image
+    assert (image.order, image.scale * 255 - sum(image.mean[:1])) == ("RGB", pytest.approx(1, 1e-4))
+    measured = "right for 32 of 32" if labelled else "bits of the sample"
+    [comment] = [line for line in written(path) if "ways tried on 32 photos" in line]
+    assert measured in comment
+
+
+def test_init_when_the_model_does_not_run_says_that_nothing_was_tried(tmp_path):
+    model = copies(tmp_path / "m.onnx", [("a", FLOAT, [1, 3, 8, 8])])
+    loaded = onnx.load(model)
+    loaded.graph.node[0].op_type = "Unheard"
+    del loaded.graph.output[0].type.tensor_type.shape.dim[2:]
+    onnx.save(loaded, model)
+    path = init(model, images=photos(tmp_path / "photos", 2))
+    assert any(line.startswith("# not tried: onnxruntime") for line in written(path))
+
+
+@pytest.mark.parametrize("place", ["photos/labels.csv", "labels.csv"])
+def test_init_when_a_csv_of_labels_lies_there_takes_it(tmp_path, place):
+    rows = shades(tmp_path / "photos")
+    (tmp_path / place).write_text("".join(rows))
+    model = brightness_nets.save(tmp_path / "m.onnx")
+    evaluation = read_project(init(model, images=tmp_path / "photos")).project.samples.evaluation
+    assert (evaluation.labels, evaluation.metric) == (place, "top1")
+
+
+def test_init_when_each_class_has_a_folder_takes_them_as_labels(tmp_path):
+    shades(tmp_path / "photos", by_class=True)
+    model = brightness_nets.save(tmp_path / "m.onnx")
+    evaluation = read_project(init(model, images=tmp_path / "photos")).project.samples.evaluation
+    assert (evaluation.labels, evaluation.metric) == ("folders", "top1")
+
+
+def test_init_when_folders_are_not_the_classes_says_so(tmp_path):
+    shades(tmp_path / "photos", by_class=True)
+    path = init(brightness_nets.save(tmp_path / "m.onnx", classes=6), images=tmp_path / "photos")
+    assert read_project(path).project.samples.evaluation.labels is None
+    assert "4 folders are not the model's 6 classes" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [("0.png,1\n", "has no label for"), (None, "label 4, and classes are")],
+)
+def test_init_when_a_csv_of_labels_does_not_fit_says_why(tmp_path, rows, reason):
+    own = shades(tmp_path / "photos", 4)
+    text = rows or "".join(own).replace(",3", ",4")
+    (tmp_path / "photos" / "labels.csv").write_text(text)
+    path = init(brightness_nets.save(tmp_path / "m.onnx"), images=tmp_path / "photos")
+    assert read_project(path).project.samples.evaluation.labels is None
+    assert "photos/labels.csv was not taken: " in path.read_text()
+    assert reason in path.read_text()
+
+
+def test_init_when_the_model_scales_itself_gives_it_pixels(tmp_path):
+    model = brightness_nets.save(tmp_path / "m.onnx", head=True)
+    shades(tmp_path / "photos")
+    path = init(model, images=tmp_path / "photos")
+    image = read_project(path).project.inputs["image"].image
+    assert (image.scale, image.mean) == (1.0, [])
+    assert "the model begins with 'scaling' and 'centring', which take 0 to 255" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "scale", "means"),
+    [
+        (120.0, 60.0, 1.0, []),
+        (0.45, 0.25, 0.00392157, []),
+        (0.0, 1.0, 0.00392157, [0.485, 0.456, 0.406]),
+        (-0.1, 0.5, 0.00784314, [1.0, 1.0, 1.0]),
+    ],
+)
+def test_init_when_a_batch_normalization_begins_takes_what_it_saw(
+    tmp_path, mean, deviation, scale, means
+):
+    values = [np.ones(3), np.zeros(3), np.full(3, mean), np.full(3, deviation**2)]
+    names = ["g", "b", "m", "v"]
+    node = helper.make_node("BatchNormalization", ["x", *names], ["y"], "bn")
+    value = (FLOAT, [1, 3, 8, 8])
+    weights = [(n, v.astype(np.float32)) for n, v in zip(names, values, strict=True)]
+    model = tiny_models.save(tmp_path / "m.onnx", [node], [("x", *value)], [("y", *value)], weights)
+    path = init(model)
+    text = path.read_text()
+    assert f"the BatchNormalization 'bn' saw {mean:.3g}, give or take {deviation:.3g}" in text
+    assert f"scale: {scale:g} " in text
+    assert ("mean: [" in text) == bool(means)
+    assert all(f"{value:g}" in text for value in means)
+
+
+@pytest.mark.parametrize(("shape", "resize"), [([1, 4], "short_side"), ([1, 1, 8, 8], "letterbox")])
+def test_init_when_the_output_is_no_row_of_scores_shows_the_whole_picture(tmp_path, shape, resize):
+    model = with_metadata(tmp_path / "m.onnx", shape)
+    [line] = [line for line in written(init(model)) if "resize: " in line]
+    assert line.startswith(f"#       resize: {{{resize}: ")
+
+
+def test_init_when_height_and_width_are_free_gives_them_a_size(tmp_path):
+    model = copies(tmp_path / "m.onnx", [("a", FLOAT, ["n", 3, "height", "width"])])
+    project = read_project(init(model, images=photos(tmp_path / "photos", 2))).project
+    assert project.dims == {"n": 1, "height": 640, "width": 640}
+    assert project.inputs["a"].image.resize.letterbox == 640
+    (tmp_path / "edgepack.yaml").unlink()
+    assert "# Images need a size: dims: {n: 1, height: 640, width: 640}" in written(init(model))
+
+
+def test_init_when_photos_lie_elsewhere_names_them_in_full(tmp_path):
+    near, far = tmp_path / "a" / "photos", tmp_path / "photos"
+    tmp_path.joinpath("a").mkdir()
+    for folder, expected in ((near, "../photos"), (far, str(far))):
+        model = tiny_models.conv_net(tmp_path / "a" / "b" / "m.onnx")
+        path = init(model, images=photos(folder, 2))
+        assert read_project(path).project.samples.calibration.images == expected
+        path.unlink()

@@ -32,18 +32,23 @@ def matrix_share(path: Path) -> float:
     are not known count as 64. Bodies of If, Loop and Scan are not looked at. Call it in a worker:
     it runs onnx's shape inference.
     """
-    matrix, others = _counts(path)
+    matrix, others = _counts(path, {})
     return matrix / max(1.0, matrix + others)
 
 
-def multiply_adds(path: Path) -> float:
-    """Return about how often a run of a model multiplies and adds; see :func:`matrix_share`."""
-    return sum(_counts(path))
+def multiply_adds(path: Path, sizes: Mapping[str, int]) -> float:
+    """Return about how often a run multiplies and adds, with ``sizes`` for symbolic dimensions.
+
+    See :func:`matrix_share`.
+    """
+    return sum(_counts(path, sizes))
 
 
-def _counts(path: Path) -> tuple[float, float]:
+def _counts(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
     """Return the multiply-adds in matrix products and in others."""
     model = read_structure(path)
+    if sizes:
+        _give(model, sizes)
     weights = {t.name: tuple(t.dims) for t in model.graph.initializer}
     shapes = _Shapes(_inferred(model), weights)
     counts = {True: 0.0, False: 0.0}
@@ -52,6 +57,17 @@ def _counts(path: Path) -> tuple[float, float]:
             matrix = node.op_type in MATRIX_PRODUCTS and node.input[1] in weights
             counts[matrix] += shapes.multiply_adds(node)
     return counts[True], counts[False]
+
+
+def _give(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
+    """Give symbolic dimensions of the inputs their sizes; other shapes are to be inferred anew."""
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    del model.graph.value_info[:]
 
 
 def _inferred(model: onnx.ModelProto) -> Mapping[str, Dims]:

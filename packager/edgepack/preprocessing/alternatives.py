@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from edgepack.harness import edgepack_images as images
-from edgepack.project import ImageInput
+from edgepack.project import ImageInput, Letterbox
 
 Array = np.ndarray[Any, Any]
 
@@ -179,16 +179,17 @@ def seen(image: ImageInput) -> str:
 
 
 def flow(image: ImageInput) -> str:
-    """Return a description as YAML on one line, defaults left out but for order and layout."""
+    """Return a description as YAML on one line; see :func:`yaml_lines`."""
+    return "{" + ", ".join(yaml_lines(image)) + "}"
+
+
+def yaml_lines(image: ImageInput) -> list[str]:
+    """Return a description as lines of YAML, a key each, without an empty mean or std."""
     given = image.model_dump()
-    if isinstance(given["resize"], dict) and given["resize"].get("pad") == 114:
+    if given["resize"].get("pad") == Letterbox.model_fields["pad"].default:
         del given["resize"]["pad"]
-    kept = {
-        key: value
-        for key, value in given.items()
-        if not ((key == "scale" and value == 1) or (key in ("mean", "std") and not value))
-    }
-    return _flow(kept)
+    empty = [key for key in ("mean", "std") if not given[key]]
+    return [f"{key}: {_flow(value)}" for key, value in given.items() if key not in empty]
 
 
 def _flow(value: object) -> str:

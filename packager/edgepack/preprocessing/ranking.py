@@ -10,13 +10,16 @@ import numpy as np
 
 from edgepack.preprocessing.alternatives import Alternative
 from edgepack.preprocessing.signs import likelihood, most_information, sign_test
-from edgepack.preprocessing.verdict import Finding, Seen, Setting
+from edgepack.preprocessing.verdict import FAR, Finding, Seen, Setting
 
 OFFSETS = (0, -1, 1)
 """What is added to each label: ImageNet is numbered with and without a class for background."""
 SUSPECTS = "order, scale, mean and std, layout, or labels that are one off"
 FINALISTS = 3
 _SURE = 0.05
+_ALIKE = 0.97
+_FAR_LARGER = 8
+_FAR_NEARER = 4
 _TELLING = 0.6
 """Of the bits that predictions can tell of samples: with fewer, samples may be of one kind."""
 
@@ -40,6 +43,10 @@ class Tried:
     """With labels, besides; see :func:`~edgepack.preprocessing.signs.likelihood`."""
     most: float = 0.0
     """What ``value`` can be at most, of information; of detections, what counts at least."""
+    span: float = 0.0
+    """Of information, from the lowest to the highest value of the input."""
+    divergence: float | None = None
+    """Of information, besides; None without a BatchNormalization."""
 
     @property
     def is_own(self) -> bool:
@@ -56,10 +63,25 @@ def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> l
     """
     tried = [entry for alternative, found in seen for entry in _valued(alternative, found, setting)]
     ordered = sorted(tried, key=lambda entry: -entry.value)
-    # Few samples do not tell apart what is nearly as often right: there, likelihoods decide.
-    level = [e for e in ordered if e.hits and sign_test(*_differences(ordered[0], e)) > _SURE]
-    level.sort(key=lambda entry: (entry.offset != 0, -entry.likelihood))
+    if ordered and ordered[0].measure == "labels":
+        # Few samples do not tell apart what is nearly as often right: there, likelihoods decide.
+        level = [e for e in ordered if sign_test(*_differences(ordered[0], e)) > _SURE]
+        level.sort(key=lambda entry: (entry.offset != 0, -entry.likelihood))
+    else:
+        ordered.sort(key=lambda entry: _is_far(entry, tried))
+        least = _ALIKE * ordered[0].value if ordered else 0.0
+        # Where the range is far too large, models are surer of their answers, not for that right.
+        level = [e for e in ordered if e.measure == "information" and e.value >= least]
+        level = [entry for entry in level if not _is_far(entry, tried)]
+        spans = [entry.span for entry in level]
+        level.sort(key=lambda entry: entry.span > _FAR_LARGER * min(spans))
     return [*level, *(entry for entry in ordered if entry not in level)]
+
+
+def _is_far(entry: Tried, tried: Sequence[Tried]) -> bool:
+    """Return whether others are far nearer to what the first BatchNormalization expects."""
+    known = [other.divergence for other in tried if other.divergence is not None]
+    return entry.divergence is not None and entry.divergence > _FAR_NEARER * min(known)
 
 
 def _valued(alternative: Alternative | None, seen: Seen, setting: Setting) -> list[Tried]:
@@ -68,7 +90,12 @@ def _valued(alternative: Alternative | None, seen: Seen, setting: Setting) -> li
     if seen.scores:
         bits, most = seen.information, most_information(len(seen.scores), seen.scores[0].size)
         shown = f"predictions tell {bits:.2f} of at most {most:.2f} bits of the sample"
-        return [Tried(alternative, 0, "information", bits, shown, most=most)]
+        if seen.divergence is not None:
+            shown += f", {seen.divergence:.2g} nats from the first BatchNormalization"
+        span, far = seen.highest - seen.lowest, seen.divergence
+        return [
+            Tried(alternative, 0, "information", bits, shown, most=most, span=span, divergence=far)
+        ]
     if seen.best:
         mean = float(np.mean(seen.best))
         shown = f"the best detection scores {mean:.2f} on average"
@@ -103,7 +130,8 @@ def clearly_better(best: Tried, own: Tried, tried: int) -> bool:
         case "labels":
             return sign_test(*_differences(best, own)) < _SURE / max(1, tried)
         case "information":
-            return best.value > _TELLING * best.most and best.value >= 2 * own.value
+            telling = best.value > _TELLING * best.most and best.value >= 2 * own.value
+            return telling or ((own.divergence or 0.0) > FAR and _is_far(own, [best]))
         case "detections":
             return best.value >= max(best.most, 2 * own.value)
         case "normalization":

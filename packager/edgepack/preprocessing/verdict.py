@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 _GOOD_ENOUGH = 0.75
 """With fewer right, others are tried; nothing is said unless one is clearly better."""
-_FAR = 0.25
+FAR = 0.25
 """A divergence from the first BatchNormalization from which others are tried."""
 _TOO_FAR = 2.0
 """One that is told even where nothing better was found."""
@@ -115,7 +115,7 @@ def find(seen: Seen, setting: Setting) -> Finding:
     if len(seen.best) >= FEWEST and max(seen.best) < setting.least_score:
         in_doubt = True
     if (far := seen.divergence) is not None:
-        in_doubt |= far > _FAR
+        in_doubt |= far > FAR
         reasons += [_far_from_normalization(seen, setting)] if far > _TOO_FAR else []
     reasons += [text] if (text := _contradiction(seen, setting.beginning)) else []
     return Finding(tuple(reasons), in_doubt, by_chance, right)
@@ -135,7 +135,7 @@ def _far_from_normalization(seen: Seen, setting: Setting) -> str:
     node = found.node if found else ""
     return (
         f"what reaches the first BatchNormalization, {node!r}, is not what it was trained with:"
-        f" {seen.divergence:.3g} nats apart in the median channel, right is less than {_FAR:g}"
+        f" {seen.divergence:.3g} nats apart in the median channel, right is less than {FAR:g}"
     )
 
 

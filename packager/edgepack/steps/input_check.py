@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -33,10 +33,13 @@ from edgepack.preprocessing.ranking import (
     rank,
     told,
 )
-from edgepack.preprocessing.signs import Variation, divergence
+from edgepack.preprocessing.signs import FEWEST, Variation, divergence
 from edgepack.preprocessing.verdict import Finding, Seen, Setting, find
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps.base import MODEL, Inputs, Notes
+
+if TYPE_CHECKING:
+    import onnx
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -97,7 +100,7 @@ class InputCheck:
     def _told(self, inputs: Inputs) -> tuple[str, str]:
         """Return the warning, or nothing, and what was done."""
         samples = SampleSet.read(inputs["samples"])
-        runner = _Runner.open(self, inputs["model"] / MODEL)
+        runner = _Runner.open(self, inputs["model"] / MODEL, samples)
         chosen = spread(range(len(samples)), runner.most(*_LOOKED_AT))
         labels = class_labels(samples)
         setting = runner.setting(_of(labels, chosen))
@@ -135,21 +138,23 @@ class InputCheck:
         return text, f"{len(found)} ways to make the input tried on {len(few)} samples{shown}"
 
 
-def ranked(step: InputCheck, model: Path, samples: SampleSet) -> list[Tried]:
+def ranked(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[Tried], int]:
     """Return ways to make the input of samples, best first, whether something is wrong or not.
+
+    And of how many samples: as many as take some seconds. None where nothing ranks them, or where
+    too few are.
 
     Raises:
         ModelError: The model does not run on a sample.
     """
-    runner = _Runner.open(step, model)
-    found = list(runner.tried(samples, range(len(samples)), runner.alternatives(samples)))
-    return rank(found, runner.setting(class_labels(samples)))
-
-
-def affordable(step: InputCheck, model: Path, count: int) -> bool:
-    """Return whether :func:`ranked` takes some seconds at most for so many samples."""
-    ways = 1 + max(len(image_alternatives(image)) for _, image in step.images)
-    return multiply_adds(model) * ways * count <= _BUDGET
+    runner = _Runner.open(step, model, samples)
+    others = runner.alternatives(samples)
+    count = runner.most(0, len(samples), len(others) + 1)
+    if not runner.measures or count < FEWEST:
+        return [], 0
+    chosen = spread(range(len(samples)), count)
+    found = list(runner.tried(samples, chosen, others))
+    return rank(found, runner.setting(_of(class_labels(samples), chosen))), count
 
 
 def class_labels(samples: SampleSet) -> list[int] | None:
@@ -158,6 +163,16 @@ def class_labels(samples: SampleSet) -> list[int] | None:
     if labels is None or labels.ndim != 1 or not np.array_equal(labels, labels.astype(np.int64)):
         return None
     return [int(label) for label in labels]
+
+
+def _sizes(structure: onnx.ModelProto, samples: SampleSet) -> dict[str, int]:
+    """Return the sizes that symbolic dimensions have in the first sample."""
+    shapes = samples.shapes[0]
+    specs = [spec for spec in signature(structure)[0] if spec.shape and spec.name in shapes]
+    pairs = (
+        pair for spec in specs for pair in zip(spec.shape or (), shapes[spec.name], strict=True)
+    )
+    return {name: size for name, size in pairs if isinstance(name, str)}
 
 
 def _of(labels: Sequence[int] | None, chosen: Sequence[int]) -> list[int] | None:
@@ -182,7 +197,7 @@ class _Runner:
     """Multiply-adds of one run."""
 
     @classmethod
-    def open(cls, step: InputCheck, model: Path) -> _Runner:
+    def open(cls, step: InputCheck, model: Path, samples: SampleSet) -> _Runner:
         structure = read_structure(model)
         specs = [spec for spec in signature(structure)[0] if spec.dtype.startswith("float")]
         spec = specs[0] if len(specs) == 1 else None
@@ -190,12 +205,18 @@ class _Runner:
         inner = start.normalization.tensor if start and start.normalization else ""
         made = any(inner in node.output for node in structure.graph.node)
         observer = Observer.open(model, structure, [inner] if made else [])
-        return cls(step, observer, spec, start, multiply_adds(model))
+        return cls(step, observer, spec, start, multiply_adds(model, _sizes(structure, samples)))
 
     @property
     def image(self) -> ImageInput | None:
         described = dict(self.step.images)
         return described.get(self.spec.name) if self.spec else None
+
+    @property
+    def measures(self) -> bool:
+        """Whether outputs can rank ways to make the input."""
+        has_norm = self.start is not None and self.start.normalization is not None
+        return bool(self.step.scores_output or self.step.detections or has_norm)
 
     @property
     def input_name(self) -> str:
