@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import brightness_nets
 import numpy as np
 import pytest
 from edgepack.build import build
 from edgepack.data import write_sample_set
+from edgepack.data.sources import image_samples
 from edgepack.model.facts import TensorSpec
+from edgepack.model.reading import read_model, write_model
 from edgepack.preprocessing.alternatives import flow, normalized
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps import run_step
 from edgepack.steps.input_check import InputCheck, best_score
+from edgepack.steps.prepared import fix_dims
 from edgepack.yaml_source import parse_yaml
 
 STRETCH = {"width": 8, "height": 8}
@@ -135,6 +141,7 @@ def test_check_when_samples_are_tensors_says_what_to_multiply_them_by(warned):
     assert "at chance level" in text
     assert "is the samples' values multiplied by 255: right for 40 of 40" in text
     assert "give samples that are multiplied by 255" in text
+    assert "nothing says how the samples were made: check that" in text
 
 
 def test_check_when_all_samples_are_equal_says_nothing(warned):
@@ -158,3 +165,52 @@ def test_build_when_the_scale_is_missing_warns_with_the_line_to_write(tmp_path, 
     [text] = result.warnings
     assert text.startswith("preprocessing: fp32 is at chance level")
     assert f"write inputs: {{image: {{image: {flow(RIGHT)}}}}}" in text
+
+
+IMAGENET = {"short_side": 146, "crop": 128}
+
+
+@pytest.fixture
+def mobilenet_warned(tmp_path, shared_data):
+    """Run the step on MobileNet v1 with 64 of the public photographs."""
+
+    def run(image, *, labelled=True):
+        photos = shared_data / "imagenet"
+        with (photos / "labels.csv").open() as file:
+            rows = [row for row in csv.reader(file) if row[1].isdigit()][::16]
+        files = [photos / "images" / Path(row[0]).name for row in rows]
+        for name in ("model", "samples", "out"):
+            (tmp_path / name).mkdir()
+        source = photos / "mobilenet_v1_0.25_128_fp32.onnx"
+        prepared = read_model(source)
+        fix_dims(prepared, {"N": 1})
+        write_model(prepared, tmp_path / "model" / "model.onnx")
+        spec = TensorSpec("input", "float32", (1, 3, 128, 128))
+        labels = np.array([int(row[1]) for row in rows]) if labelled else None
+        samples = image_samples(files, "input", image)
+        write_sample_set(tmp_path / "samples", (spec,), samples, labels)
+        step = InputCheck((("input", image),), "output", (), "x86-64")
+        inputs = {"model": tmp_path / "model", "samples": tmp_path / "samples"}
+        return run_step(step, inputs, tmp_path / "out").facts["warnings"]
+
+    return run
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_check_of_mobilenet_when_the_scale_is_missing_finds_the_right_one(
+    mobilenet_warned, labelled
+):
+    [text] = mobilenet_warned(ImageInput(resize=IMAGENET), labelled=labelled)
+    assert ("fp32 is at chance level" in text) == labelled
+    right = "order: RGB, scale: 0.00784314, mean: [1, 1, 1], layout: NCHW"
+    assert (
+        f"write inputs: {{input: {{image: {{resize: {{short_side: 146, crop: 128}}, {right}" in text
+    )
+
+
+@pytest.mark.parametrize(("order", "labelled"), [("RGB", True), ("RGB", False), ("BGR", True)])
+def test_check_of_mobilenet_when_it_is_right_or_nearly_says_nothing(
+    mobilenet_warned, labelled, order
+):
+    right = ImageInput(resize=IMAGENET, order=order, scale=1 / 127.5, mean=[1.0, 1.0, 1.0])
+    assert mobilenet_warned(right, labelled=labelled) == []

@@ -150,6 +150,8 @@ class Described:
     """How many samples the best alternatives were tried on."""
     ways: int
     """How many alternatives were tried, offsets of labels apart."""
+    may_be_picture: bool = False
+    """Whether the input has the shape of a picture, and nothing says how one becomes it."""
 
 
 def told(finding: Finding, ranked: Sequence[Tried], described: Described) -> str:
@@ -164,13 +166,19 @@ def told(finding: Finding, ranked: Sequence[Tried], described: Described) -> str
     cleared = own is not None and own.measure == "labels" and not finding.by_chance
     if not better and (cleared or not finding.reasons):
         return ""
-    now = f" than as it is, {finding.right}" if finding.right else ""
-    lines = list(finding.reasons) or [f"other preprocessing is clearly better{now}"]
+    now = f"{finding.right}, and " if finding.right else ""
+    lines = list(finding.reasons) or [f"{now}other preprocessing is clearly better"]
     lines.append(f"suspects are {SUSPECTS}")
     if own is None:
         lines.append("nothing else could be tried: check how the samples are made")
     else:
         lines += _compared(ranked, own, described, better=better)
+    if described.may_be_picture:
+        lines.append(
+            "nothing says how the samples were made: check that; where they are of pictures, a"
+            f" folder of these and inputs: {{{described.name}: {{image: ...}}}} let more be tried"
+            " (edgepack init)"
+        )
     until = "until then every" if better else "if so, every"
     lines.append(f"{until} number of this build is of a model that sees {described.sees}")
     return "\n    ".join(lines)

@@ -21,8 +21,9 @@ SAME_SHARE = 0.95
 MANY_CLASSES = 10
 """With fewer, and without labels, samples may well be of one class."""
 LITTLE = 0.02
-"""Outputs hardly vary where their deviation over samples is less than this part of them. Right
-models were at 0.4 and more, models that saw 0 to 1/255 at 0.015 and less (2026-11-23)."""
+"""Outputs hardly vary where their deviation over samples is less than this part of them: that of
+right models was 0.4 and more, a detector's class scores apart (0.13); of models that saw a 255th of
+what they should, 0.02 and less, the median output of two detectors included (2026-11-23)."""
 _UNLIKELY = 0.05
 _REACH = 0.25
 """How far above chance an interval may reach where too few samples tell nothing."""

@@ -103,7 +103,7 @@ def find(seen: Seen, setting: Setting) -> Finding:
             found = chance(seen.answers, setting.labels)
             by_chance = found.is_chance
             in_doubt = found.right < _GOOD_ENOUGH * found.count
-            right = f"right for {found.right} of {found.count} samples"
+            right = f"{setting.called} is right for {found.right} of {found.count} samples"
             reasons += [f"{setting.called} is at chance level: {found}"] if by_chance else []
         else:
             most = most_information(len(seen.scores), classes)
@@ -123,11 +123,14 @@ def find(seen: Seen, setting: Setting) -> Finding:
 
 def _hardly_varying(seen: Seen, called: str) -> list[str]:
     found = {name: v for name, v in seen.variations.items() if v.count >= FEWEST and v.same_shape}
-    if not found or any(v.share >= LITTLE for v in found.values()):
+    if not found:
         return []
-    name, widest = max(found.items(), key=lambda item: item[1].share)
-    told = f"{called}'s outputs hardly vary over {widest.count} different samples"
-    return [f"{told}: {name!r} by {widest.share:.2%} of its values"]
+    # Of several outputs one may hardly vary by its nature, or vary with nothing but noise.
+    name, median = sorted(found.items(), key=lambda item: item[1].share)[len(found) // 2]
+    if median.share >= LITTLE:
+        return []
+    told = f"{called}'s outputs hardly vary over {median.count} different samples"
+    return [f"{told}: {name!r} by {median.share:.2%} of its values"]
 
 
 def _far_from_normalization(seen: Seen, setting: Setting) -> str:

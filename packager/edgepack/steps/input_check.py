@@ -47,7 +47,7 @@ Feed = dict[str, Array]
 FOUND = "input-check.json"
 _LOOKED_AT, _TRIED = (16, 100), (16, 64)
 """The least and most samples that are looked at, and that others are tried on."""
-_BUDGET = 1e11
+_BUDGET = 5e10
 """Multiply-adds: some seconds of two cores. A large model is run on fewer samples."""
 _PLACE = edgepack_images.Placement(1, 1, 1, 1, 0, 0, 1, 1)
 """Of no interest where boxes are not looked at."""
@@ -132,7 +132,8 @@ class InputCheck:
         if len(more) > len(few):
             few, best = more, list(runner.tried(samples, more, finalists(in_order)))
             in_order = rank(best, runner.setting(_of(labels, few)))
-        described = Described(runner.input_name, runner.sees, len(few), len(found) - 1)
+        unknown = runner.image is None and bool(runner.picture_layouts())
+        described = Described(runner.input_name, runner.sees, len(few), len(found) - 1, unknown)
         text = told(finding, in_order, described)
         shown = f", best {in_order[0].shown}" if in_order else ""
         return text, f"{len(found)} ways to make the input tried on {len(few)} samples{shown}"
@@ -232,7 +233,7 @@ class _Runner:
 
     def setting(self, labels: list[int] | None) -> Setting:
         least = [meaning.score for _, meaning in self.step.detections]
-        looks_like_picture = self._picture_layouts() != []
+        looks_like_picture = self.picture_layouts() != []
         return Setting(
             labels,
             self.start if looks_like_picture else None,
@@ -240,7 +241,7 @@ class _Runner:
             self.step.called,
         )
 
-    def _picture_layouts(self) -> list[Literal["NCHW", "NHWC"]]:
+    def picture_layouts(self) -> list[Literal["NCHW", "NHWC"]]:
         """Return the layouts in which the input may hold a picture."""
         shape = self.spec.shape if self.spec else None
         if shape is None or len(shape) != 4:
@@ -256,7 +257,7 @@ class _Runner:
         if self.spec is None:
             return []
         if self.image:
-            return image_alternatives(self.image, self._picture_layouts())
+            return image_alternatives(self.image, self.picture_layouts())
         return tensor_alternatives(samples.shapes[0][self.spec.name])
 
     def tried(
