@@ -201,11 +201,8 @@ def test_check_of_mobilenet_when_the_scale_is_missing_finds_the_right_one(
     mobilenet_warned, labelled
 ):
     [text] = mobilenet_warned(ImageInput(resize=IMAGENET), labelled=labelled)
-    assert ("fp32 is at chance level" in text) == labelled
-    right = "order: RGB, scale: 0.00784314, mean: [1, 1, 1], layout: NCHW"
-    assert (
-        f"write inputs: {{input: {{image: {{resize: {{short_side: 146, crop: 128}}, {right}" in text
-    )
+    assert ("right for" in text) == labelled
+    assert "order: RGB, scale: 0.00784314, mean: [1, 1, 1], layout: NCHW}}}" in text
 
 
 @pytest.mark.parametrize(("order", "labelled"), [("RGB", True), ("RGB", False), ("BGR", True)])
