@@ -152,6 +152,11 @@ def warnings(
         # Targets may share a calibration or have one each of the same samples.
         texts = [text for artifact in made for text in read_notes(artifact.path).facts["warnings"]]
         yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))
+    looks = [step for step in plan.steps if step.step.name == InputCheck.name]
+    for look in looks:
+        lost = execution.failed.get(look.id)
+        if lost and look.inputs["model"] not in execution.failed:
+            yield f"preprocessing: it could not be looked at: {lost.problem}"
     if limits == Limits():
         return
     for verdict in judged:

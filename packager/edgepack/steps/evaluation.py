@@ -287,7 +287,8 @@ def _class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy sca
     if index != label or not 0 <= index < classes:
         raise SamplesError(
             f"the label {label} is not one of the model's {classes} classes, 0 to {classes - 1}",
-            hint="labels are class indices; for anything else name a metric of your own:"
+            hint="labels are class indices: subtract 1 from each where yours begin at 1; for"
+            " anything else name a metric of your own:"
             " metric: {python: 'module:function', higher_is_better: true}",
         )
     return index

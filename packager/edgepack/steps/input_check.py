@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -281,7 +282,9 @@ class _Runner:
         """Run the model on samples."""
         found, moments = Seen(), _Moments()
         normalization = self.start.normalization if self.start else None
+        looked_at = 0
         for feed in feeds:
+            looked_at += 1
             outputs = self.observer.run(feed)
             if self.spec:
                 found.add_input(feed[self.spec.name])
@@ -289,6 +292,9 @@ class _Runner:
                 inner = normalization.tensor
                 moments.add(outputs.pop(inner) if inner in outputs else feed[inner])
             self._add(found, outputs)
+        # Scores whose number the data decide are no classes.
+        if len({scores.size for scores in found.scores}) != 1 or len(found.scores) != looked_at:
+            found.scores.clear()
         if normalization and moments.count:
             expected = normalization.mean, normalization.variance
             found.divergence = divergence(moments.mean, moments.variance, *expected)
@@ -303,7 +309,8 @@ class _Runner:
         if scores is not None:
             found.scores.append(np.array(scores))
         for name, meaning in self.step.detections:
-            if name in outputs:
+            # A shape that only a run tells may be none of a detection: devices say so then.
+            with contextlib.suppress(ValueError):
                 found.best.append(best_score(outputs[name], meaning))
 
 

@@ -1,0 +1,88 @@
+"""What else a picture could become, and getting its pixels back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from edgepack.preprocessing.alternatives import (
+    flow,
+    image_alternatives,
+    normalized,
+    pixels_in,
+    seen,
+    tensor_alternatives,
+)
+from edgepack.project import ImageInput
+from edgepack.yaml_source import parse_yaml
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+IMAGES = [
+    {},
+    {"order": "BGR", "mean": [103.939, 116.779, 123.68]},
+    {"scale": 1 / 255, "mean": MEAN, "std": STD},
+    {"scale": 1 / 255, "mean": MEAN, "std": STD, "order": "BGR", "layout": "NHWC"},
+    {"scale": 1 / 255**2, "mean": MEAN},
+    {"order": "GRAY", "scale": -1 / 255, "mean": [-1.0]},
+]
+
+
+def image(**given) -> ImageInput:
+    return ImageInput(resize={"width": 16, "height": 16}, **given)
+
+
+@pytest.mark.parametrize("given", IMAGES, ids=str)
+def test_pixels_when_a_tensor_is_undone_are_the_pictures_own(given):
+    described = image(**given)
+    channels = 1 if described.order == "GRAY" else 3
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, channels)).astype(np.uint8)
+    np.testing.assert_array_equal(pixels_in(normalized(pixels, described), described), pixels)
+
+
+@pytest.mark.parametrize("given", IMAGES, ids=str)
+def test_alternatives_when_listed_differ_from_each_other_and_from_the_own(given):
+    own = image(**given)
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
+    if own.order == "GRAY":
+        pixels = pixels[:, :, :1]
+    tensor = normalized(pixels, own)
+    found = [tensor, *(a.made_of(tensor, own) for a in image_alternatives(own))]
+    assert len(found) > 5
+    assert all(
+        not np.allclose(one, other, rtol=1e-3)
+        for number, one in enumerate(found)
+        for other in found[:number]
+    )
+
+
+def test_alternatives_when_the_input_takes_both_layouts_hold_the_other_one():
+    [other, *_] = image_alternatives(image(), ["NCHW", "NHWC"])
+    assert other.image == image(layout="NHWC")
+    assert other.sees == "RGB from 0 to 255 in NHWC"
+
+
+def test_alternatives_when_the_scale_is_zero_are_none():
+    assert image_alternatives(image(scale=0.0)) == []
+
+
+@pytest.mark.parametrize("given", IMAGES, ids=str)
+def test_flow_when_read_as_yaml_is_the_description(given):
+    own = image(**given)
+    read = parse_yaml(flow(own), name="edgepack.yaml").parse(ImageInput)
+    assert (read.order, read.layout, read.resize) == (own.order, own.layout, own.resize)
+    assert read.scale == pytest.approx(own.scale, rel=1e-5)
+    assert (read.mean, read.std) == (pytest.approx(own.mean), pytest.approx(own.std))
+
+
+def test_seen_when_gray_is_inverted_says_so():
+    assert seen(image(order="GRAY", scale=-1.0, mean=[-255.0])) == (
+        "GRAY from 0 to 255, white for black"
+    )
+
+
+def test_tensor_alternatives_when_there_are_no_channels_only_scale():
+    flipped = [a for a in tensor_alternatives((1, 8, 8, 3)) if a.flipped == 3]
+    assert len(flipped) == 3
+    [down, up] = tensor_alternatives((1, 40))
+    given = np.array([[0.0, 255.0]], np.float32)
+    np.testing.assert_allclose(down.made_of(given, None), given / 255)
+    np.testing.assert_allclose(up.made_of(given, None), given * 255)
