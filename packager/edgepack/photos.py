@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.data.images import image_files
+from edgepack.data import spread
+from edgepack.data.images import image_files, image_pixels
 from edgepack.data.labels import image_labels
 from edgepack.errors import SamplesError
 from edgepack.model.facts import ModelFacts
 
 _LABELS = "labels.csv"
+_LOOKED_AT = 8
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class Photos:
         files = image_files(folder)
         labels, why_not = _found_labels(folder, project, files, facts)
         return cls(folder, project, files, written_path(folder, project), labels, why_not)
+
+    def have_size(self, height: int, width: int) -> bool:
+        """Return whether the photos have a size already, as far as some of them tell."""
+        try:
+            sizes = {image_pixels(path).shape[:2] for path in spread(self.files, _LOOKED_AT)}
+        except SamplesError:
+            # The build names the broken one.
+            return False
+        return sizes == {(height, width)}
 
     def labels_of(self, files: Sequence[Path]) -> list[int] | None:
         """Return the class of each of some photos; None where there are no labels."""

@@ -93,7 +93,7 @@ def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | Non
     found = image_input(facts)
     if found is None:
         return None
-    guess = told_guess(facts, model, _usual(found, facts))
+    guess = told_guess(facts, model, _usual(found, facts, photos))
     if photos is None:
         return guess
     scores = facts.outputs[0].name if has_scores(facts) else None
@@ -102,13 +102,14 @@ def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | Non
     return tried_guess(guess, model, facts.inputs[0], scores, files, labels)
 
 
-def _usual(found: PictureInput, facts: ModelFacts) -> ImageInput:
+def _usual(found: PictureInput, facts: ModelFacts, photos: Photos | None) -> ImageInput:
     """Return a description with the usual scale: a crop for classes, else the whole picture."""
     height, width = found.size
     resize: Letterbox | ShortSideCrop | Stretch = Stretch(width=width, height=height)
-    if height == width and not has_scores(facts):
+    fitting = photos is not None and photos.have_size(height, width)
+    if height == width and not fitting and not has_scores(facts):
         resize = Letterbox(letterbox=height)
-    elif height == width:
+    elif height == width and not fitting:
         resize = ShortSideCrop(short_side=round(height / 0.875), crop=height)
     order: Literal["GRAY", "RGB"] = "GRAY" if found.channels == 1 else "RGB"
     return ImageInput(resize=resize, order=order, scale=0.00392157, layout=found.layout)

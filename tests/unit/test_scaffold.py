@@ -305,6 +305,17 @@ def test_init_when_height_and_width_are_free_gives_them_a_size(tmp_path):
     assert "# Images need a size: dims: {n: 1, height: 640, width: 640}" in written(init(model))
 
 
+@pytest.mark.parametrize(("size", "crop"), [(8, None), (16, 8)])
+def test_init_when_photos_have_the_size_of_the_input_cuts_nothing(tmp_path, size, crop):
+    (tmp_path / "photos").mkdir()
+    for shade in (0, 255):
+        picture = Image.new("RGB", (size, size), (shade, 0, 0))
+        picture.save(tmp_path / "photos" / f"{shade}.png")
+    path = init(tiny_models.conv_net(tmp_path / "m.onnx"), images=tmp_path / "photos")
+    resize = read_project(path).project.inputs["image"].image.resize
+    assert getattr(resize, "crop", None) == crop
+
+
 def test_init_when_photos_lie_elsewhere_names_them_in_full(tmp_path):
     near, far = tmp_path / "a" / "photos", tmp_path / "photos"
     tmp_path.joinpath("a").mkdir()

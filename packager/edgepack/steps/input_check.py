@@ -309,6 +309,8 @@ class _Runner:
         if scores is not None:
             found.scores.append(np.array(scores))
         for name, meaning in self.step.detections:
+            if name not in outputs:
+                continue
             # A shape that only a run tells may be none of a detection: devices say so then.
             with contextlib.suppress(ValueError):
                 found.best.append(best_score(outputs[name], meaning))
