@@ -16,7 +16,8 @@ from edgepack.model.reading import read_model, write_model
 from edgepack.preprocessing.alternatives import flow, normalized
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps import run_step
-from edgepack.steps.input_check import InputCheck, best_score
+from edgepack.steps.input_check import InputCheck
+from edgepack.steps.input_runs import best_score
 from edgepack.steps.prepared import fix_dims
 from edgepack.yaml_source import parse_yaml
 
