@@ -66,7 +66,8 @@ def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> l
     if ordered and ordered[0].measure == "labels":
         # Few samples do not tell apart what is nearly as often right: there, likelihoods decide.
         level = [e for e in ordered if sign_test(*_differences(ordered[0], e)) > _SURE]
-        level.sort(key=lambda entry: (entry.offset != 0, -entry.likelihood))
+        # Labels that are one off are reason enough: the input is left as it is then.
+        level.sort(key=lambda e: (e.offset != 0, bool(e.offset and e.alternative), -e.likelihood))
     else:
         ordered.sort(key=lambda entry: _is_far(entry, tried))
         least = _ALIKE * ordered[0].value if ordered else 0.0

@@ -12,6 +12,7 @@ import numpy as np
 
 from edgepack.data import SampleSet, spread
 from edgepack.errors import StepError
+from edgepack.preprocessing.alternatives import Alternative
 from edgepack.preprocessing.ranking import (
     FINALISTS,
     Described,
@@ -94,7 +95,9 @@ class InputCheck:
         finding = find(own, setting)
         if not finding.is_suspicious:
             return "", f"nothing suspicious on {len(chosen)} samples"
-        return self._compared(runner, samples, chosen, labels, finding)
+        can_rank = bool(rank([(None, own)], setting))
+        others = runner.alternatives(samples) if can_rank else []
+        return self._compared(runner, samples, chosen, labels, finding, others)
 
     def _compared(
         self,
@@ -103,9 +106,9 @@ class InputCheck:
         chosen: Sequence[int],
         labels: Sequence[int] | None,
         finding: Finding,
+        others: Sequence[Alternative],
     ) -> tuple[str, str]:
         """Try others, and return the warning, or nothing, and what was done."""
-        others = runner.alternatives(samples)
         runs = len(others) + 1
         if not finding.reasons and runner.most(0, _TRIED[0], runs) < _TRIED[0]:
             return "", f"in doubt on {len(chosen)} samples, and too large a model to try others"
