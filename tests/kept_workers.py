@@ -63,10 +63,10 @@ class _Worker(processes._Worker):
         self.was_changed = False
         super().__init__()
 
-    def call(self, function, arguments, on_progress):
+    def call(self, function, arguments, told):
         # It opens what later calls use.
         self.was_changed |= function.__module__ == "edgepack.calibration.helper"
-        return super().call(function, arguments, on_progress)
+        return super().call(function, arguments, told)
 
     @property
     def can_be_kept(self) -> bool:
@@ -81,7 +81,7 @@ class _Worker(processes._Worker):
         self._log.truncate()
         values = {name: os.environ[name] for name in _OF_EACH_TEST if name in os.environ}
         source = _SETTLE.format(names=_OF_EACH_TEST, values=values, folder=str(Path.cwd()))
-        self.call(exec, (source, {}), lambda *_: None)
+        self.call(exec, (source, {}), {})
 
     def _resident_bytes(self) -> int:
         pages = Path(f"/proc/{self._child.pid}/statm")

@@ -219,9 +219,10 @@ class _SelfTest:
             self.progress.status(at)
 
         try:
-            with self.progress.task(f"{self.device.name}: trying the release", total=1) as advance:
+            title = f"{self.device.name}: trying the release"
+            with self.progress.task(title, total=1, finds=True) as task:
                 variant = harness.select(None, on_trial).variant
-                advance(variant)
+                task(f"{variant} works")
         except TooSlowError as error:
             raise TooSlowError(
                 f"trying the release took longer than {self.warm_up_s:g} s and was stopped, at:"

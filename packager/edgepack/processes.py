@@ -22,8 +22,8 @@ from edgepack.resources import harness_dir
 from edgepack.worker import receive, send
 
 Value = TypeVar("Value")
-OnProgress = Callable[[int, int], None]
-"""Takes how many parts of a call are done, and how many there are."""
+OnProgress = Callable[..., None]
+"""Takes how many parts are done, of how many, and of what if that is not all of the call."""
 
 
 @dataclass(frozen=True)
@@ -226,13 +226,16 @@ class Workers:
         function: Callable[..., Value],
         *arguments: object,
         on_progress: OnProgress | None = None,
+        on_note: Callable[[str], None] | None = None,
     ) -> Value:
         """Run a module-level function in a worker and return what it returns.
 
         Args:
-            function: It may call :func:`edgepack.worker.report`.
+            function: It may call :func:`edgepack.worker.report` and
+                :func:`edgepack.worker.tell`.
             arguments: Its arguments.
             on_progress: Called in this thread with what the function reports.
+            on_note: Called in this thread with each line that it tells.
 
         Raises:
             EdgepackError: Whatever the function raised.
@@ -242,7 +245,8 @@ class Workers:
         with self._slots:
             worker = self._take()
             try:
-                return worker.call(function, arguments, on_progress or _ignore)
+                told = {"progress": on_progress or _ignore, "note": on_note or _ignore}
+                return worker.call(function, arguments, told)
             finally:
                 if worker.is_alive:
                     with self._lock:
@@ -259,8 +263,8 @@ class Workers:
             return worker
 
 
-def _ignore(done: int, total: int) -> None:
-    del done, total
+def _ignore(*_: object) -> None:
+    pass
 
 
 # Not ``python -m``, which would make a second copy of the module, named __main__, whose state the
@@ -290,7 +294,7 @@ class _Worker:
         self,
         function: Callable[..., Value],
         arguments: tuple[object, ...],
-        on_progress: OnProgress,
+        told: Mapping[str, Callable[..., None]],
     ) -> Value:
         stdin = self._child.stdin
         if stdin is None:
@@ -300,9 +304,9 @@ class _Worker:
         except BrokenPipeError as error:
             raise self._died(function.__qualname__) from error
         kind, value = self._receive(function)
-        while kind == "progress":
+        while kind in told:
             try:
-                on_progress(*value)
+                told[kind](*value)
             except BaseException:
                 # Its answer is still to come, and the next call would take it for its own.
                 self.kill()

@@ -4,29 +4,78 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from edgepack.pace import Pace, time_left
+from edgepack.terminal import printable
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
+Unit = Literal["parts", "bytes"]
 
 STATUS_EVERY_S = 5.0
 """How often a log has a line about what a task is at."""
+LEFT_EVERY_S = 30.0
+"""How often a log says how long a task still takes, and how far within a part it is."""
+
+
+class Task(Protocol):
+    """What reports the parts of one task; any thread may use it."""
+
+    def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
+        """Say that a part is done, or so many of the units that the task counts.
+
+        A part that did not begin is taken to have been done before: it tells nothing of time, and
+        its kind is given here.
+        """
+
+    def begin(self, part: str, doing: str = "", kind: str = "") -> None:
+        """Say that a part begins.
+
+        Args:
+            part: Its name, which it is ended with.
+            doing: What is done, in plain words; default: the name.
+            kind: What the others are that take about as long, of the task's ``kinds``.
+        """
+
+    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+        """Say how far one part is; with ``doing`` what it is at, of which ``total`` is the most.
+
+        A total of 0 is not known.
+        """
 
 
 class Progress(Protocol):
     """Where long work reports what it has done."""
 
-    @contextmanager
-    def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
-        """Give a function to call after each of ``total`` parts, with the part's name."""
+    def task(
+        self,
+        title: str,
+        *,
+        total: int,
+        kinds: Mapping[str, int] | None = None,
+        at_most: bool = False,
+        finds: bool = False,
+        unit: Unit = "parts",
+    ) -> AbstractContextManager[Task]:
+        """Give what reports the parts of a task.
 
-    def within(self, part: str, done: int, total: int) -> None:
-        """Say how far one part of the running task is; any thread may."""
+        Args:
+            title: What is done.
+            total: How many parts, or bytes.
+            kinds: How many parts of each kind there are, for an estimate of the time left; those
+                of no kind take too little to count. None gives no estimate.
+            at_most: Whether it may end earlier.
+            finds: Whether parts find something: a log then tells their end, not their beginning.
+            unit: What ``total`` counts.
+        """
 
     def status(self, text: str) -> None:
         """Say what the running task is at; each takes the place of the one before."""
@@ -35,23 +84,152 @@ class Progress(Protocol):
         """Say one line."""
 
 
+class SilentTask:
+    """Reports nothing."""
+
+    def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
+        """Ignore it."""
+
+    def begin(self, part: str, doing: str = "", kind: str = "") -> None:
+        """Ignore it."""
+
+    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+        """Ignore it."""
+
+
 class Silent:
     """No progress: what the library's functions use unless told otherwise."""
 
     @contextmanager
-    def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
+    def task(
+        self,
+        title: str,
+        *,
+        total: int,
+        kinds: Mapping[str, int] | None = None,
+        at_most: bool = False,
+        finds: bool = False,
+        unit: Unit = "parts",
+    ) -> Iterator[Task]:
         """Ignore the parts."""
-        del title, total
-        yield lambda _: None
-
-    def within(self, part: str, done: int, total: int) -> None:
-        """Ignore how far a part is."""
+        del title, total, kinds, at_most, finds, unit
+        yield SilentTask()
 
     def status(self, text: str) -> None:
         """Ignore what the task is at."""
 
     def note(self, text: str) -> None:
         """Ignore the line."""
+
+
+@dataclass
+class _Counted:
+    """A task whose parts are counted and timed; what is shown of them is a subclass's."""
+
+    title: str
+    total: int
+    pace: Pace
+    has_estimate: bool
+    at_most: bool
+    finds: bool
+    unit: Unit
+    done: int = 0
+    doing: dict[str, str] = field(default_factory=dict)
+    """By part that runs: what is done, in words."""
+    at: dict[str, str] = field(default_factory=dict)
+    """By part that runs: what of it is done just now."""
+    lock: Lock = field(default_factory=Lock)
+
+    def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
+        with self.lock:
+            begun = part in self.pace.running
+            self.pace.end(part, kind, time.monotonic())
+            self.done += by
+            self.at.pop(part, None)
+            doing = self.doing.pop(part, part)
+            self.ended(f"{doing}: {found}" if found else doing, begun=begun)
+
+    def begin(self, part: str, doing: str = "", kind: str = "") -> None:
+        with self.lock:
+            self.pace.begin(part, kind, time.monotonic())
+            self.doing[part] = doing or part
+            self.begun(part)
+
+    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+        with self.lock:
+            if (running := self.pace.running.get(part)) is None:
+                return  # a late word
+            running.within(done, total, time.monotonic(), is_whole=not doing)
+            self.at[part] = doing
+            self.moved(part)
+
+    def begun(self, part: str) -> None:
+        """Show that a part began."""
+
+    def ended(self, text: str, *, begun: bool) -> None:
+        """Show that a part ended; ``begun`` says whether it ever began."""
+
+    def moved(self, part: str) -> None:
+        """Show how far a part is."""
+
+    def left(self) -> str:
+        """Return how long the whole still takes, in words, or nothing."""
+        now = time.monotonic()
+        if self.unit == "bytes":
+            return time_left(self._bytes_left_s(now), at_most=self.at_most)
+        left = self.pace.left_s(now) if self.has_estimate else None
+        return time_left(left, at_most=self.at_most)
+
+    def _bytes_left_s(self, now: float) -> float | None:
+        took = now - self.pace.began
+        if took < 2.0 or not 0 < self.done < self.total:
+            return None
+        return took * (self.total - self.done) / self.done
+
+    def said(self, part: str) -> str:
+        """Return what a running part does, how far it is, and how long it still takes."""
+        running, at = self.pace.running[part], self.at.get(part, "")
+        doing, left_s = self.doing.get(part, part), running.left_s(time.monotonic())
+        far = f", {running.done}/{running.total}" if running.total and not at else ""
+        left = time_left(left_s, at_most=bool(at))
+        return f"{doing}{far}{at and f': {at}'}{left and f', {left}'}"
+
+
+class _LinesTask(_Counted):
+    """A line when a part begins; when it is done if it finds something, or never began."""
+
+    named: int = 0
+    said_left: float = 0.0
+
+    def begun(self, part: str) -> None:
+        if not self.finds:
+            self._name(self.doing[part])
+
+    def ended(self, text: str, *, begun: bool) -> None:
+        if self.unit == "bytes":
+            if self._is_due():
+                size = f"{self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB"
+                _write(", ".join(filter(None, [f"{self.title}: {size}", self.left()])))
+        elif self.finds or not begun:
+            self._name(text)
+
+    def moved(self, part: str) -> None:
+        if self._is_due(self.pace.running[part].began):
+            _write(self.said(part))
+
+    def _name(self, text: str) -> None:
+        self.named += 1
+        count = f" {self.named}/{self.total}  " if self.total > 1 else ": "
+        left = self.left() if self._is_due() else ""
+        _write(f"{self.title}{count}{text}{left and f' ({left})'}")
+
+    def _is_due(self, began: float = 0.0) -> bool:
+        """Return whether a log wants to know how far it is: now and then, not at the beginning."""
+        now = time.monotonic()
+        if now - max(self.said_left, self.pace.began, began) < LEFT_EVERY_S:
+            return False
+        self.said_left = now
+        return True
 
 
 class Lines:
@@ -61,19 +239,18 @@ class Lines:
         self._status_after = 0.0
 
     @contextmanager
-    def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
-        """Write a line for each part."""
-        done = 0
-
-        def advance(part: str) -> None:
-            nonlocal done
-            done += 1
-            self.note(f"{title} {done}/{total} {part}")
-
-        yield advance
-
-    def within(self, part: str, done: int, total: int) -> None:
-        """Ignore how far a part is: a log wants its end alone."""
+    def task(
+        self,
+        title: str,
+        *,
+        total: int,
+        kinds: Mapping[str, int] | None = None,
+        at_most: bool = False,
+        finds: bool = False,
+        unit: Unit = "parts",
+    ) -> Iterator[Task]:
+        """Write a line for each part; of bytes, only now and then."""
+        yield _LinesTask(title, total, _pace(kinds), kinds is not None, at_most, finds, unit)
 
     def status(self, text: str) -> None:
         """Write it as a line, but not more often than a log wants it."""
@@ -84,67 +261,112 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Write one line."""
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        _write(text)
+
+
+def _pace(kinds: Mapping[str, int] | None) -> Pace:
+    """Return the pace of a task that begins now."""
+    return Pace.of(kinds or {}, time.monotonic())
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.flush()
+
+
+class _BarTask(_Counted):
+    """A bar, which a line below it for each part that runs explains."""
+
+    bars: RichProgress
+
+    @property
+    def bar(self) -> TaskID:
+        """The task as rich knows it: the only one, which its first drawing needs already."""
+        return self.bars.task_ids[0]
+
+    def ended(self, text: str, *, begun: bool) -> None:
+        del begun
+        last = "" if self.unit == "bytes" else text
+        self.bars.update(self.bar, completed=self.done, last=last)
+
+    def lines(self) -> list[str]:
+        """Return what runs now, the latest last; before the first part says so, what was last."""
+        with self.lock:
+            self.bars.update(self.bar, left=self.left())
+            running = [self.said(part) for part in self.pace.running]
+        return running or [self.bars.tasks[0].fields["last"]]
 
 
 class Bars:
-    """Bars on a terminal: one for the task, and one for each part that says how far it is."""
+    """A bar on a terminal, with a line below it for each part that runs."""
 
     def __init__(self) -> None:
-        self._bars: RichProgress | None = None
-        self._parts: dict[str, TaskID] = {}
-        self._lock = Lock()
+        self._running: _BarTask | None = None
 
     @contextmanager
-    def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
-        """Show one bar with the name of the last part."""
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as RichProgress
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[part]}"),
-        )
-        with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
-            bar = bars.add_task(title, total=total, part="")
-            self._bars = bars
-
-            def advance(part: str) -> None:
-                with self._lock:
-                    if part in self._parts:
-                        bars.remove_task(self._parts.pop(part))
-                    bars.update(bar, advance=1, part=part)
-
+    def task(
+        self,
+        title: str,
+        *,
+        total: int,
+        kinds: Mapping[str, int] | None = None,
+        at_most: bool = False,
+        finds: bool = False,
+        unit: Unit = "parts",
+    ) -> Iterator[Task]:
+        """Show one bar."""
+        task = _BarTask(title, total, _pace(kinds), kinds is not None, at_most, finds, unit)
+        with _rich_bars(task) as bars:
+            task.bars = bars
+            bars.add_task(printable(title), total=total, last="", left="")
+            self._running = task
             try:
-                yield advance
+                yield task
             finally:
-                with self._lock:
-                    self._bars = None
-                    self._parts.clear()
-
-    def within(self, part: str, done: int, total: int) -> None:
-        """Show or move the part's own bar; it goes when the part is done."""
-        with self._lock:
-            if self._bars is None:
-                return
-            if part not in self._parts:
-                self._parts[part] = self._bars.add_task(part, total=total, part="")
-            self._bars.update(self._parts[part], completed=done)
+                self._running = None
 
     def status(self, text: str) -> None:
-        """Show it behind the task's bar."""
-        with self._lock:
-            if self._bars is not None:
-                self._bars.update(self._bars.task_ids[0], part=text)
+        """Show it below the task's bar."""
+        if self._running is not None:
+            self._running.bars.update(self._running.bar, last=text)
 
     def note(self, text: str) -> None:
         """Write one line."""
-        sys.stderr.write(text + "\n")
+        if self._running is not None:
+            # What is written past rich would tear the bar.
+            self._running.bars.console.print(printable(text), markup=False, highlight=False)
+        else:
+            _write(text)
+
+
+def _rich_bars(task: _BarTask) -> RichProgress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.progress import Progress as RichProgress
+    from rich.text import Text
+
+    class WithLines(RichProgress):
+        def get_renderables(self) -> Iterable[RenderableType]:
+            lines = task.lines() if self.tasks else []
+            yield self.make_tasks_table(self.tasks)
+            for line in filter(None, lines):
+                yield Text(f"  {printable(line)}", style="dim", no_wrap=True, overflow="ellipsis")
+
+    return WithLines(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn() if task.unit == "parts" else DownloadColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
 
 
 def terminal_progress() -> Progress:

@@ -272,10 +272,16 @@ class Preprocess(StrictModel):
 
 
 class PythonMetric(StrictModel):
-    """A metric of the user's own: ``(outputs, labels) -> float``, called once over the set."""
+    """A metric of the user's own, called once over the set.
+
+    The function takes ``(outputs, labels)``, or ``(outputs, labels, names)`` if it has a parameter
+    ``names``. It returns a number, or several by name; docs/metrics.md has an example.
+    """
 
     python: HookName
     higher_is_better: bool
+    value: str | None = None
+    """Which of several values decides, and is what limits are about; default: the first."""
 
 
 class SampleSource(StrictModel):

@@ -52,22 +52,36 @@ class _Reports:
     """Where the answers go; None in a process that is no worker."""
     due_at: float = 0.0
 
-    def send(self, done: int, total: int) -> None:
+    def send(self, done: int, total: int, doing: str) -> None:
         if self.stream is None or (done < total and time.monotonic() < self.due_at):
             return
-        send(self.stream, ("progress", (done, total)))
+        send(self.stream, ("progress", (done, total, doing) if doing else (done, total)))
         self.due_at = time.monotonic() + _REPORT_INTERVAL_S
+
+    def tell(self, line: str) -> None:
+        if self.stream is not None:
+            send(self.stream, ("note", (line,)))
 
 
 _reports = _Reports()
 
 
-def report(done: int, total: int) -> None:
+def report(done: int, total: int, doing: str = "") -> None:
     """Tell the process that made the running call how many of its parts are done.
 
     Outside a worker this does nothing. Call it in the thread that runs the call.
+
+    Args:
+        done: Parts of ``total``.
+        total: Of the whole call; with ``doing``, of that, and it is the most; 0 if not known.
+        doing: What the call is at, in words.
     """
-    _reports.send(done, total)
+    _reports.send(done, total, doing)
+
+
+def tell(line: str) -> None:
+    """Give the process that made the running call a line for its user; see :func:`report`."""
+    _reports.tell(line)
 
 
 def _read_calls(stream: IO[bytes], calls: queue.Queue[bytes]) -> None:

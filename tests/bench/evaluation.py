@@ -29,11 +29,11 @@ from edgepack.bench.report import EvaluationReport
 from edgepack.bundle import load_bundle
 from edgepack.model.facts import model_facts
 from edgepack.profile import host_target
-from edgepack.progress import Silent
 from loopback import ssh_device
 from measuring import Row, build_command, own_folders, run, scratch
 from openssh_server import OpenSshServer, find_sshd
 from projects import MOBILENET, SQUEEZENET, PublicModel, public_data, write_project
+from watched_progress import Watched
 
 SENT_BYTES = 100_000_000
 SAMPLES_BYTES = 300_000_000
@@ -74,7 +74,7 @@ def _rows(model: PublicModel, data: Path, folder: Path) -> Iterator[Row]:
             yield _row(f"evaluate, {model.name}, {what}", report, wire_s, answers.seconds)
 
 
-class Answers(Silent):
+class Answers(Watched):
     """Notes when the first and the last answer came."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Answers(Silent):
 
     def within(self, part: str, done: int, total: int) -> None:
         """Note when an answer came."""
-        if part == "samples" and done in (1, total):
+        if part.endswith("samples") and done in (1, total):
             self._at.append(time.perf_counter())
 
     @property

@@ -35,7 +35,7 @@ def test_build_when_a_project_lies_here_needs_no_arguments(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert run(["build"]) == 0
     text = capsys.readouterr().out
-    assert "simulated on this host" in text
+    assert "on this computer's CPU" in text
     assert run(["verify", str(next((tmp_path / "dist").glob("net-*[!z]")))]) == 0
 
 

@@ -68,8 +68,8 @@ def test_bench_makes_a_report_when_the_device_is_this_machine(
     assert report.variant_requested == "first that works"
     assert report.variant_used == "cpu-int8-static"
     said = capsys.readouterr().err.splitlines()
-    assert "bench 3/6 process run 2 of 2" in said
-    assert "push 1/" in said[0]
+    assert "bench on here 3/6  cpu-int8-static: latency, process run 2 of 2" in said
+    assert said[0].startswith("here: sent ")
     assert not list((tmp_path / "root").rglob("current"))
     ResultsStore().save(report)
     assert ResultsStore().load(report.id) == report

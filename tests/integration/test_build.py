@@ -279,7 +279,7 @@ def test_int8_when_nothing_can_be_quantized_says_how_to_build_without(tmp_path):
 class NoStep(Silent):
     """Fails the test when a build begins to run steps."""
 
-    def task(self, title: str, *, total: int) -> NoReturn:
+    def task(self, title: str, *, total: int, **_: object) -> NoReturn:
         pytest.fail(f"{title}, {total} steps")
 
 

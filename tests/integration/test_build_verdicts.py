@@ -13,7 +13,8 @@ import worker_tasks
 from edgepack.build import BuildResult, MissedLimit, build
 from edgepack.build.judging import RefusedVariant
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.cli.printing import print_build, print_json
+from edgepack.cli.building import print_build
+from edgepack.cli.printing import print_json
 from edgepack.errors import LimitError, ModelError, ProfileError, StepError
 from onnx import TensorProto, helper
 

@@ -12,8 +12,9 @@ from edgepack.bench.device_accuracy import evaluate
 from edgepack.bench.run import bench
 from edgepack.build import build, dry_run
 from edgepack.build.carrying import Carrying
+from edgepack.build.judging import UNJUDGED
 from edgepack.bundle.manifest import Accuracy, NotMeasured
-from edgepack.cli.printing import print_build
+from edgepack.cli.building import print_build
 from edgepack.devices import load_device
 from edgepack.errors import UsageError
 from edgepack.inspection import inspect
@@ -151,7 +152,8 @@ def test_carried_model_when_there_are_labels_has_their_metric_and_no_comparison(
     assert (found.drop, found.drop_interval, found.agreement, found.worst) == (None,) * 4
     # Its labels are drawn, so that it is at chance level.
     *_, last = result.warnings
-    assert last == (f"linux-x86-64 cpu-int8-static: limits are not judged, {found.fp32.reason}")
+    reason = found.fp32.reason
+    assert last == f"linux-x86-64 cpu-int8-static: limits are not judged, {reason}: {UNJUDGED}"
     print_build(result)
     told = capsys.readouterr().out
     assert f"accuracy was not compared with fp32: {found.fp32.reason}" in told

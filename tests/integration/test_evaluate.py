@@ -21,10 +21,10 @@ from edgepack.demo_server import LoopbackServer
 from edgepack.devices import load_device
 from edgepack.errors import BundleError, DeviceError, SamplesError, UsageError
 from edgepack.profile import host_target
-from edgepack.progress import Silent
 from edgepack.results import ResultsStore
 from fault_proxy import FaultProxy, Wire
 from loopback import ssh_device
+from watched_progress import Watched
 
 SAMPLES = 300
 SLOW = Wire(bytes_per_s=30_000)
@@ -98,7 +98,7 @@ def test_evaluate_when_the_model_changed_or_samples_are_missing_is_refused(built
         evaluate(bundle.path, load_device("local"), project=project)
 
 
-class CutsAfter(Silent):
+class CutsAfter(Watched):
     """Cuts a wire once so many samples are answered, and remembers what was said."""
 
     def __init__(self, samples, cut):
@@ -106,7 +106,7 @@ class CutsAfter(Silent):
         self.notes = []
 
     def within(self, part, done, total):
-        if part == "samples" and done == self._samples:
+        if part.endswith("samples") and done == self._samples:
             self._cut()
 
     def note(self, text):

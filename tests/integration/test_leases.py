@@ -22,6 +22,7 @@ from edgepack.errors import DeviceError, RemoteCommandError
 from edgepack.progress import Silent
 from loopback import lives, ssh_device, wait_until
 from tiny_bundle import write_tiny_bundle
+from watched_progress import Watched
 
 
 @pytest.fixture(params=["local", "ssh"])
@@ -292,13 +293,11 @@ def test_bench_when_others_hold_the_device_is_refused_and_holds_it_itself(
         bench(bundle, here, preset="smoke")
     seen = []
 
-    class Watch(Silent):
-        @contextlib.contextmanager
-        def task(self, title: str, *, total: int) -> Iterator[object]:
-            del title, total
-            yield lambda _: seen.append(who(here, transport))
+    class Watch(Watched):
+        def ended(self, part: str) -> None:
+            seen.append((part, who(here, transport)))
 
     bench(bundle, here, preset="smoke", progress=Watch())
-    purposes = {tuple((one.purpose, one.exclusive) for one in found) for found in seen}
+    purposes = {tuple((one.purpose, one.exclusive) for one in found) for _, found in seen}
     assert purposes == {(("bench tiny-1.0.0-linux-x86-64", True),)}
     assert who(here, transport) == ()

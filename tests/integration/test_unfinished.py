@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,11 +23,11 @@ from edgepack.demo_server import LoopbackServer
 from edgepack.devices import Device, LocalEntry
 from edgepack.errors import DeviceError, InconclusiveError, UnreachableError
 from edgepack.profile import host_target
-from edgepack.progress import Silent
 from edgepack.results import ResultsStore
 from fault_proxy import FaultProxy
 from loopback import ssh_device
 from tiny_bundle import change_manifest, write_tiny_bundle
+from watched_progress import Watched
 
 SHORT = Preset(
     "short",
@@ -53,15 +52,15 @@ def bundle(tmp_path: Path) -> Path:
     return bundle
 
 
-class CallsAt(Silent):
+class CallsAt(Watched):
     """Calls something when a part of a task is done."""
 
     def __init__(self, part: str, call: Callable[[], None]) -> None:
         self._part, self._call = part, call
 
-    @contextmanager
-    def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
-        yield lambda part: self._call() if part.startswith(self._part) else None
+    def ended(self, part: str) -> None:
+        if part.startswith(self._part):
+            self._call()
 
 
 @pytest.fixture
@@ -114,7 +113,7 @@ def test_bench_when_the_connection_is_lost_keeps_the_runs_before(
 ) -> None:
     device, cut = over_wire
     kept: list[RunReport] = []
-    progress = CallsAt("process run 2 of 3", cut)
+    progress = CallsAt("process run 2", cut)
     with pytest.raises(UnreachableError) as caught:
         bench(bundle, device, preset="short", progress=progress, on_unfinished=kept.append)
     (report,) = kept
@@ -129,7 +128,7 @@ def test_bench_when_the_connection_is_lost_before_a_run_ended_keeps_nothing(
 ) -> None:
     device, cut = over_wire
     kept: list[RunReport] = []
-    progress = CallsAt("the device takes", cut)
+    progress = CallsAt("select", cut)
     with pytest.raises(DeviceError, match="the connection was lost"):
         bench(bundle, device, preset="short", progress=progress, on_unfinished=kept.append)
     assert not kept

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.progress import Bars, Lines, Silent
+from edgepack.progress import LEFT_EVERY_S, Bars, Lines, Silent
 
 
 @pytest.fixture
@@ -12,50 +12,125 @@ def terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
 
 
+@pytest.fixture
+def now(monkeypatch):
+    """Give the clock that progress goes by, in a list."""
+    clock = [1000.0]
+    monkeypatch.setattr("edgepack.progress.time.monotonic", lambda: clock[0])
+    return clock
+
+
 def test_bars_when_a_part_says_how_far_it_is_show_it_until_the_part_is_done(terminal, capsys):
     bars = Bars()
-    with bars.task("build", total=2) as advance:
-        bars.within("calibration-1", 0, 40)
-        bars.within("calibration-1", 30, 40)
-        bars._bars.refresh()
+    with bars.task("build", total=2) as task:
+        task.begin("calibration-1", "linux cpu: finding ranges")
+        task.within("calibration-1", 0, 40)
+        task.within("calibration-1", 30, 40)
+        bars._running.bars.refresh()
         during = capsys.readouterr()
-        advance("calibration-1")
-        bars._bars.refresh()
+        task("calibration-1")
+        bars._running.bars.refresh()
         after = capsys.readouterr()
-    assert "30/40" in during.err
+    assert "linux cpu: finding ranges, 30/40" in during.err
     assert "/40" not in after.err.rsplit("build", 1)[-1]
     assert "1/2" in after.err
     assert during.out == after.out == ""
 
 
-def test_bars_when_no_task_runs_take_a_late_word_quietly(terminal, capsys):
+def test_bars_when_the_task_is_over_take_a_late_word_quietly(terminal, capsys):
     bars = Bars()
-    with bars.task("build", total=1):
+    with bars.task("build", total=1) as task:
         pass
     capsys.readouterr()
-    bars.within("calibration-1", 1, 40)
+    task.within("calibration-1", 1, 40)
+    bars.status("late")
     assert capsys.readouterr() == ("", "")
+
+
+def test_bars_when_parts_are_alike_say_how_long_the_rest_takes(terminal, now, capsys):
+    bars = Bars()
+    with bars.task("bench", total=3, kinds={"run": 3}) as task:
+        task.begin("run 1", kind="run")
+        now[0] += 60
+        task("run 1")
+        bars._running.bars.refresh()
+    assert f"about {2 * 60 // 60} min left" in capsys.readouterr().err
+
+
+def test_bars_when_bytes_are_counted_show_them_and_no_names(terminal, capsys):
+    bars = Bars()
+    with bars.task("pi: sending", total=4_000_000, unit="bytes") as task:
+        task("models/cpu-fp32.onnx", by=3_000_000)
+        bars._running.bars.refresh()
+    said = capsys.readouterr().err
+    assert "3.0/4.0 MB" in said
+    assert "cpu-fp32" not in said
 
 
 @pytest.mark.parametrize("progress", [Lines(), Silent()])
-def test_lines_when_a_part_says_how_far_it_is_write_nothing(progress, capsys):
-    with progress.task("build", total=1):
-        progress.within("calibration-1", 1, 40)
+def test_lines_when_a_part_says_at_once_how_far_it_is_write_nothing_of_it(progress, capsys):
+    with progress.task("build", total=1) as task:
+        task.begin("calibration-1")
+        capsys.readouterr()
+        task.within("calibration-1", 1, 40)
     assert capsys.readouterr() == ("", "")
 
 
-def test_bars_when_a_task_says_what_it_is_at_show_it_behind_the_bar(terminal, capsys):
+def test_lines_name_what_begins_and_what_was_done_before(capsys):
+    with Lines().task("build", total=3) as task:
+        task("reading samples (done before)")
+        task.begin("int8-1", "linux cpu-int8: quantizing")
+        task.begin("eval-1", "linux cpu-fp32: measuring accuracy on 120 samples")
+        task("int8-1")
+        task("eval-1")
+    assert capsys.readouterr().err.splitlines() == [
+        "build 1/3  reading samples (done before)",
+        "build 2/3  linux cpu-int8: quantizing",
+        "build 3/3  linux cpu-fp32: measuring accuracy on 120 samples",
+    ]
+
+
+def test_lines_when_parts_find_something_tell_that_when_they_are_done(capsys):
+    with Lines().task("search", total=2, finds=True) as task:
+        task.begin("threads 2")
+        assert capsys.readouterr().err == ""
+        task("threads 2", found="3 ms")
+    assert capsys.readouterr().err == "search 1/2  threads 2: 3 ms\n"
+
+
+def test_lines_when_a_part_is_long_say_now_and_then_how_far_it_is(now, capsys):
+    with Lines().task("build", total=2) as task:
+        task.begin("calibration-1", "finding ranges")
+        for done in range(101):
+            task.within("calibration-1", done, 400)
+            now[0] += 1.0
+    said = capsys.readouterr().err.splitlines()[1:]
+    every = int(LEFT_EVERY_S)
+    lefts = {30: "370 s", 60: "340 s", 90: "310 s"}
+    assert [line.split(",")[1] for line in said] == [f" {n}/400" for n in lefts]
+    assert every == 30
+    assert said[0] == "finding ranges, 30/400, about 7 min left"  # 370 s, rounded up
+
+
+def test_lines_when_bytes_are_sent_write_nothing_for_a_quick_push(capsys):
+    with Lines().task("pi: sending", total=4, unit="bytes") as task:
+        for name in "abcd":
+            task(name, by=1)
+    assert capsys.readouterr().err == ""
+
+
+def test_bars_when_a_task_says_what_it_is_at_show_it_below_the_bar(terminal, capsys):
     bars = Bars()
     bars.status("too early")
     with bars.task("trying", total=1):
         bars.status("building engines: 2 min 10 s")
-        bars._bars.refresh()
+        bars._running.bars.refresh()
     assert "building engines: 2 min 10 s" in capsys.readouterr().err
 
 
-def test_lines_when_a_task_says_often_what_it_is_at_write_it_now_and_then(capsys, monkeypatch):
-    lines, now = Lines(), [100.0]
-    monkeypatch.setattr("edgepack.progress.time.monotonic", lambda: now[0])
+def test_lines_when_a_task_says_often_what_it_is_at_write_it_now_and_then(capsys, now):
+    lines = Lines()
+    now[0] = 100.0
     for _ in range(10):
         lines.status(f"at {now[0]:g}")
         now[0] += 2.0

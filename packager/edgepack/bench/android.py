@@ -12,6 +12,7 @@ import hashlib
 import re
 import shlex
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.devices import Device, Transport
 from edgepack.devices.adb import Adb
+from edgepack.devices.pushing import sent_text
 from edgepack.devices.transport import CommandResult
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.operations import audited
@@ -157,10 +159,16 @@ class AndroidPhone:
                 missing.setdefault(remote.parent, []).append(local)
         folders = sorted({str(remote.parent) for remote in wanted} | {str(self.release / WORK)})
         self._shell(["mkdir", "-p", *folders], "making folders on the phone")
-        with progress.task("push", total=len(missing)) as advance:
+        sizes = {folder: sum(f.stat().st_size for f in files) for folder, files in missing.items()}
+        total = sum(sizes.values())
+        name, began = self.adb.device.name, time.monotonic()
+        with progress.task(f"{name}: sending", total=total, unit="bytes") as advance:
             for folder, files in missing.items():
                 self.adb.push(files, folder)
-                advance(folder.name)
+                advance(folder.name, by=sizes[folder])
+        if missing:
+            count = sum(map(len, missing.values()))
+            progress.note(sent_text(name, total, count, time.monotonic() - began))
 
     def clean(self) -> None:
         """Remove what plans brought; program and models stay for the next measurement."""

@@ -138,4 +138,5 @@ def variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
         layers=entry.layers
         if isinstance(entry.layers, NotMeasured)
         else sorted(entry.layers, key=lambda layer: layer.sqnr_db)[:WORST_LAYERS],
+        tried=entry.tried,
     )

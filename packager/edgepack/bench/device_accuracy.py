@@ -89,11 +89,12 @@ def evaluate(  # noqa: PLR0913  (the command's options)
             with KeptAnswers(key, resume=resume) as kept:
                 resumed = len(kept)
                 given = materials.judging(loaded, facts, kept.path)
-                judged = pool.submit(_judge, workers, given, materials)
-                with _counted(kept, len(materials.samples), progress):
+                judged = pool.submit(_judge, workers, given, materials, progress)
+                title = f"{device.name} {selection.variant}: measuring accuracy"
+                with _counted(kept, title, len(materials.samples), progress):
                     _receive(harness, selection.variant, materials.samples, kept, judged)
             placement = harness.profile(selection.variant)
-        progress.status("judging")
+        progress.status("computing the metric from the answers")
         found = judged.result()
     kept.drop()
     entry = next(each for each in opened.manifest.variants if each.id == selection.variant)
@@ -177,10 +178,10 @@ def _key(
     }
 
 
-def _judge(workers: Workers, given: Judging, materials: _Materials) -> Judged:
+def _judge(workers: Workers, given: Judging, materials: _Materials, progress: Progress) -> Judged:
     """Judge in a worker; what fp32 gives for the samples is kept for evaluations to come."""
     if given.reference is None:
-        return workers.call(judge_answers, given)
+        return workers.call(judge_answers, given, on_note=progress.note)
     cache = own_cache()
     known = (materials.reference_sha256, materials.samples_sha256, processor(), version("numpy"))
     key = hashlib.sha256("\n".join((*known, version("onnxruntime"))).encode()).hexdigest()
@@ -188,7 +189,7 @@ def _judge(workers: Workers, given: Judging, materials: _Materials) -> Judged:
 
     def judge(folder: Path) -> None:
         with_file = replace(given, references=folder / _REFERENCES)
-        found.append(workers.call(judge_answers, with_file))
+        found.append(workers.call(judge_answers, with_file, on_note=progress.note))
 
     if kept := cache.find(key):
         judge(kept.path)
@@ -216,13 +217,15 @@ def _receive(
 
 
 @contextmanager
-def _counted(kept: KeptAnswers, total: int, progress: Progress) -> Iterator[None]:
+def _counted(kept: KeptAnswers, title: str, total: int, progress: Progress) -> Iterator[None]:
     """Show how many samples are answered, and say what stays of them if it ends early."""
     try:
-        with progress.task("evaluate", total=1) as advance:
-            kept.on_growth = lambda: progress.within("samples", len(kept), total)
+        with progress.task(title, total=1, kinds={"": 1}) as task:
+            samples = f"{total} samples" + (f", {len(kept)} known already" if len(kept) else "")
+            task.begin(samples)
+            kept.on_growth = lambda: task.within(samples, len(kept), total)
             yield
-            advance(f"{total} samples")
+            task(samples)
     except (EdgepackError, *INTERRUPTS):
         progress.note(
             f"{len(kept)} of {total} samples are answered and kept: the same command goes on there"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.accuracy import Array
 from edgepack.bench.frames import encode
 from edgepack.bench.kept_answers import read_as_they_come
 from edgepack.bundle.manifest import Accuracy, NotMeasured
@@ -14,7 +13,7 @@ from edgepack.data import SampleSet
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project import PythonMetric
 from edgepack.steps.base import MODEL
-from edgepack.steps.evaluation import Judge, as_accuracy, hook_metric, uncompared
+from edgepack.steps.evaluation import Judge, as_accuracy, hook_of, uncompared
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,8 @@ def judge_answers(given: Judging) -> Judged:
         for output in outputs:
             judge.add(output, output)
 
-    def call_hook(outputs: list[Arrays], labels: Array | None) -> float:
-        name = str(getattr(given.metric, "python", ""))
-        return hook_metric(name, outputs, labels, given.project, given.interpreter)
-
-    result = judge.result(given.metric, call_hook)
+    hook = hook_of(given.metric, samples, {"project": given.project}, given.interpreter)
+    result = judge.result(given.metric, hook)
     accuracy = as_accuracy(result if given.reference else uncompared(result))
     return Judged(accuracy, judge.interval(given.metric))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgepack.bundle.manifest import Accuracy, LayerError, NotMeasured
+from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, NotMeasured
 from edgepack.profile import Id, StrictModel
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -344,6 +344,8 @@ class VariantFacts(StrictModel):
     """On the build host's CPU."""
     layers: list[LayerError] | NotMeasured = []
     """The error of each node on the build host's CPU, worst first; some of the worst."""
+    tried: list[Attempt] = []
+    """What was tried to keep its accuracy."""
 
 
 class RunReport(StrictModel):

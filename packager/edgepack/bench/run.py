@@ -35,10 +35,13 @@ from edgepack.errors import (
     ToolError,
     one_line,
 )
-from edgepack.progress import Progress, Silent
+from edgepack.progress import Progress, Silent, Task
 from edgepack.stored import ELSEWHERE, require_writable, write_atomically, writing
 
 Opening = Callable[..., AbstractContextManager[Measurer]]
+
+RUN, POINT = "process run", "point"
+"""Kinds of parts of a measurement that take about as long as each other."""
 
 
 def bench(  # noqa: PLR0913  (the command's options)
@@ -109,12 +112,17 @@ def bench(  # noqa: PLR0913  (the command's options)
         with (
             opening(opened, device, "bench", wait_s=wait_s, progress=progress) as harness,
             tuned(harness.transport, device, tune=tune) as held,
-            progress.task("bench", total=chosen.runs + 4 + len(question.sweep)) as advance,
+            progress.task(
+                f"bench on {device.name}",
+                total=chosen.runs + 4 + len(question.sweep),
+                kinds={RUN: chosen.runs, POINT: len(question.sweep)},
+            ) as task,
         ):
+            task.begin("select", "choosing a variant that works there")
             measured = Measurements(harness.select(variant), held=held)
-            advance(f"the device takes {measured.selection.variant}")
+            task("select")
             measured.canary.append(measure_canary(harness, opened.manifest))
-            measure_all(harness, question, measured, advance, note=progress.note)
+            measure_all(harness, question, measured, task, note=progress.note)
             measured.canary.append(measure_canary(harness, opened.manifest))
     except (EdgepackError, *INTERRUPTS) as end:
         if measured and measured.runs:
@@ -143,7 +151,7 @@ def measure_all(
     harness: Measurer,
     question: Question,
     measured: Measurements,
-    advance: Callable[[str], None],
+    task: Task,
     note: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Ask the harness for everything that a report needs, and add each answer as it comes."""
@@ -154,22 +162,29 @@ def measure_all(
     measured.scenario = preset.scenario
     measured.argv = harness.measure_argv(used, preset)
     for number in range(1, preset.runs + 1):
+        run = f"process run {number}"
+        task.begin(run, f"{used}: latency, process run {number} of {preset.runs}", RUN)
         harness.cool_down(measured.selection.device.conditions, preset.pause_s, note)
         measured.runs.append(harness.measure(used, preset, seed=number - 1))
         preset = _same_samples(preset, measured.runs[0])
-        advance(f"process run {number} of {preset.runs}")
+        task(run)
+    task.begin("creation", f"{used}: how long creating a session takes")
     measured.creation = create_sessions(harness, used, preset.creations)
-    advance("creation of a session")
+    task("creation")
+    task.begin("memory", f"{used}: memory")
     measured.memory = harness.memory(used)
-    advance("memory")
+    task("memory")
+    task.begin("placement", f"{used}: which provider runs each node")
     if question.events:
         measured.placement, measured.events = harness.trace(used)
     else:
         measured.placement = harness.profile(used)
-    advance("placement of the nodes")
+    task("placement")
     for number, point in enumerate(question.sweep, 1):
+        sizes = f"batches and shapes, {number} of {len(question.sweep)}"
+        task.begin(sizes, f"{used}: latency of other {sizes}", POINT)
         measured.sweep.append(_sweep_point(harness, question, used, point))
-        advance(f"point {number} of {len(question.sweep)} of the sweep")
+        task(sizes)
 
 
 def _same_samples(preset: Preset, first: ProcessRun) -> Preset:

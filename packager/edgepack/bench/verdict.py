@@ -371,7 +371,8 @@ def condition_notes(
     if preset and preset.name == "gate" and blind:
         notes.append(
             f"warning: a gate without {' and '.join(blind)}: nothing shows that the device was not"
-            " slowed down by heat"
+            " slowed down by heat, so a slower run may be that; let it cool down and gate again"
+            " before you believe one"
         )
     return [
         *notes,

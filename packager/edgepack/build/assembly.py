@@ -16,7 +16,7 @@ from edgepack.build.cache import StepCache
 from edgepack.build.example import prediction_lines
 from edgepack.build.execution import Execution
 from edgepack.build.extensions import packages
-from edgepack.build.judging import Verdict
+from edgepack.build.judging import Verdict, attempts
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.manifest import (
     Accuracy,
@@ -187,6 +187,7 @@ class _Assembly:
             predicted=self._predicted(planned),
             fused=self._fused(planned),
             layers=self._layers(planned),
+            tried=attempts(planned, self.execution),
         )
 
     def _folder(self, step_id: str) -> Path:

@@ -18,7 +18,6 @@ from edgepack.build.judging import (
     MissedLimit,
     RefusedVariant,
     judge,
-    searches,
     warnings,
 )
 from edgepack.build.offering import named_targets, offer_int8_dynamic
@@ -148,8 +147,6 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             jobs=jobs or min(os.cpu_count() or 1, 4),
             progress=progress,
         )
-        for line in (line for b in job.plan.bundles for line in searches(b, execution)):
-            progress.note(line)
         judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
         bundles = [
             assemble(job, planned, verdict, execution, cache, out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -12,12 +12,14 @@ from pathlib import Path
 from threading import Lock
 
 from edgepack.build.cache import Artifact, StepCache, step_key
+from edgepack.build.doing import LONG, Doing
+from edgepack.data import SampleSet
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.machine import available_memory_bytes
 from edgepack.model.reading import external_files, read_structure
 from edgepack.plan import Plan, PlannedStep
 from edgepack.processes import Workers
-from edgepack.progress import Progress
+from edgepack.progress import Progress, SilentTask, Task
 from edgepack.steps import Notes, run_step
 
 # A guess on the safe side, not a measurement: a worker with onnx and onnxruntime loaded, and the
@@ -65,6 +67,9 @@ class _Run:
     made: set[str] = field(default_factory=set)
     """Cache keys of this run's own outputs, which steps that turn out to be the same share."""
     failed: dict[str, EdgepackError] = field(default_factory=dict)
+    task: Task = field(default_factory=SilentTask)
+    begun: set[str] = field(default_factory=set)
+    """Ids of the steps that were begun here."""
     locks: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
     """By cache key: steps that turn out to be the same are run once."""
 
@@ -72,6 +77,7 @@ class _Run:
         self.sources = {source.id: source for source in self.plan.sources}
         self.steps = {step.id: step for step in self.plan.steps}
         self.needed_by_all = self.plan.needed_by_all
+        self.doing = Doing(self.plan)
         self.memory_bytes = available_memory_bytes()
         self.running: dict[Future[Artifact], tuple[str, int]] = {}
 
@@ -84,15 +90,15 @@ class _Run:
         )
         order.prepare()
         waiting: list[str] = []
+        kinds = Counter(s.step.name for s in self.plan.steps if s.step.name in LONG)
         try:
-            with self.progress.task("build", total=len(self.steps)) as advance:
+            with self.progress.task("build", total=len(self.steps), kinds=kinds) as self.task:
                 while order.is_active():
                     waiting += order.get_ready()
                     for step_id in self._begin(waiting, threads):
                         waiting.remove(step_id)
                     for step_id in self._ended():
                         order.done(step_id)
-                        advance(step_id)
         except BaseException:
             for future in self.running:
                 future.cancel()
@@ -124,6 +130,7 @@ class _Run:
                 if isinstance(error, SamplesError) or step_id in self.needed_by_all:
                     raise
                 self.failed[step_id] = error
+            self._tell_end(self.steps[step_id])
             ended.append(step_id)
         return ended
 
@@ -151,13 +158,25 @@ class _Run:
             return artifact
 
     def _call(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
+        counted = planned.step.name in ("calibration", "evaluation")
+        samples = len(SampleSet.read(paths["samples"])) if counted else None
+        self.begun.add(planned.id)
+        self.task.begin(planned.id, self.doing.text(planned, samples), planned.step.name)
         return self.workers.call(
             run_step,
             planned.step,
             paths,
             out,
-            on_progress=lambda done, total: self.progress.within(planned.id, done, total),
+            on_progress=lambda *far: self.task.within(planned.id, *far),
+            on_note=lambda line: self.progress.note(f"{self.doing.whom(planned)}{line}"),
         )
+
+    def _tell_end(self, planned: PlannedStep) -> None:
+        if planned.id in self.begun:
+            self.task(planned.id)
+            return
+        why = "" if planned.id in self.failed else " (done before)"
+        self.task(self.doing.text(planned) + why, kind=planned.step.name)
 
     def _memory(self, planned: PlannedStep) -> int:
         """Return about how many bytes a step takes: a worker, and its models several times over."""

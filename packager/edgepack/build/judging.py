@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgepack.build.execution import Execution
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.manifest import Accuracy, Attempt, NotMeasured
 from edgepack.errors import EdgepackError, listed
 from edgepack.model.finding import Finding, alike
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant
@@ -19,6 +19,8 @@ from edgepack.steps.evaluation import NO_FP32, as_accuracy
 from edgepack.steps.input_check import InputCheck
 from edgepack.steps.placed import read_placement
 
+UNJUDGED = "it is shipped whatever it loses; build from the float model to have them judged"
+"""What follows where limits cannot be held against fp32."""
 _REASONS_SHOWN = 12
 _NODES_SHOWN = 4
 
@@ -98,8 +100,9 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         if reason := unplaced(variant, execution):
             refused.append(RefusedVariant(target, variant.variant.id, reason))
         elif reason := missed_limit(accuracy, limits) if isinstance(accuracy, Accuracy) else "":
-            found = described_search(variant, execution)
-            tried = f"; this is the best of what was tried: {found}" if found else ""
+            found = tried_for(variant, execution)
+            searched = [each for each in found if each.stage == "limit"]
+            tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
             if variant.offered:
                 refused.append(RefusedVariant(target, variant.variant.id, reason))
             else:
@@ -125,21 +128,29 @@ def with_most(verdict: Verdict, most: int) -> Verdict:
     return replace(verdict, shipped=best, refused=(*verdict.refused, *refused))
 
 
-def described_search(variant: PlannedVariant, execution: Execution) -> str:
-    """Return what was tried to keep a variant's accuracy, or nothing if nothing was."""
+def tried_for(variant: PlannedVariant, execution: Execution) -> list[Tried]:
+    """Return what was tried to keep a variant's accuracy."""
     for step_id in variant.history:
         facts = read_notes(execution.artifacts[step_id].path).facts
         if facts.get("tried"):
-            return describe([Tried(**entry) for entry in facts["tried"]])
-    return ""
+            return [Tried(**entry) for entry in facts["tried"]]
+    return []
 
 
-def searches(planned: PlannedBundle, execution: Execution) -> Iterator[str]:
-    """Yield a line for each variant for which something was tried."""
-    for variant in planned.variants:
-        made = all(step_id in execution.artifacts for step_id in variant.history)
-        if made and (found := described_search(variant, execution)):
-            yield f"{planned.profile.id} {variant.variant.id}: tried {found}"
+def attempts(variant: PlannedVariant, execution: Execution) -> list[Attempt]:
+    """Return what was tried to keep a variant's accuracy, as the manifest holds it."""
+    return [
+        Attempt(
+            what=each.what.removeprefix("exact weights, "),
+            stage=each.stage,
+            kept=each.accepted,
+            why=each.why,
+            sqnr_db=each.sqnr_db,
+            agreement=each.agreement,
+            metric_drop=each.metric_drop,
+        )
+        for each in tried_for(variant, execution)
+    ]
 
 
 def warnings(
@@ -162,7 +173,8 @@ def warnings(
     for verdict in judged:
         for variant, _ in verdict.shipped:
             if variant.carried:
-                yield f"{verdict.target} {variant.variant.id}: limits are not judged, {NO_FP32}"
+                name = f"{verdict.target} {variant.variant.id}"
+                yield f"{name}: limits are not judged, {NO_FP32}: {UNJUDGED}"
 
 
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:

@@ -86,11 +86,20 @@ class Closeness(StrictModel):
     """Over the worst group of channels of similar range; 200 stands for equal."""
 
 
+class MetricValue(StrictModel):
+    """One of several values that the project's metric function returned."""
+
+    value: float
+    fp32: float | None
+    """None where there is no fp32 model."""
+
+
 class Accuracy(StrictModel):
     """What the evaluation on the build host's CPU found for one variant."""
 
     metric: str
-    """``top1``, ``agreement`` or the hook's name."""
+    """``top1``, ``agreement``, the hook's name, or that of the value that decides where the hook
+    returns several."""
     higher_is_better: bool
     samples: int
     fp32: float | NotMeasured
@@ -104,6 +113,13 @@ class Accuracy(StrictModel):
     agreement: float | None
     """Share of samples with the same top-1 as fp32; None where outputs are not class scores."""
     worst: Closeness | None
+    values: dict[str, MetricValue] = {}
+    """All that the hook returned, where it is several values; ``metric`` is one of them."""
+
+    @property
+    def others(self) -> dict[str, MetricValue]:
+        """The values beside the one that decides."""
+        return {name: each for name, each in self.values.items() if name != self.metric}
 
 
 class Predicted(StrictModel):
@@ -136,6 +152,26 @@ class LayerError(StrictModel):
     op: str
     sqnr_db: float
     """Over all values and some samples; 200 stands for equal, -200 for no signal at all."""
+
+
+class Attempt(StrictModel):
+    """One thing that was tried so that an int8 model is as near to fp32 as can be."""
+
+    what: str
+    stage: Literal["activations", "model", "limit"]
+    """What is judged: ``activations`` in integers with exact weights, on held-out calibration
+    samples; the whole ``model`` in integers, on the same; or that on the evaluation samples, for
+    the project's ``limit``. Figures of two stages are of different things."""
+    kept: bool
+    """The last of ``model`` and ``limit`` that is kept is what is shipped."""
+    why: str
+    """Why it was kept or not; empty where an older edgepack built the bundle."""
+    sqnr_db: float | None
+    """Of the worst group of channels of the worst output; 200 stands for equal."""
+    agreement: float | None
+    """Share of samples with fp32's best class; None where there are no classes."""
+    metric_drop: float | None
+    """How much worse than fp32's the metric is, in its unit; of ``limit`` only."""
 
 
 class Bucket(StrictModel):
@@ -190,6 +226,8 @@ class ManifestVariant(StrictModel):
     """None unless the CPU runs int8."""
     layers: list[LayerError] | NotMeasured = []
     """In the order of the graph; empty unless int8-static was made from a float model."""
+    tried: list[Attempt] = []
+    """In the order in which it was tried; empty unless int8-static was made from a float model."""
 
 
 class LeftOut(StrictModel):

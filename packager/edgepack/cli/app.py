@@ -14,7 +14,13 @@ from edgepack.cli.devices import device_app
 from edgepack.cli.history import runs_app
 from edgepack.cli.leasing import lease, release, who
 from edgepack.cli.measuring import bench, demo, evaluate
-from edgepack.cli.options import JsonOption, ModelArgument, ProjectOption, TargetOption
+from edgepack.cli.options import (
+    JsonOption,
+    ModelArgument,
+    ProjectOption,
+    TargetOption,
+    VerboseOption,
+)
 from edgepack.cli.pushing import push, rollback
 from edgepack.cli.reporting import report
 from edgepack.cli.rollouts import rollout_app
@@ -117,12 +123,14 @@ def build(
         Path | None,
         typer.Option(help="Jars for --aar [default: Maven's own repository]"),
     ] = None,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
     from edgepack.build import build as build_bundles
     from edgepack.build import dry_run as make_plan
-    from edgepack.cli.printing import print_build, print_json, print_plan
+    from edgepack.cli.building import print_build
+    from edgepack.cli.printing import print_json, print_plan
     from edgepack.progress import terminal_progress
 
     if dry_run:
@@ -151,7 +159,7 @@ def build(
     if as_json:
         print_json(result)
     else:
-        print_build(result)
+        print_build(result, verbose=verbose)
     result.require_all()
 
 

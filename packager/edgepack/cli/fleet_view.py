@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgepack.devices import PushedRelease
 from edgepack.errors import EdgepackError
 from edgepack.fleet import News, Retry, Start, Watcher
-from edgepack.progress import Progress
+from edgepack.progress import Progress, Task, Unit
 from edgepack.terminal import printable
 
 if TYPE_CHECKING:
@@ -132,6 +132,35 @@ def rows_table(rows: Sequence[Row], *, most: int) -> Table:
     return table
 
 
+@dataclass
+class _DeviceTask:
+    """What is done of a task, as a cell of the table."""
+
+    title: str
+    total: int
+    unit: Unit
+    show: Callable[[str], None]
+    done: int = 0
+
+    def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
+        """Show how much is done."""
+        del part, kind, found
+        self.done += by
+        if self.unit == "bytes":
+            self.show(f"{self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB")
+        else:
+            self.show(f"{self.title} {self.done}/{self.total}")
+
+    def begin(self, part: str, doing: str = "", kind: str = "") -> None:
+        """Show what is done."""
+        del kind
+        self.show(doing or part)
+
+    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+        """Show how far a part is."""
+        self.show(doing or f"{part} {done * 100 // total if total else 100} %")
+
+
 class _DeviceProgress:
     """Progress of a push, as a cell of the table."""
 
@@ -139,20 +168,19 @@ class _DeviceProgress:
         self._show = show
 
     @contextmanager
-    def task(self, title: str, *, total: int) -> Iterator[Callable[[str], None]]:
-        """Show how many parts are done."""
-        done = 0
-
-        def advance(_part: str) -> None:
-            nonlocal done
-            done += 1
-            self._show(f"{title} {done}/{total}")
-
-        yield advance
-
-    def within(self, part: str, done: int, total: int) -> None:
-        """Show how far a part is."""
-        self._show(f"{part} {done * 100 // total if total else 100} %")
+    def task(
+        self,
+        title: str,
+        *,
+        total: int,
+        kinds: Mapping[str, int] | None = None,
+        at_most: bool = False,
+        finds: bool = False,
+        unit: Unit = "parts",
+    ) -> Iterator[Task]:
+        """Show how much is done."""
+        del kinds, at_most, finds
+        yield _DeviceTask(title, total, unit, self._show)
 
     def status(self, text: str) -> None:
         """Show what the push is at."""

@@ -222,7 +222,8 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the bundle and the report go.")] = Path("demo"),
 ) -> None:
     """Show the whole road on the bundled example."""
-    from edgepack.cli.printing import print_build, write_line
+    from edgepack.cli.building import print_build
+    from edgepack.cli.printing import write_line
     from edgepack.demo import demo as run_demo
     from edgepack.progress import terminal_progress
 

@@ -82,6 +82,9 @@ TuneOption = Annotated[
     typer.Option("--tune", help="Hold the device's clocks at their highest; they are given back."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also show what was tried to keep accuracy.")
+]
 ResultsOption = Annotated[
     str | None,
     typer.Option(

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from edgepack.bench.report import EvaluationReport
-    from edgepack.build import BuildResult
-    from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
     from edgepack.inspection import Inspection, VariantInspection
     from edgepack.model.finding import Finding
     from edgepack.plan import Plan
@@ -135,83 +133,6 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     write_line(f"digest  {plan.digest}")
 
 
-def print_build(result: BuildResult) -> None:
-    """Write a table of what was built."""
-    for built in result.bundles:
-        manifest = built.bundle.manifest
-        table = _bundle_table(manifest)
-        table.columns[0].no_wrap = True  # an id is typed back as it stands
-        print_table(table)
-        for line in dict.fromkeys(_unmeasured(manifest)):
-            write_line(line)
-        for left in manifest.left_out:
-            write_line(f"left out {left.variant}: {left.reason}")
-        for slow in result.slower:
-            if slow.target == manifest.target:
-                found = slow.measured
-                write_line(
-                    f"warning: {slow.variant} is slower than fp32 here: {found.int8_ms:.3f} against"
-                    f" {found.fp32_ms:.3f} ms, medians of {found.runs} runs in turns"
-                )
-        write_line(f"{built.bundle.path}  ({built.archive.name})")
-    for library in result.aars:
-        write_line(str(library))
-    for warning in result.warnings:
-        write_line(f"warning: {warning}")
-    write_line(f"{result.steps} steps, {result.from_cache} from the cache")
-
-
-def _unmeasured(manifest: Manifest) -> Iterator[str]:
-    """Yield what is not known of the variants, and why."""
-    from edgepack.bundle.manifest import NotMeasured
-
-    for variant in manifest.variants:
-        accuracy, layers = variant.accuracy, variant.layers
-        if isinstance(accuracy, NotMeasured):
-            yield f"accuracy was not measured: {accuracy.reason}"
-        elif isinstance(accuracy.fp32, NotMeasured):
-            yield f"accuracy was not compared with fp32: {accuracy.fp32.reason}"
-        if isinstance(layers, NotMeasured):
-            yield f"the errors of {variant.id}'s nodes were not measured: {layers.reason}"
-
-
-def _bundle_table(manifest: Manifest) -> Table:
-    from rich.table import Table
-
-    from edgepack.bundle.manifest import Accuracy
-
-    sizes = {file.path: file.size_bytes for file in manifest.files}
-    found = [variant.accuracy for variant in manifest.variants]
-    judged = [accuracy for accuracy in found if isinstance(accuracy, Accuracy)]
-    columns = ("fp32", "value", "agrees", "worst dB") if judged else ()
-    table = Table("variant", "MB", "taken", *columns)
-    if judged:
-        table.caption = f"{judged[0].metric}, accuracy simulated on this host"
-    for variant in manifest.variants:
-        accuracy = variant.accuracy
-        cells = _accuracy_cells(accuracy) if isinstance(accuracy, Accuracy) else []
-        files = {variant.model, *(bucket.model for bucket in variant.buckets)}
-        size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
-        table.add_row(variant.id, f"{size / 1e6:.2f}", _taken(variant), *cells)
-    return table
-
-
-def _taken(variant: ManifestVariant) -> str:
-    """Return how many nodes the provider is predicted to take, or how much of int8 is fused."""
-    if variant.predicted:
-        return f"{variant.predicted.share:.0%}"
-    return f"{variant.fused.coverage:.0%} fused" if variant.fused else "100%"
-
-
-def _accuracy_cells(accuracy: Accuracy) -> list[str]:
-    return [
-        f"{accuracy.fp32:.4f}" if isinstance(accuracy.fp32, float) else "n/a",
-        f"{accuracy.value:.4f}",
-        "" if accuracy.agreement is None else f"{accuracy.agreement:.1%}",
-        f"{accuracy.worst.sqnr_db:.1f}" if accuracy.worst else "n/a",
-    ]
-
-
 def print_verification(verification: Verification) -> None:
     """Write what was proven about a bundle."""
     write_line(f"{verification.bundle}: {verification.files} files have their hashes")
@@ -240,6 +161,7 @@ def print_evaluation(report: EvaluationReport) -> None:
 
 def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
     from edgepack.bundle.manifest import NotMeasured
+    from edgepack.results import others_text
     from edgepack.results.summary import known
     from edgepack.statistics import median
 
@@ -258,6 +180,8 @@ def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
         if isinstance(host, NotMeasured)
         else f"{host.value:.4f}" + (f" ({host.metric})" if host.metric != found.metric else ""),
     )
+    if found.others:
+        yield "other values", others_text(found)
     if isinstance(found.fp32, float):
         yield "fp32", f"{found.fp32:.4f}"
     if found.worst:

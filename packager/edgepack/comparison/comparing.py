@@ -295,14 +295,18 @@ def _measure_pairs(
     """Make pairs of process runs until the question is settled on this device."""
     question = session.question
     rule = question.rule
-    with session.progress.task(f"compare on {device.name}", total=rule.max_pairs) as advance:
+    title = f"compare {candidate.selection.variant} on {device.name}"
+    with session.progress.task(
+        title, total=rule.max_pairs, kinds={"pair": rule.max_pairs}, at_most=True, finds=True
+    ) as task:
         for number in range(1, rule.max_pairs + 1):
+            task.begin(f"pair {number}", kind="pair")
             for side in (base, candidate) if number % 2 else (candidate, base):
                 if session.interrupt:
                     raise session.interrupt
                 side.run(question.preset)
             last = pair_ratios(base.runs[-1:], candidate.runs[-1:], 50)[0]
-            advance(f"pair {number}: p50 {last - 1:+.1%}")
+            task(f"pair {number}", found=f"p50 {last - 1:+.1%} against the base's")
             if number in rule.looks and not question.every_pair:
                 ratios = question.ratios(device.name, base.runs, candidate.runs)
                 if settled(ratios, rule, families=session.devices):

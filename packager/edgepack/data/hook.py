@@ -3,12 +3,14 @@
 Executed by path, ``python hook.py MODE MODULE:FUNCTION FOLDER [LIMIT]``, with the project's
 folder as the working directory. It needs numpy there and nothing of edgepack. ``samples`` writes
 what the function yields to ``FOLDER/<n>.npz`` and ``FOLDER/labels.json``; ``metric`` reads
-``FOLDER/<n>.npz`` and ``FOLDER/labels.npy`` and writes the value to ``FOLDER/value.json``.
+``FOLDER/<n>.npz``, ``FOLDER/names.json`` and ``FOLDER/labels.npy`` and writes the value, or several
+by name, to ``FOLDER/value.json``.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import json
 import sys
@@ -57,8 +59,20 @@ def main() -> None:
         return
     labels = folder / "labels.npy"
     given = np.load(labels, allow_pickle=False) if labels.exists() else None
-    value = float(function(_read_outputs(folder), given))
+    arguments: dict[str, Any] = {}
+    if "names" in inspect.signature(function).parameters:
+        arguments["names"] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+    value = _numbers(function(_read_outputs(folder), given, **arguments))
     (folder / "value.json").write_text(json.dumps(value), encoding="utf-8")
+
+
+def _numbers(value: Any) -> float | dict[str, float]:  # noqa: ANN401  (whatever it returned)
+    """Return what a metric's function returned, as JSON holds it."""
+    if not isinstance(value, dict):
+        return float(value)
+    if not value or not all(isinstance(name, str) and name for name in value):
+        sys.exit(f"the metric returned {value!r}: it takes a number, or a dict of them by name")
+    return {name: float(each) for name, each in value.items()}
 
 
 if __name__ == "__main__":

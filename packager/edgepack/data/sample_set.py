@@ -34,6 +34,8 @@ class SampleSet:
     """Per sample, the shape of each input."""
     offsets: tuple[dict[str, int], ...]
     """Per sample, where each input's bytes begin in its file."""
+    names: tuple[str, ...]
+    """What each sample is called: an image by its path within the folder."""
     labels: Array | None
     """One label per sample: booleans, integers or floats; the leading axis counts samples."""
 
@@ -47,6 +49,7 @@ class SampleSet:
             index["dtypes"],
             tuple({k: tuple(v) for k, v in shapes.items()} for shapes in index["shapes"]),
             tuple(index["offsets"]),
+            tuple(index["names"]),
             np.load(labels, allow_pickle=False) if labels.exists() else None,
         )
 
@@ -85,6 +88,7 @@ def write_sample_set(
         _check_labels(labels)
     shapes: list[dict[str, tuple[int, ...]]] = []
     offsets: list[dict[str, int]] = []
+    names: list[str] = []
     with ExitStack() as stack:
         files = [
             stack.enter_context((folder / f"input-{n}.bin").open("wb"))
@@ -92,6 +96,7 @@ def write_sample_set(
         ]
         for title, inputs in samples:
             _check_names(title, inputs, signature)
+            names.append(title)
             shapes.append({})
             offsets.append({})
             for spec, file in zip(signature, files, strict=True):
@@ -110,6 +115,7 @@ def write_sample_set(
         "dtypes": {spec.name: spec.dtype for spec in signature},
         "shapes": shapes,
         "offsets": offsets,
+        "names": names,
     }
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
     if labels is not None:

@@ -24,8 +24,11 @@ from edgepack.harness import edgepack_images as images
 from edgepack.model.facts import TensorSpec
 from edgepack.processes import run_supervised
 from edgepack.project import ImageInput
+from edgepack.worker import tell
 
 HOOK_TIMEOUT_S = 3600.0
+MOST_LINES = 100
+"""Of what one call of a hook prints."""
 
 
 def npz_samples(
@@ -236,8 +239,13 @@ def _label_array(name: str, labels: list[Any]) -> Array:
         ) from error
 
 
-def run_hook(arguments: Sequence[str], project: Path, interpreter: str | None) -> None:
+def run_hook(
+    arguments: Sequence[str], project: Path, interpreter: str | None, about: str = ""
+) -> None:
     """Run ``hook.py`` in the user's interpreter with the project's folder on the path.
+
+    What it prints is told to the user, the last lines of it if it is much; ``about`` says with what
+    it was called.
 
     Raises:
         SamplesError: It fails; the message has the last lines it printed.
@@ -254,3 +262,9 @@ def run_hook(arguments: Sequence[str], project: Path, interpreter: str | None) -
             hint=f"run it yourself in {str(project)!r}; 'interpreter' in edgepack.yaml names the"
             " Python it needs",
         )
+    printed = (result.text + result.stderr.decode("utf-8", "replace")).splitlines()
+    called = f"{arguments[1]}{about and f' ({about})'}"
+    if len(printed) > MOST_LINES:
+        tell(f"{called}: {len(printed)} lines, of which these are the last {MOST_LINES}")
+    for line in printed[-MOST_LINES:]:
+        tell(f"{called}: {line}")

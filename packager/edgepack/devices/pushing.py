@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -112,7 +113,12 @@ def push(
             raise
         progress.note(f"{device.name} has no Python: whole files are sent")
         unlisted = (MANIFEST_SIGNATURE,) if (bundle / MANIFEST_SIGNATURE).exists() else ()
+        began = time.monotonic()
         told = ShellAgent(device, transport).push(verified, unlisted, switch=switch)
+        if not told.already_there:
+            files = len(verified.manifest.files)
+            took_s = time.monotonic() - began
+            progress.note(sent_text(device.name, told.bytes_sent, files, took_s))
     return PushedRelease(
         device=device.name,
         release=verified.digest[:16],
@@ -297,16 +303,22 @@ def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> in
         for path, group in groupby(missing, key=lambda chunk: chunk.path)
     ]
     bytes_sent = len(header)
-    with progress.task("push", total=len(by_file)) as advance:
+    began = time.monotonic()
+    size = sum(chunk.size for chunk in missing)
+    with progress.task(f"{device}: sending", total=size, unit="bytes") as advance:
         for name, group in by_file:
-            done, total = 0, sum(chunk.size for chunk in group)
             for data in _blocks(chunk.read() for chunk in group):
                 stream.write(data)
-                done += len(data)
-                progress.within(name, done, total)
-            bytes_sent += done
-            advance(name)
-    return bytes_sent
+                advance(name, by=len(data))
+    progress.note(sent_text(device, bytes_sent + size, len(by_file), time.monotonic() - began))
+    return bytes_sent + size
+
+
+def sent_text(device: str, size: int, files: int, took_s: float) -> str:
+    """Return what was sent to a device, as a line for people."""
+    amount = f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"
+    parts = f"{files} file{'' if files == 1 else 's'}"
+    return f"{device}: sent {amount} of {parts} in {took_s:.1f} s"
 
 
 def _announce(folder: Path) -> tuple[bytes, list[Chunk]]:

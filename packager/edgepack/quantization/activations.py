@@ -22,6 +22,7 @@ from edgepack.quantization.kept_float import write_qdq
 from edgepack.quantization.search import Tried
 from edgepack.quantization.spare_channels import duplicated
 from edgepack.quantization.writer import QdqWriter
+from edgepack.worker import report
 
 if TYPE_CHECKING:
     import onnx
@@ -103,23 +104,36 @@ def choose_activations(
         ModelError: onnxruntime refuses a model.
     """
     best, closeness = start, judge.closeness(start)
-    tried = [_tried("ranges from lowest to highest", closeness, is_kept=True)]
+    first = "what the others are held against"
+    tried = [_tried("ranges from lowest to highest", closeness, is_kept=True, why=first)]
     for method in (_copied, _equalized, _equalized_below_clips, _ranged):
         chosen, nearest = best, closeness
         for what, activations in method(best, judge.writer):
+            report(0, 0, what)
             found = judge.closeness(activations)
-            is_kept = found.gain_db(nearest) >= NOTICEABLE_DB and (
-                found.compare(closeness) in _ENOUGH[method in _EXACT]
-            )
-            tried.append(_tried(what, found, is_kept=is_kept))
+            is_exact, judged = method in _EXACT, found.judge(closeness)
+            gains = found.gain_db(nearest) >= NOTICEABLE_DB
+            is_kept = gains and judged.verdict in _ENOUGH[is_exact]
+            why = judged.why if gains or nearest is closeness else "another one is as close"
+            if is_exact and is_kept and judged.verdict == "unclear":
+                why += "; in float it changes nothing, so that is enough"
+            tried.append(_tried(what, found, is_kept=is_kept, why=why))
             if is_kept:
                 chosen, nearest = activations, found
         best, closeness = chosen, nearest
     return best, tried
 
 
-def _tried(what: str, found: Closeness, *, is_kept: bool) -> Tried:
-    return Tried(f"exact weights, {what}", "calibration", is_kept, found.sqnr_db, found.agreement)
+def _tried(what: str, found: Closeness, *, is_kept: bool, why: str) -> Tried:
+    return Tried(
+        f"exact weights, {what}",
+        "calibration",
+        is_kept,
+        found.sqnr_db,
+        found.agreement,
+        stage="activations",
+        why=why,
+    )
 
 
 def _copied(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activations]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -69,6 +69,32 @@ class Split:
     def is_apart(self) -> bool:
         """Whether no sample is in both; False where there are too few to hold any out."""
         return not set(self.fitted) & set(self.held_out)
+
+
+class Judged(NamedTuple):
+    """Whether a model is closer than another one, and why, in words."""
+
+    verdict: Verdict
+    why: str
+
+
+def judged_gain(gain_db: float, error_db: float, where: str) -> Judged:
+    """Return what a gain says, given its standard error.
+
+    Args:
+        gain_db: How much closer it is.
+        error_db: The standard error of that.
+        where: What came closer, for people.
+    """
+    found = verdict(gain_db, error_db)
+    if found == "closer":
+        return Judged(found, f"{gain_db:.1f} dB closer {where}, more than chance makes")
+    if found == "farther":
+        return Judged(found, f"{-gain_db:.1f} dB farther {where}")
+    if abs(gain_db) < NOTICEABLE_DB:
+        return Judged(found, f"no closer {where}: less than {NOTICEABLE_DB} dB")
+    change = f"{abs(gain_db):.1f} dB {'closer' if gain_db > 0 else 'farther'} {where}"
+    return Judged(found, f"{change}, which may be chance (standard error {error_db:.1f} dB)")
 
 
 def verdict(gain_db: float, error_db: float) -> Verdict:
@@ -205,12 +231,20 @@ class Closeness:
         jackknife, and at least 0.1 dB. Where the best classes agree less, by more than one standard
         deviation of as many tosses of a coin, it is farther in any case.
         """
+        return self.judge(other).verdict
+
+    def judge(self, other: Closeness) -> Judged:
+        """Return what :meth:`compare` returns, and why."""
         lost, won = self._changed(other)
         if lost - won > math.sqrt(lost + won):
-            return "farther"
+            fewer = f"the best class is fp32's in {lost - won} samples fewer"
+            return Judged("farther", f"{fewer}, more than chance makes")
         count = len(self.signal)
-        without = [self._gain(other, np.delete(np.arange(count), n)) for n in range(count)]
-        return verdict(self.gain_db(other), jackknife_error(without))
+        every = np.arange(count)
+        without = [self._gain(other, np.delete(every, n)) for n in range(count)]
+        decides = abs(self._worst_gain(other, every)) >= NOTICEABLE_DB
+        where = "in the worst channels" if decides else "on average over channels"
+        return judged_gain(self.gain_db(other), jackknife_error(without), where)
 
     def gain_db(self, other: Closeness) -> float:
         """Return by how many dB this one is closer, on all samples."""
@@ -218,13 +252,20 @@ class Closeness:
 
     def _gain(self, other: Closeness, samples: Array) -> float:
         """Return by how many dB this one is closer on some of the samples."""
-        groups = _others(len(self.kinds), self.reshaped | other.reshaped)
-        ours = self._groups_db(samples, groups)
-        theirs = other._groups_db(samples, groups)
-        worst = float(ours.min(initial=_HIGHEST_DB) - theirs.min(initial=_HIGHEST_DB))
+        worst = self._worst_gain(other, samples)
+        ours, theirs = self._both_db(other, samples)
         if abs(worst) >= NOTICEABLE_DB or not ours.size:
             return worst
         return float(ours.mean() - theirs.mean())
+
+    def _worst_gain(self, other: Closeness, samples: Array) -> float:
+        ours, theirs = self._both_db(other, samples)
+        return float(ours.min(initial=_HIGHEST_DB) - theirs.min(initial=_HIGHEST_DB))
+
+    def _both_db(self, other: Closeness, samples: Array) -> tuple[Array, Array]:
+        """Return the SQNR of each group that both have, of this one and of the other."""
+        groups = _others(len(self.kinds), self.reshaped | other.reshaped)
+        return self._groups_db(samples, groups), other._groups_db(samples, groups)
 
     def _groups_db(self, samples: Array, groups: list[int]) -> Array:
         """Return each group's SQNR; what is all noise, and what is nearly equal, is cut off."""

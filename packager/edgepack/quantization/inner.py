@@ -19,7 +19,13 @@ import numpy as np
 from edgepack.accuracy import OutputCloseness
 from edgepack.calibration.observing import Observer
 from edgepack.model.reading import read_structure
-from edgepack.quantization.closeness import Chosen, Verdict, jackknife_error, verdict
+from edgepack.quantization.closeness import (
+    Chosen,
+    Judged,
+    Verdict,
+    jackknife_error,
+    judged_gain,
+)
 from edgepack.quantization.pairs import find_pairs
 
 if TYPE_CHECKING:
@@ -42,15 +48,19 @@ class InnerCloseness:
 
     def compare(self, other: InnerCloseness) -> Verdict:
         """Return whether this one is closer, on average over the tensors that both have."""
+        return self.judge(other).verdict
+
+    def judge(self, other: InnerCloseness) -> Judged:
+        """Return what :meth:`compare` returns, and why."""
         common = [name for name in self.tensors if name in other.tensors]
         if not common:
-            return "unclear"
+            return Judged("unclear", "no tensor inside can be compared")
         ours, theirs = self._of(common), other._of(common)
         count = len(ours)
         without = [
             _gain_db(*(np.delete(each, n, 0) for each in (ours, theirs))) for n in range(count)
         ]
-        return verdict(_gain_db(ours, theirs), jackknife_error(without))
+        return judged_gain(_gain_db(ours, theirs), jackknife_error(without), "inside the model")
 
     def _of(self, names: list[str]) -> Array:
         return self.losses[:, [self.tensors.index(name) for name in names]]

@@ -15,7 +15,7 @@ from edgepack.data import spread
 from edgepack.model.fusion import PRODUCTS, Architecture, FusionCoverage
 from edgepack.model.reading import write_model
 from edgepack.profile import Dialect
-from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut
+from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut, Judged
 from edgepack.quantization.costs import Costs, place_costs
 from edgepack.quantization.cpu_fit import CpuFit, fit_to_cpu
 from edgepack.quantization.dialect import DEQUANTIZE, QUANTIZE
@@ -156,15 +156,16 @@ class JudgingMaker:
             written = self.maker.write(self.fit(written.scheme))
         return self.judged(written)
 
-    def is_closer(self, trial: Trial, other: Trial) -> bool:
+    def compare(self, trial: Trial, other: Trial) -> Judged:
         """Return whether a trial's outputs are closer than another's.
 
         Where the held-out samples are too few to tell, the tensors inside decide.
         """
-        found = trial.closeness.compare(other.closeness)
-        if found == "unclear":
-            found = self._inner(trial).compare(self._inner(other))
-        return found == "closer"
+        found = trial.closeness.judge(other.closeness)
+        if found.verdict == "unclear":
+            inside = self._inner(trial).judge(self._inner(other))
+            return Judged(inside.verdict, f"{found.why}; {inside.why}")
+        return found
 
     def _inner(self, trial: Trial) -> InnerCloseness:
         if trial.path not in self._inners:

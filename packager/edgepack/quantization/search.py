@@ -22,17 +22,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.errors import EdgepackError, StepError
-from edgepack.quantization.closeness import NOTICEABLE_DB, Closeness
+from edgepack.quantization.closeness import NOTICEABLE_DB, Closeness, Judged
 from edgepack.quantization.costs import Costs
 from edgepack.quantization.dialect import WITHOUT_INT8
 from edgepack.quantization.ladder import WORTHWHILE_DB, Ladder, float_ladder, wide_ladder
 from edgepack.quantization.scheme import Scheme
+from edgepack.worker import report
 
 if TYPE_CHECKING:
     pass
@@ -51,6 +52,11 @@ MOST_REPAIRED, MOST_APPROACHED = 1 / 2, 1 / 4
 """The share of the places that are left float at most, to repair noise or meet a limit, and to
 approach the float model: int8 is what was asked for."""
 _MET = (0.0, 0.0)
+
+Stage = Literal["activations", "model", "limit"]
+"""What is judged: activations in integers with the weights exact, on held-out calibration samples;
+the whole model in integers, on the same; or that, on the evaluation samples. Figures of different
+stages are of different things, so that one cannot be held against the other."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,9 @@ class Tried:
     agreement: float | None = None
     """Share of samples with the float model's best class."""
     metric_drop: float | None = None
+    stage: Stage = "model"
+    why: str = ""
+    """Why it was kept or not, for people."""
 
     def __str__(self) -> str:
         parts = [
@@ -105,7 +114,8 @@ class Tried:
             "agreement": self.agreement and round(self.agreement, 4),
             "metric_drop": self.metric_drop and round(self.metric_drop, 6),
         }
-        return {"what": self.what, "on": self.on, "accepted": self.accepted, **numbers}
+        texts = {"what": self.what, "on": self.on, "stage": self.stage, "why": self.why}
+        return {**texts, "accepted": self.accepted, **numbers}
 
 
 class Limit(Protocol):
@@ -126,7 +136,7 @@ class Maker(Protocol):
             fitted: Whether to fit its weights first, to what stays quantized of it.
         """
 
-    def is_closer(self, trial: Trial, other: Trial) -> bool:
+    def compare(self, trial: Trial, other: Trial) -> Judged:
         """Return whether a trial's outputs are closer to the float model's than another's."""
 
     def costs(self, trial: Trial) -> Costs:
@@ -159,8 +169,11 @@ class Search:
 
     def improve(self, methods: Sequence[Method]) -> None:
         """Try methods one after the other, each on top of those that were kept."""
-        self._record("ranges from lowest to highest, nearest rounding", self.best, accepted=True)
+        first = "what the search starts from, with weights rounded too"
+        what = "ranges from lowest to highest, nearest rounding"
+        self._record(what, self.best, accepted=True, why=first)
         for method in methods:
+            report(0, 0, method.what)
             with self.optional(method.what):
                 for scheme in method.apply(self.best.scheme):
                     self._try(method.what, scheme)
@@ -175,12 +188,17 @@ class Search:
         try:
             yield
         except EdgepackError as error:
-            self.tried.append(Tried(f"{what} failed, {error.problem}", "calibration"))
+            failed = f"{what} failed, {error.problem}"
+            self.tried.append(Tried(failed, "calibration", why="it failed"))
 
     def _try(self, what: str, scheme: Scheme) -> None:
         trial = self.maker.make(scheme)
         if trial is not None:
-            self._settle(what, trial, accepted=self.maker.is_closer(trial, self.best))
+            self._settle_if_closer(what, trial)
+
+    def _settle_if_closer(self, what: str, trial: Trial) -> None:
+        found = self.maker.compare(trial, self.best)
+        self._settle(what, trial, accepted=found.verdict == "closer", why=found.why)
 
     def require_signal(self) -> None:
         """Make sure that the outputs are more than noise, if need be with places left float.
@@ -197,8 +215,10 @@ class Search:
         def has_signal(what: str, trial: Trial) -> bool:
             found = trial.closeness
             is_enough = found.resolved_db >= REPAIRED_DB and not found.ruin
-            closer = self.maker.is_closer(trial, self.best)
-            self._settle(what, trial, accepted=is_enough or closer)
+            closer = self.maker.compare(trial, self.best)
+            why = "its outputs are no noise any more" if is_enough else closer.why
+            accepted = is_enough or closer.verdict == "closer"
+            self._settle(what, trial, accepted=accepted, why=why)
             return is_enough
 
         self._climb([self._to_float(self.best, MOST_REPAIRED)], has_signal, fitted=False)
@@ -215,8 +235,7 @@ class Search:
     def _fit_anew(self) -> None:
         trial = self.maker.make(self.best.scheme, fitted=True)
         if trial is not None:
-            accepted = self.maker.is_closer(trial, self.best)
-            self._settle("weights fitted to what stays quantized", trial, accepted=accepted)
+            self._settle_if_closer("weights fitted to what stays quantized", trial)
 
     def approach(self, least_db: float) -> None:
         """Bring the worst output near the float model's, if a quarter of the places is enough.
@@ -237,7 +256,13 @@ class Search:
                 return
             is_enough = trial.closeness.sqnr_db >= least_db
             gain = trial.closeness.gain_db(self.best.closeness)
-            self._settle(what, trial, accepted=is_enough or gain >= WORTHWHILE_DB)
+            is_worthwhile = gain >= WORTHWHILE_DB
+            why = (
+                f"it reaches {least_db:g} dB"
+                if is_enough
+                else f"{gain:+.1f} dB; leaving more float is worth {WORTHWHILE_DB:g} dB or more"
+            )
+            self._settle(what, trial, accepted=is_enough or is_worthwhile, why=why)
             if is_enough:
                 return
 
@@ -306,6 +331,8 @@ class Search:
                 is_kept,
                 found.sqnr_db,
                 metric_drop=found.drop if known else None,
+                stage="limit",
+                why=_limit_text(excess, is_kept=is_kept),
             )
         )
         self._measured += 1
@@ -327,19 +354,27 @@ class Search:
     def _to_float(self, trial: Trial, most: float) -> Ladder:
         return float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
 
-    def _settle(self, what: str, trial: Trial, *, accepted: bool) -> None:
-        self._record(what, trial, accepted=accepted)
+    def _settle(self, what: str, trial: Trial, *, accepted: bool, why: str) -> None:
+        self._record(what, trial, accepted=accepted, why=why)
         self._keep(trial, accepted=accepted)
 
-    def _record(self, what: str, trial: Trial, *, accepted: bool) -> None:
+    def _record(self, what: str, trial: Trial, *, accepted: bool, why: str) -> None:
         found = trial.closeness
-        self.tried.append(Tried(what, "calibration", accepted, found.sqnr_db, found.agreement))
+        self.tried.append(
+            Tried(what, "calibration", accepted, found.sqnr_db, found.agreement, why=why)
+        )
 
     def _keep(self, trial: Trial, *, accepted: bool) -> None:
         """Make a trial the best one, or not; remove the file of the other."""
         loser = self.best if accepted else trial
         self.best = trial if accepted else self.best
         shutil.rmtree(loser.path.parent)
+
+
+def _limit_text(excess: tuple[float, float], *, is_kept: bool) -> str:
+    if excess == _MET:
+        return "it meets the limit"
+    return "it misses the limit by less than before" if is_kept else "it misses the limit"
 
 
 def describe(tried: Sequence[Tried]) -> str:

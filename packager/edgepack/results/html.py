@@ -37,6 +37,7 @@ from edgepack.results.summary import (
     placement_text,
     summarize,
 )
+from edgepack.results.tried import NOT_COMPARABLE
 from edgepack.statistics import Interval
 from edgepack.stored import ELSEWHERE, write_atomically, writing
 from edgepack.terminal import printable
@@ -180,6 +181,7 @@ def render_html(
             sections=sections,
             overviews=overviews,
             evaluations=[_evaluation_row(each) for each in evaluations],
+            not_comparable=NOT_COMPARABLE,
             script=script,
             script_hash=_csp_hash(script),
         )

@@ -54,8 +54,10 @@ from edgepack.results.table import (
     golden_limit_text,
     golden_text,
     near_text,
+    others_text,
     tuned_text,
 )
+from edgepack.results.tried import TriedStage, tried_stages
 
 COSTLIEST_NODES = 12
 WORST_LAYERS = 12
@@ -142,6 +144,14 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
+class TriedVariant:
+    """What a build tried to keep one variant's accuracy."""
+
+    variant: str
+    stages: list[TriedStage]
+
+
+@dataclass(frozen=True)
 class Section:
     """One run as the page shows it."""
 
@@ -175,6 +185,8 @@ class Section:
     layers: list[Bar]
     layers_not_measured: str
     variants: list[AccuracyRow]
+    tried: list[TriedVariant]
+    """Of variants for which something was tried; none in reports of older bundles."""
     sweep: list[SweepRow]
     canary: str
     tuned: list[tuple[str, str]]
@@ -231,6 +243,11 @@ def section_of(
             (v.layers.reason for v in report.variants if isinstance(v.layers, NotMeasured)), ""
         ),
         variants=_variant_rows(report),
+        tried=[
+            TriedVariant(variant.id, tried_stages(variant.tried))
+            for variant in report.variants
+            if variant.tried
+        ],
         sweep=[_sweep_row(point) for point in report.sweep],
         canary=_canary(report.canary),
         tuned=[(setting.name, tuned_text(setting)) for setting in report.tuned],
@@ -492,7 +509,7 @@ def _accuracy_row(variant: str, size: str, accuracy: Accuracy, *, used: bool) ->
     return AccuracyRow(
         variant=variant,
         size=size,
-        metric=accuracy.metric,
+        metric=accuracy.metric + (f"; {others_text(accuracy)}" if accuracy.others else ""),
         fp32=f"{accuracy.fp32:#.4g}"
         if isinstance(accuracy.fp32, float)
         else f"not measured: {accuracy.fp32.reason}",

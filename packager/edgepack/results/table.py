@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgepack import statistics
 from edgepack.bench.report import RunReport, SweepPoint, TunedSetting
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.results.rows import RunRow
 from edgepack.results.summary import (
     NS_PER_MS,
@@ -118,6 +118,14 @@ def golden_text(report: RunReport) -> str:
 def near_text(sqnr_db: float) -> str:
     """Return an SQNR in words."""
     return "equal" if sqnr_db >= 200 else f"{sqnr_db:.1f} dB"
+
+
+def others_text(accuracy: Accuracy) -> str:
+    """Return the values of the metric's function beside the one that decides, in words."""
+    return ", ".join(
+        f"{name} {each.value:.4f}" + ("" if each.fp32 is None else f" (fp32 {each.fp32:.4f})")
+        for name, each in accuracy.others.items()
+    )
 
 
 def golden_limit_text(report: RunReport) -> str:

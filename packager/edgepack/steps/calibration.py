@@ -135,9 +135,15 @@ class _Watched:
     def warnings(self) -> Iterator[str]:
         """Say what is wrong with the set; call it when all samples were taken."""
         if len(self) == 1:
-            yield "one sample tells little about the range of other inputs"
+            yield (
+                "one sample tells little about the range of other inputs: int8 may cut off what"
+                " they reach; give 50 samples or more"
+            )
         elif self._first is not None:
-            yield f"all {len(self)} samples are equal, so they tell no more than one"
+            yield (
+                f"all {len(self)} samples are equal, so they tell no more than one: int8 may cut"
+                " off what other inputs reach; give different ones"
+            )
 
 
 def _equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
@@ -153,13 +159,22 @@ def _warnings(
     """Yield what people should know of the tensors; ``place`` says where one is."""
     constant = [name for name, one in found.items() if one.low == one.high]
     if constant:
-        yield f"on all samples one single value in {_told(map(place, constant))}"
+        yield (
+            f"on all samples one single value in {_told(map(place, constant))}: int8 gives any"
+            " other value back as that one; give samples in which it changes, if in use it does"
+        )
     missing = [name for name in tensors if name not in found]
     if missing:
         which = _told(map(place, missing))
-        yield f"no range, because of infinite values or none at all, for {which}"
+        yield (
+            f"no range, because of infinite values or none at all, for {which}: it stays float,"
+            " which costs time but no accuracy; nothing has to be done"
+        )
     if bodies:
-        yield f"tensors inside the bodies of {_listed(bodies)} stay float and were not observed"
+        yield (
+            f"tensors inside the bodies of {_listed(bodies)} stay float and were not observed: int8"
+            " makes them no faster; nothing has to be done"
+        )
 
 
 def _places(model: onnx.ModelProto) -> Callable[[str], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from edgepack.errors import SamplesError, StepError
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project import PythonMetric
 from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.worker import report
 
 EVALUATION = "evaluation.json"
 NO_FP32 = "the model came quantized or float16, so there is no fp32 model to compare it with"
@@ -78,10 +79,12 @@ class Evaluation:
         reference = make_session(inputs["reference"] / MODEL) if "reference" in inputs else None
         hooked = isinstance(self.metric, PythonMetric)
         judge = Judge(samples.labels, self.scores_output, keep_outputs=hooked)
-        for feed in samples:
+        for done, feed in enumerate(samples, 1):
             output = run_session(variant, feed)
             judge.add(run_session(reference, feed) if reference else output, output)
-        result = judge.result(self.metric, self._call_hook(inputs))
+            report(done, len(samples))
+        hook = hook_of(self.metric, samples, inputs, self.interpreter)
+        result = judge.result(self.metric, hook)
         if reference is None:
             result = uncompared(result)
         (out / EVALUATION).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
@@ -96,45 +99,71 @@ class Evaluation:
         del inputs
         result = json.loads((out / EVALUATION).read_text(encoding="utf-8"))
         found = result.get("fp32"), result.get("value")
+        values = result.get("values", {}).values()
+        found = (*found, *(each[key] for each in values for key in ("fp32", "value")))
         numbers = [number for number in found if isinstance(number, float)]
         if not np.isfinite(numbers).all():
             raise StepError(
                 f"the metric {result['metric']} is not a number: fp32 {result['fp32']},"
-                f" variant {result['value']}",
+                f" variant {result['value']}{_told(result)}",
                 hint="check the metric's function and the labels",
             )
 
-    def _call_hook(self, inputs: Inputs) -> Callable[[list[Arrays], Array | None], float]:
-        def call(outputs: list[Arrays], labels: Array | None) -> float:
-            if not isinstance(self.metric, PythonMetric):
-                raise TypeError("only a Python metric has a hook")
-            return hook_metric(
-                self.metric.python, outputs, labels, inputs["project"], self.interpreter
+
+@dataclass(frozen=True)
+class HookMetric:
+    """A metric of the user's own, for one set of samples."""
+
+    metric: PythonMetric
+    samples: SampleSet
+    project: Path
+    interpreter: str | None
+
+    def __call__(self, outputs: list[Arrays], about: str) -> dict[str, float]:
+        """Return what the function says of all outputs of the set: the value that decides first.
+
+        A single number has the function's name.
+
+        Args:
+            outputs: Of each sample.
+            about: Whose outputs they are, for what the function prints.
+
+        Raises:
+            SamplesError: The hook fails, or does not return the value that is to decide.
+        """
+        name, labels = self.metric.python, self.samples.labels
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            for n, arrays in enumerate(outputs):
+                save_arrays(folder / f"{n}.npz", arrays)
+            (folder / "names.json").write_text(json.dumps(self.samples.names), encoding="utf-8")
+            if labels is not None:
+                np.save(folder / "labels.npy", labels, allow_pickle=False)
+            run_hook(["metric", name, scratch], self.project, self.interpreter, about)
+            found = json.loads((folder / "value.json").read_text(encoding="utf-8"))
+        return self._decisive_first(found if isinstance(found, dict) else {name: found})
+
+    def _decisive_first(self, found: dict[str, float]) -> dict[str, float]:
+        first = next(iter(found)) if self.metric.value is None else self.metric.value
+        if first not in found:
+            raise SamplesError(
+                f"the metric {self.metric.python} returned {', '.join(found)}, not {first!r}",
+                hint="'value' under 'metric' in edgepack.yaml names one of the values that the"
+                " function returns, or leave it out: then the first decides",
             )
+        return {first: found[first], **found}
 
-        return call
 
-
-def hook_metric(
-    name: str,
-    outputs: list[Arrays],
-    labels: Array | None,
-    project: Path,
+def hook_of(
+    metric: str | PythonMetric | None,
+    samples: SampleSet,
+    inputs: Inputs,
     interpreter: str | None,
-) -> float:
-    """Return what the user's metric says of all outputs of the set.
-
-    Raises:
-        SamplesError: The hook fails.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        for n, arrays in enumerate(outputs):
-            save_arrays(folder / f"{n}.npz", arrays)
-        if labels is not None:
-            np.save(folder / "labels.npy", labels, allow_pickle=False)
-        run_hook(["metric", name, scratch], project, interpreter)
-        return float(json.loads((folder / "value.json").read_text(encoding="utf-8")))
+) -> HookMetric | None:
+    """Return what calls the user's metric, if it is one."""
+    if not isinstance(metric, PythonMetric):
+        return None
+    return HookMetric(metric, samples, inputs["project"], interpreter)
 
 
 @dataclass
@@ -155,8 +184,8 @@ class Judge:
     """By output: in how many samples its shape is not fp32's, as where the data decide how many
     values there are. Such outputs are not judged unless no others are left."""
     outputs: tuple[list[Arrays], list[Arrays]] = field(default_factory=lambda: ([], []))
-    fp32: float | None = None
-    """What the user's metric says of fp32, where it was asked before."""
+    fp32: dict[str, float] | None = None
+    """What the user's metric says of fp32, once it was asked."""
 
     def add(self, reference: Arrays, output: Arrays) -> None:
         """Add the outputs of one sample."""
@@ -212,14 +241,19 @@ class Judge:
     def result(
         self,
         metric: str | PythonMetric | None,
-        call_hook: Callable[[list[Arrays], Array | None], float],
+        hook: HookMetric | None,
     ) -> dict[str, Any]:
         """Return the evaluation as JSON-ready values.
 
         Raises:
             SamplesError: The metric does not fit the outputs.
         """
-        name, higher, fp32, value, drop = self._metric(metric, call_hook)
+        values: dict[str, Any] = {}
+        if hook is None:
+            named = metric if isinstance(metric, str) else None
+            name, higher, fp32, value, drop = self._metric(named)
+        else:
+            name, higher, fp32, value, drop = self._of_hook(hook, values)
         floats = self._judged(self.closeness)
         worst = min(floats, key=lambda output: self.closeness[output].sqnr_db, default="")
         closeness = self.closeness.get(worst, OutputCloseness())
@@ -238,19 +272,30 @@ class Judge:
                 "cosine": closeness.cosine,
                 "sqnr_db": max(closeness.sqnr_db, -EQUAL_SQNR_DB),
             },
+            "values": values,
         }
 
-    def _metric(
-        self,
-        metric: str | PythonMetric | None,
-        call_hook: Callable[[list[Arrays], Array | None], float],
+    def _of_hook(
+        self, hook: HookMetric, values: dict[str, Any]
     ) -> tuple[str, bool, float, float, Drop]:
-        if isinstance(metric, PythonMetric):
-            fp32 = call_hook(self.outputs[0], self.labels) if self.fp32 is None else self.fp32
-            value = call_hook(self.outputs[1], self.labels)
-            sign = 1 if metric.higher_is_better else -1
-            drop = Drop(sign * (fp32 - value), None)
-            return metric.python, metric.higher_is_better, fp32, value, drop
+        """Ask the user's metric; several values go into ``values``, by name."""
+        if self.fp32 is None:
+            self.fp32 = hook(self.outputs[0], "fp32")
+        found = hook(self.outputs[1], "the variant")
+        if found.keys() != self.fp32.keys():
+            raise SamplesError(
+                f"the metric {hook.metric.python} returned {', '.join(self.fp32)} for fp32 and"
+                f" {', '.join(found)} for the variant",
+                hint="return the same names for any outputs",
+            )
+        name = next(iter(found))
+        if name != hook.metric.python:
+            values |= {n: {"value": found[n], "fp32": self.fp32[n]} for n in found}
+        higher, fp32, value = hook.metric.higher_is_better, self.fp32[name], found[name]
+        drop = Drop((1 if higher else -1) * (fp32 - value), None)
+        return name, higher, fp32, value, drop
+
+    def _metric(self, metric: str | None) -> tuple[str, bool, float, float, Drop]:
         if metric == "top1" and not self._labelled:
             raise SamplesError(
                 "the metric top1 needs one vector of class scores per sample as first output,"
@@ -280,6 +325,12 @@ class Judge:
     @property
     def _labelled(self) -> bool:
         return len(self.hits[0]) == len(self.cosines)
+
+
+def _told(result: dict[str, Any]) -> str:
+    """Return the other values of a result, where the metric has several."""
+    values = result.get("values", {}).items()
+    return "".join(f"; {n}: fp32 {each['fp32']}, variant {each['value']}" for n, each in values)
 
 
 def _class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy scalar)
@@ -313,7 +364,8 @@ def uncompared(result: dict[str, Any]) -> dict[str, Any]:
     if result["metric"] in {_AGREEMENT, _COSINE}:
         return missing
     compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
-    return {**result, **compared, "fp32": missing}
+    values = {n: {**each, "fp32": None} for n, each in result.get("values", {}).items()}
+    return {**result, **compared, "fp32": missing, "values": values}
 
 
 def as_accuracy(result: dict[str, Any]) -> Accuracy | NotMeasured:

@@ -101,8 +101,8 @@ class TensorSamples(SamplesStep):
         given = SampleSet.read(inputs["samples"])
         tokenizers = [parse_tokenizer(each) for each in read_tokenizers(inputs, self.texts)]
         samples = (
-            (f"sample {number}", self._tensors(feed, tokenizers))
-            for number, feed in enumerate(given)
+            (name, self._tensors(feed, tokenizers))
+            for name, feed in zip(given.names, given, strict=True)
         )
         write_sample_set(out, self.signature, samples, given.labels)
         return Notes(f"tensors made of {len(given)} samples", {"samples": len(given)})

@@ -17,7 +17,7 @@ from edgepack.errors import StepError, listed
 from edgepack.model.fusion import fusion_coverage
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import Arrays, make_session, run_session
+from edgepack.model.running import make_session, run_session
 from edgepack.profile import Dialect
 from edgepack.project import Limits, PythonMetric
 from edgepack.quantization.closeness import Chosen, Closeness, FloatOutputs, HeldOut, split_samples
@@ -33,14 +33,15 @@ from edgepack.quantization.making import (
     runs_integers,
 )
 from edgepack.quantization.mixed_width import require_one_width, wide_names
-from edgepack.quantization.search import NEAR_DB, Measured, Search, describe
+from edgepack.quantization.search import MOST_MEASURED, NEAR_DB, Measured, Search, describe
 from edgepack.quantization.writer import quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.calibration import STATISTICS
 from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
-from edgepack.steps.evaluation import Judge, hook_metric
+from edgepack.steps.evaluation import Judge, hook_of
 from edgepack.steps.fp32 import require_ir
+from edgepack.worker import report
 
 if TYPE_CHECKING:
     import onnx
@@ -269,21 +270,22 @@ def _metric(
         inputs["reference"] / MODEL, Chosen(samples, tuple(range(len(samples))))
     )
     hooked = isinstance(metric, PythonMetric)
-    fp32: float | None = None
-
-    def call(outputs: list[Arrays], labels: Array | None) -> float:
-        if not isinstance(metric, PythonMetric):
-            raise TypeError("only a Python metric has a hook")
-        return hook_metric(metric.python, outputs, labels, inputs["project"], search.interpreter)
+    hook = hook_of(metric, samples, inputs, search.interpreter)
+    fp32: dict[str, float] | None = None
+    times = 0
 
     def measured(model: Path) -> Measured:
-        nonlocal fp32
+        nonlocal fp32, times
         session = make_session(model)
         judge = Judge(samples.labels, scores_output, keep_outputs=hooked, fp32=fp32)
-        for feed, expected in zip(samples, reference, strict=True):
+        before, most = times * len(samples), MOST_MEASURED * len(samples)
+        times += 1
+        doing = f"measuring accuracy for the limit, time {times} of at most {MOST_MEASURED}"
+        for done, (feed, expected) in enumerate(zip(samples, reference, strict=True), 1):
             judge.add(expected, run_session(session, feed))
-        found = judge.result(metric, call)
-        fp32 = found["fp32"]
+            report(before + done, most, doing)
+        found = judge.result(metric, hook)
+        fp32 = judge.fp32
         return Measured(found["drop"], found["worst"]["sqnr_db"])
 
     return measured

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,6 +17,7 @@ from edgepack.model.reading import read_structure
 from edgepack.quantization.pairs import find_pairs
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.int8_static import EXACT
+from edgepack.worker import report
 
 if TYPE_CHECKING:
     import onnx
@@ -55,7 +56,7 @@ class LayerErrors:
         reference, model = map(read_structure, paths)
         pairs = compared_tensors(reference, model)
         samples = SampleSet.read(inputs["samples"])
-        feeds = (samples.inputs(index) for index in spread(range(len(samples)), self.count))
+        feeds = _reported(samples, spread(range(len(samples)), self.count))
         first = Observer.open(paths[0], reference, pairs)
         second = Observer.open(paths[1], model, pairs.values())
         found = _errors(first, second, pairs, feeds)
@@ -94,6 +95,13 @@ class LayerErrors:
                     f"the error of {layer['tensor']!r} is {layer['sqnr_db']}",
                     hint="this is a fault in edgepack: please report it with the model",
                 )
+
+
+def _reported(samples: SampleSet, indices: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+    """Yield samples, and report how many are done with."""
+    for done, index in enumerate(indices, 1):
+        yield samples.inputs(index)
+        report(done, len(indices))
 
 
 def read_layer_errors(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written above)

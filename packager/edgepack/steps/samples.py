@@ -89,7 +89,9 @@ class FolderSamples(SamplesStep):
         labels = None
         if self.labels:
             labels = image_labels(files, folder, self.labels, inputs["project"])
-        write_sample_set(out, self.signature, self.samples(files), labels)
+        names = (path.relative_to(folder).as_posix() for path in files)
+        samples = zip(names, (inputs for _, inputs in self.samples(files)), strict=True)
+        write_sample_set(out, self.signature, samples, labels)
         return set_notes(out, f"{folder.name}/")
 
     def samples(self, files: Sequence[Path]) -> Iterable[Sample]:

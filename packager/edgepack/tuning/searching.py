@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -18,7 +19,7 @@ from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.comparison.deciding import FIRST_LOOK, Rule
 from edgepack.devices import Device
 from edgepack.errors import RemoteCommandError, UsageError, one_line
-from edgepack.progress import Progress
+from edgepack.progress import Progress, Task
 from edgepack.project import Limits
 from edgepack.tuning.confirming import Pairs, make_pairs
 from edgepack.tuning.halving import (
@@ -162,11 +163,12 @@ class Search:
     def _first_runs(self) -> None:
         """Run the defaults and the present settings of each variant once."""
         first = [tried for tried in self.tried if tried.entrant.first]
-        with self.site.progress.task("defaults and present settings", total=len(first)) as advance:
+        title, total = "latency of defaults and present settings", len(first)
+        with self._task(title, total) as task:
             for tried in first:
-                attempt(tried.entrant, lambda entrant: self._timed(entrant, advance))
+                attempt(tried.entrant, lambda entrant: self._timed(entrant, task))
                 if tried.entrant.problem:
-                    advance(f"{name_of(tried)}: {tried.entrant.problem}")
+                    task(name_of(tried), found=tried.entrant.problem)
         self.run_s = (monotonic() - self.started) / len(first)
         for variant in {tried.settings.variant for tried in first}:
             mine = [tried for tried in first if tried.settings.variant == variant]
@@ -249,21 +251,30 @@ class Search:
             )
         groups = [sum(e.group == name for e in some) for name in {e.group for e in some}]
         total = sum(map(runs_needed, groups)) - sum(len(e.latencies) for e in some)
-        with self.site.progress.task("search", total=total) as advance:
+        with self._task("search, latency", total) as task:
             ended = halve(
                 some,
-                lambda entrant: self._timed(entrant, advance),
+                lambda entrant: self._timed(entrant, task),
                 random=self.random,
                 time_is_up=lambda: self._left_s(SEARCH_SHARE) < self.run_s,
             )
         if not ended:
             self.notes.append("the search's share of the budget was used up before its last rung")
 
-    def _timed(self, entrant: Entrant, advance: Callable[[str], None]) -> float:
+    def _task(
+        self, title: str, total: int, *, at_most: bool = False
+    ) -> AbstractContextManager[Task]:
+        """Return a task of parts that take about as long as each other."""
+        return self.site.progress.task(
+            title, total=total, kinds={"": total}, at_most=at_most, finds=True
+        )
+
+    def _timed(self, entrant: Entrant, task: Task) -> float:
         tried = self.tried[entrant.number]
+        task.begin(name_of(tried))
         found = self._measure(tried, self.question.search)
         tried.runs.append(found)
-        advance(f"{name_of(tried)}: {found.p50_ns / 1e6:.3f} ms")
+        task(name_of(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
         return found.p50_ns
 
     def _measure(self, tried: Tried, preset: Preset) -> RunTimes:
@@ -297,27 +308,29 @@ class Search:
         )
 
     def _measure_memory(self, last: Sequence[Tried]) -> None:
-        with self.site.progress.task("memory", total=len(last)) as advance:
+        with self._task("memory of the fastest", len(last)) as task:
             for tried in last:
                 if self._left_s(SEARCH_SHARE + MEMORY_SHARE) < self.run_s:
                     tried.memory = NO_TIME
                     continue
+                task.begin(name_of(tried))
                 try:
                     tried.memory = self._harness(tried).memory(tried.settings.variant)
                 except RemoteCommandError as error:
                     tried.memory = NotMeasured(reason=one_line(error.problem))
-                advance(name_of(tried))
+                task(name_of(tried), found=_memory_text(tried))
 
     def _confirm(self, base: Tried, candidate: Tried) -> None:
         affordable = int(self._left_s() / (2 * self._confirm_s(self.question))) // 2 * 2
         rule = Rule(max_pairs=max(FIRST_LOOK, min(MOST_PAIRS, affordable)))
         self.pairs = Pairs(self.site.device.name, rule)
         title = f"{name_of(candidate)} against {name_of(base)}"
-        with self.site.progress.task(title, total=2 * rule.max_pairs) as advance:
+        with self._task(title, 2 * rule.max_pairs, at_most=True) as task:
 
             def run(tried: Tried) -> RunTimes:
+                task.begin(name_of(tried))
                 found = self._measure(tried, self.question.confirm)
-                advance(f"{name_of(tried)}: {found.p50_ns / 1e6:.3f} ms")
+                task(name_of(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
                 return found
 
             try:
@@ -329,6 +342,11 @@ class Search:
                 )
             except CandidateOutError as out:
                 self.dropped = str(out)
+
+
+def _memory_text(tried: Tried) -> str:
+    memory = tried.memory
+    return memory.reason if isinstance(memory, NotMeasured) else f"{memory.peak_bytes / 1e6:.1f} MB"
 
 
 def _throttled(run: ProcessRun) -> bool:

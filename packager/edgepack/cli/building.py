@@ -1,0 +1,156 @@
+"""What ``build`` and ``demo`` write of the bundles they made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from edgepack.cli.printing import print_table, write_line
+from edgepack.terminal import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgepack.build import BuildResult
+    from edgepack.build.assembly import BuiltBundle
+    from edgepack.build.timing import SlowerVariant
+    from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
+
+
+def print_build(result: BuildResult, *, verbose: bool = False) -> None:
+    """Write a table of what was built; with ``verbose`` also what was tried to keep accuracy."""
+    for built in result.bundles:
+        _print_bundle(built, result.slower, verbose=verbose)
+    for library in result.aars:
+        write_line(str(library))
+    for warning in result.warnings:
+        write_line(f"warning: {warning}")
+    manifests = [built.bundle.manifest for built in result.bundles]
+    for line in _legend(manifests):
+        write_line(line)
+    is_hidden = not verbose and any(v.tried for manifest in manifests for v in manifest.variants)
+    more = "; what was tried for int8: --verbose" if is_hidden else ""
+    write_line(f"{result.steps} steps, {result.from_cache} from the cache{more}")
+
+
+def _print_bundle(built: BuiltBundle, slower: Sequence[SlowerVariant], *, verbose: bool) -> None:
+    manifest = built.bundle.manifest
+    table = _bundle_table(manifest)
+    table.columns[0].no_wrap = True  # an id is typed back as it stands
+    print_table(table)
+    lines = [
+        *dict.fromkeys(_about_accuracy(manifest)),
+        *(f"left out {left.variant}: {left.reason}" for left in manifest.left_out),
+        *(_slower_text(slow) for slow in slower if slow.target == manifest.target),
+    ]
+    for line in lines:
+        write_line(line)
+    if verbose:
+        _print_tried(manifest)
+    write_line(f"{built.bundle.path}  ({built.archive.name})")
+
+
+def _slower_text(slow: SlowerVariant) -> str:
+    found = slow.measured
+    return (
+        f"warning: {slow.variant} is slower than fp32 on this computer: {found.int8_ms:.3f}"
+        f" against {found.fp32_ms:.3f} ms (medians of {found.runs} runs in turns); the loader still"
+        " takes it first. Measure both on the device (edgepack bench --variant), and if fp32 is"
+        " faster there, put it first under 'targets' in edgepack.yaml"
+    )
+
+
+def _print_tried(manifest: Manifest) -> None:
+    """Write a table for each variant of what was tried to keep its accuracy."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from edgepack.results import NOT_COMPARABLE, tried_stages
+
+    for variant in manifest.variants:
+        stages = tried_stages(variant.tried)
+        if not stages:
+            continue
+        table = Table("tried", "kept", "found", "why", title=f"{manifest.target} {variant.id}")
+        for stage in stages:
+            table.add_section()
+            table.add_row(Text(f"{stage.title}:", style="bold"))
+            for row in stage.rows:
+                cells = (row.what, row.kept, row.found, row.why)
+                table.add_row(*(Text(printable(cell)) for cell in cells))
+        print_table(table)
+        write_line(NOT_COMPARABLE)
+
+
+def _about_accuracy(manifest: Manifest) -> Iterator[str]:
+    """Yield what else the metric's function found, and what is not known of variants, and why."""
+    from edgepack.bundle.manifest import Accuracy, NotMeasured
+    from edgepack.results import others_text
+
+    for variant in manifest.variants:
+        accuracy, layers = variant.accuracy, variant.layers
+        if isinstance(accuracy, NotMeasured):
+            yield f"accuracy was not measured: {accuracy.reason}"
+        elif isinstance(accuracy.fp32, NotMeasured):
+            yield f"accuracy was not compared with fp32: {accuracy.fp32.reason}"
+        if isinstance(accuracy, Accuracy) and accuracy.others:
+            yield f"{variant.id}: {others_text(accuracy)}"
+        if isinstance(layers, NotMeasured):
+            yield f"the errors of {variant.id}'s nodes were not measured: {layers.reason}"
+
+
+def _bundle_table(manifest: Manifest) -> Table:
+    from rich.table import Table
+
+    from edgepack.bundle.manifest import Accuracy
+
+    sizes = {file.path: file.size_bytes for file in manifest.files}
+    found = [variant.accuracy for variant in manifest.variants]
+    judged = [accuracy for accuracy in found if isinstance(accuracy, Accuracy)]
+    metric = judged[0].metric if judged else ""
+    columns = (f"{metric} fp32", f"{metric} variant", "same answer as fp32", "worst output")
+    table = Table("variant", "model size", "nodes on its provider", *(columns if judged else ()))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    on = f"; {metric} of {judged[0].samples} samples on this computer's CPU" if judged else ""
+    table.caption = f"{manifest.target}{on}"
+    for variant in manifest.variants:
+        accuracy = variant.accuracy
+        cells = _accuracy_cells(accuracy) if isinstance(accuracy, Accuracy) else []
+        files = {variant.model, *(bucket.model for bucket in variant.buckets)}
+        size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
+        table.add_row(variant.id, f"{size / 1e6:.2f} MB", _on_provider(variant), *cells)
+    return table
+
+
+def _on_provider(variant: ManifestVariant) -> str:
+    """Return how many nodes the provider is predicted to take, and how much of int8 is fused."""
+    if variant.predicted:
+        return f"{variant.predicted.share:.0%}"
+    return f"{variant.fused.coverage:.0%} integer" if variant.fused else "100%"
+
+
+def _accuracy_cells(accuracy: Accuracy) -> list[str]:
+    from edgepack.results import near_text
+
+    return [
+        f"{accuracy.fp32:.4f}" if isinstance(accuracy.fp32, float) else "n/a",
+        f"{accuracy.value:.4f}",
+        "n/a" if accuracy.agreement is None else f"{accuracy.agreement:.1%}",
+        near_text(accuracy.worst.sqnr_db) if accuracy.worst else "n/a",
+    ]
+
+
+def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """Yield what the tables' words mean, as far as they are used."""
+    from edgepack.bundle.manifest import Accuracy
+
+    variants = [variant for manifest in manifests for variant in manifest.variants]
+    if any(variant.fused for variant in variants):
+        yield "integer: the share of an int8 model's kernels that the CPU computes in integers"
+    found = [variant.accuracy for variant in variants]
+    if any(isinstance(accuracy, Accuracy) and accuracy.worst for accuracy in found):
+        yield (
+            "worst output: how near the worst of the outputs is to fp32's; more is nearer, and at"
+            " 20 dB the error is a tenth of the output"
+        )

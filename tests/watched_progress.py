@@ -1,0 +1,38 @@
+"""A progress that tells a test what is done, in place of showing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from edgepack.progress import Silent, SilentTask, Task
+
+
+class Watched(Silent):
+    """Calls its methods with what any task reports."""
+
+    def ended(self, part: str) -> None:
+        """Take in that a part is done."""
+
+    def within(self, part: str, done: int, total: int) -> None:
+        """Take in how far a part is."""
+
+    @contextmanager
+    def task(self, title: str, **how: Any) -> Iterator[Task]:
+        """Give what calls them."""
+        del title, how
+        yield _Watching(self)
+
+
+class _Watching(SilentTask):
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    def __call__(self, part: str, **how: Any) -> None:
+        del how
+        self._watched.ended(part)
+
+    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+        del doing
+        self._watched.within(part, done, total)
