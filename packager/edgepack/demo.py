@@ -54,7 +54,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
         progress.note(f"SSH server on {server.host}:{server.port}")
         device = demo_device(server)
         pushed = deploy(bundle.path, device, progress=progress)
-        progress.note(f"pushed to {pushed.path}, {pushed.bytes_sent} bytes")
+        progress.note(f"pushed to {pushed.path}")
         report = bench(bundle.path, device, preset=preset, progress=progress)
     keep_report(ResultsStore(), report)
     html = write_html([report], out / "report.html")

@@ -216,7 +216,8 @@ class _SelfTest:
         def on_trial(trial: Trial) -> None:
             nonlocal at
             at = str(trial)
-            self.progress.status(at)
+            if trial.building or trial.seconds >= 1:
+                self.progress.status(at)
 
         try:
             title = f"{self.device.name}: trying the release"

@@ -32,8 +32,11 @@ class Task(Protocol):
     def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
         """Say that a part is done, or so many of the units that the task counts.
 
-        A part that did not begin is taken to have been done before: it tells nothing of time, and
-        its kind is given here.
+        Args:
+            part: Its name.
+            by: How many units.
+            kind: Of a part that did not begin, because it was done before the task.
+            found: What it found, in words.
         """
 
     def begin(self, part: str, doing: str = "", kind: str = "") -> None:
@@ -147,7 +150,10 @@ class _Counted:
             self.done += by
             self.at.pop(part, None)
             doing = self.doing.pop(part, part)
-            self.ended(f"{doing}: {found}" if found else doing, begun=begun)
+            if kind and not begun:
+                self.skipped()
+            else:
+                self.ended(f"{doing}: {found}" if found else doing, begun=begun)
 
     def begin(self, part: str, doing: str = "", kind: str = "") -> None:
         with self.lock:
@@ -168,6 +174,9 @@ class _Counted:
 
     def ended(self, text: str, *, begun: bool) -> None:
         """Show that a part ended; ``begun`` says whether it ever began."""
+
+    def skipped(self) -> None:
+        """Show that a part was done before."""
 
     def moved(self, part: str) -> None:
         """Show how far a part is."""
@@ -199,6 +208,8 @@ class _LinesTask(_Counted):
     """A line when a part begins; when it is done if it finds something, or never began."""
 
     named: int = 0
+    unsaid: int = 0
+    """How many parts were done before, and no line says so yet."""
     said_left: float = 0.0
 
     def begun(self, part: str) -> None:
@@ -217,7 +228,19 @@ class _LinesTask(_Counted):
         if self._is_due(self.pace.running[part].began):
             _write(self.said(part))
 
+    def skipped(self) -> None:
+        self.named += 1
+        self.unsaid += 1
+
+    def tell_skipped(self) -> None:
+        """Write one line for the parts that were done before, if there are any."""
+        if self.unsaid:
+            few = "1 part was" if self.unsaid == 1 else f"{self.unsaid} parts were"
+            _write(f"{self.title} {self.named}/{self.total}  {few} done before")
+        self.unsaid = 0
+
     def _name(self, text: str) -> None:
+        self.tell_skipped()
         self.named += 1
         count = f" {self.named}/{self.total}  " if self.total > 1 else ": "
         left = self.left() if self._is_due() else ""
@@ -250,7 +273,9 @@ class Lines:
         unit: Unit = "parts",
     ) -> Iterator[Task]:
         """Write a line for each part; of bytes, only now and then."""
-        yield _LinesTask(title, total, _pace(kinds), kinds is not None, at_most, finds, unit)
+        task = _LinesTask(title, total, _pace(kinds), kinds is not None, at_most, finds, unit)
+        yield task
+        task.tell_skipped()
 
     def status(self, text: str) -> None:
         """Write it as a line, but not more often than a log wants it."""
@@ -278,6 +303,9 @@ class _BarTask(_Counted):
     """A bar, which a line below it for each part that runs explains."""
 
     bars: RichProgress
+
+    def skipped(self) -> None:
+        self.bars.update(self.bar, completed=self.done)
 
     @property
     def bar(self) -> TaskID:

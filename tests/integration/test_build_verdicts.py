@@ -16,6 +16,7 @@ from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.building import print_build
 from edgepack.cli.printing import print_json
 from edgepack.errors import LimitError, ModelError, ProfileError, StepError
+from edgepack.progress import Lines
 from onnx import TensorProto, helper
 
 NOTHING = BuildResult((), (), (), (), (), (), 0, 0)
@@ -39,6 +40,42 @@ def test_build_when_calibration_samples_tell_little_warns_in_text_and_json(
     assert f"warning: calibration: {warning}" in capsys.readouterr().out
     print_json(result)
     assert json.loads(capsys.readouterr().out)["warnings"] == list(result.warnings)
+
+
+def test_build_tells_what_it_tried_in_the_manifest_and_to_those_who_ask(tmp_path, capsys):
+    limited = tiny_models.write_project(tmp_path, "limits: {metric_drop: 0.5}")
+    result = build(project=limited, targets=["host"], out=tmp_path / "dist", progress=Lines())
+    int8, fp32 = result.bundles[0].bundle.manifest.variants
+    assert fp32.tried == []
+    assert {each.stage for each in int8.tried} == {"activations", "model", "limit"}
+    assert all(each.why for each in int8.tried)
+    first = next(each for each in int8.tried if each.stage == "model")
+    assert first.kept
+    assert first.why == "what the search starts from, with weights rounded too"
+    assert int8.tried[-1].why == "it meets the limit"
+    told = capsys.readouterr()
+    assert "build 1/" in told.err
+    assert "nearest rounding" not in told.err
+    print_build(result)
+    brief = capsys.readouterr().out
+    assert "what was tried for int8: --verbose" in brief
+    assert "it meets the limit" not in brief
+    print_build(result, verbose=True)
+    assert "it meets the limit" in capsys.readouterr().out
+
+
+def test_table_of_a_build_names_its_columns_and_says_equal(tmp_path, capsys):
+    project = tiny_models.write_project(tmp_path)
+    build_result = build(project=project, targets=["host"], out=tmp_path / "dist")
+    print_build(build_result)
+    text = capsys.readouterr().out
+    (row,) = [line for line in text.splitlines() if line.startswith("│ cpu-fp32")]
+    size, on_provider, top1, same, worst = (cell.strip() for cell in row.split("│")[2:-1])
+    accuracy = build_result.bundles[0].bundle.manifest.variants[-1].accuracy
+    assert size.endswith(" MB")
+    assert (on_provider, same, worst) == ("100%", "100.0%", "equal")
+    assert float(top1) == pytest.approx(accuracy.value, abs=1e-4)
+    assert f"top1 on {accuracy.samples} samples, on this computer's CPU" in text
 
 
 def test_build_when_two_targets_share_samples_warns_once(tmp_path):

@@ -76,17 +76,20 @@ def test_lines_when_a_part_says_at_once_how_far_it_is_write_nothing_of_it(progre
     assert capsys.readouterr() == ("", "")
 
 
-def test_lines_name_what_begins_and_what_was_done_before(capsys):
-    with Lines().task("build", total=3) as task:
-        task("reading samples (done before)")
+def test_lines_name_what_begins_and_count_what_was_done_before(capsys):
+    with Lines().task("build", total=5) as task:
+        task("reading samples", kind="samples")
+        task("preparing", kind="prepared")
         task.begin("int8-1", "linux cpu-int8: quantizing")
         task.begin("eval-1", "linux cpu-fp32: measuring accuracy on 120 samples")
         task("int8-1")
         task("eval-1")
+        task("fusion", kind="fusion")
     assert capsys.readouterr().err.splitlines() == [
-        "build 1/3  reading samples (done before)",
-        "build 2/3  linux cpu-int8: quantizing",
-        "build 3/3  linux cpu-fp32: measuring accuracy on 120 samples",
+        "build 2/5  2 parts were done before",
+        "build 3/5  linux cpu-int8: quantizing",
+        "build 4/5  linux cpu-fp32: measuring accuracy on 120 samples",
+        "build 5/5  1 part was done before",
     ]
 
 

@@ -175,8 +175,11 @@ class _Run:
         if planned.id in self.begun:
             self.task(planned.id)
             return
-        why = "" if planned.id in self.failed else " (done before)"
-        self.task(self.doing.text(planned) + why, kind=planned.step.name)
+        text = self.doing.text(planned)
+        if planned.id in self.failed:
+            self.task(f"{text}: not done, because what it needs failed")
+        else:
+            self.task(text, kind=planned.step.name)
 
     def _memory(self, planned: PlannedStep) -> int:
         """Return about how many bytes a step takes: a worker, and its models several times over."""

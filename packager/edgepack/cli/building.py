@@ -108,12 +108,11 @@ def _bundle_table(manifest: Manifest) -> Table:
     found = [variant.accuracy for variant in manifest.variants]
     judged = [accuracy for accuracy in found if isinstance(accuracy, Accuracy)]
     metric = judged[0].metric if judged else ""
-    columns = (f"{metric} fp32", f"{metric} variant", "same answer as fp32", "worst output")
+    columns = (f"{metric} here", "same answer as fp32", "worst output")
     table = Table("variant", "model size", "nodes on its provider", *(columns if judged else ()))
     for column in table.columns[1:]:
         column.justify = "right"
-    on = f"; {metric} of {judged[0].samples} samples on this computer's CPU" if judged else ""
-    table.caption = f"{manifest.target}{on}"
+    table.caption = manifest.target + (f"; {_measured_text(judged[0])}" if judged else "")
     for variant in manifest.variants:
         accuracy = variant.accuracy
         cells = _accuracy_cells(accuracy) if isinstance(accuracy, Accuracy) else []
@@ -121,6 +120,12 @@ def _bundle_table(manifest: Manifest) -> Table:
         size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
         table.add_row(variant.id, f"{size / 1e6:.2f} MB", _on_provider(variant), *cells)
     return table
+
+
+def _measured_text(accuracy: Accuracy) -> str:
+    """Return what the metric's column holds: fp32's value is the same for all variants."""
+    found = f"{accuracy.metric} on {accuracy.samples} samples, on this computer's CPU"
+    return f"{found}; fp32 {accuracy.fp32:.4f}" if isinstance(accuracy.fp32, float) else found
 
 
 def _on_provider(variant: ManifestVariant) -> str:
@@ -134,7 +139,6 @@ def _accuracy_cells(accuracy: Accuracy) -> list[str]:
     from edgepack.results import near_text
 
     return [
-        f"{accuracy.fp32:.4f}" if isinstance(accuracy.fp32, float) else "n/a",
         f"{accuracy.value:.4f}",
         "n/a" if accuracy.agreement is None else f"{accuracy.agreement:.1%}",
         near_text(accuracy.worst.sqnr_db) if accuracy.worst else "n/a",

@@ -195,7 +195,8 @@ def _print_report(report: TuneReport, kept: Path) -> None:
     from edgepack.tuning.space import words
 
     table = Table()
-    for head in ("Variant", "Settings", "p50 ms", "Memory", "Size", "Accuracy", ""):
+    heads = ("variant", "settings", "p50, ms", "peak memory", "model size", "accuracy", "which")
+    for head in heads:
         table.add_column(head)
     facts = {variant.id: variant for variant in report.variants}
     for number in _shown(report):
@@ -205,6 +206,7 @@ def _print_report(report: TuneReport, kept: Path) -> None:
         row = (one.settings.variant, words(one.settings), *cells, marks)
         table.add_row(*(Text(printable(cell)) for cell in row))
     print_table(table)
+    write_line("best trade-off: nothing else is better in one column and no worse in the others")
     _print_lines(report)
     write_line(f"kept as {kept}")
 
@@ -281,9 +283,9 @@ def _marks(report: TuneReport, one: Candidate) -> str:
         word
         for word, is_so in (
             ("answer", one.number == report.answer),
-            ("front", one.number in report.front),
-            ("defaults", one.defaults),
-            ("present", one.present),
+            ("best trade-off", one.number in report.front),
+            ("onnxruntime's defaults", one.defaults),
+            ("as the bundle has it", one.present),
         )
         if is_so
     ]

@@ -9,7 +9,7 @@ from edgepack.comparison.report import ComparedMetric, Comparison, DeviceCompari
 from edgepack.statistics import median, percentile
 from edgepack.terminal import printable
 
-HEADS = ("device", "metric", "base", "candidate", "change", "interval", "allowed", "answer")
+HEADS = ("device", "metric", "base", "candidate", "change", "it lies in", "allowed", "answer")
 
 
 def text_rows(comparison: Comparison) -> list[tuple[str, ...]]:

@@ -318,7 +318,8 @@ def sent_text(device: str, size: int, files: int, took_s: float) -> str:
     """Return what was sent to a device, as a line for people."""
     amount = f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"
     parts = f"{files} file{'' if files == 1 else 's'}"
-    return f"{device}: sent {amount} of {parts} in {took_s:.1f} s"
+    took = f"{took_s:.1f} s" if took_s >= 0.1 else "less than 0.1 s"
+    return f"{device}: sent {amount} of {parts} in {took}"
 
 
 def _announce(folder: Path) -> tuple[bytes, list[Chunk]]:

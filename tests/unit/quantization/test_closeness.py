@@ -360,3 +360,15 @@ def test_closeness_when_an_output_is_text_counts_those_that_differ(tmp_path):
     judge = held_out(tmp_path / "samples", named(tmp_path / "a.onnx", ["cat", "dog"]), feeds)
     found = judge.closeness(named(tmp_path / "b.onnx", ["cat", "cow"]))
     assert found.noise[:, 0].tolist() == [0, 0, 1, 1]
+
+
+def test_reason_says_in_words_what_decided():
+    base = closeness(level(-12))
+    closer = closeness(level(-15)).judge(base)
+    assert closer.verdict == "closer"
+    assert closer.why == "3.0 dB closer in the worst channels, more than chance makes"
+    assert "3.0 dB farther" in base.judge(closeness(level(-15))).why
+    assert base.judge(base).why == "no closer on average over channels: less than 0.1 dB"
+    fewer = closeness(level(-15), classes(12)).judge(closeness(level(-12), classes(17)))
+    assert fewer.verdict == "farther"
+    assert fewer.why.startswith(f"the best class is fp32's in {17 - 12} samples fewer")

@@ -22,11 +22,12 @@ from edgepack.bench.report import (
     Valid,
     VariantFacts,
 )
-from edgepack.bundle.manifest import LayerError, NotMeasured
+from edgepack.bundle.manifest import Attempt, LayerError, MetricValue, NotMeasured
 from edgepack.errors import ToolError, UsageError
 from edgepack.results.html import render_html, write_html
 from edgepack.results.summary import summarize
 from edgepack.results.table import report_table
+from edgepack.results.tried import STAGES
 from example_report import example_evaluation, example_report, example_run, varied_reports
 from rich.console import Console
 from rich.table import Table
@@ -421,6 +422,43 @@ def test_page_says_so_when_layers_were_not_measured() -> None:
     bare = [item.model_copy(update={"layers": nothing}) for item in report.variants]
     page = render_html([report.model_copy(update={"variants": bare})])
     assert "Not measured: no tensor can be looked at." in page
+
+
+def test_page_shows_what_a_build_tried_by_stages_with_the_reasons() -> None:
+    report = example_report()
+    start = attempt("ranges <b>", "activations", kept=True, sqnr_db=45.0, why="the start")
+    rounded = attempt("rounded", "model", kept=False, sqnr_db=43.6, why="0.3 dB farther")
+    met = attempt("as it is", "limit", kept=True, metric_drop=0.01, why="it meets the limit")
+    tried = report.variants[0].model_copy(update={"tried": [start, rounded, met]})
+    text = text_of(render_html([report.model_copy(update={"variants": [tried]})]))
+    assert f"What the build tried to keep the accuracy of {tried.id}" in text
+    rows = [f"{STAGES[each.stage]} tried kept found why" for each in (start, rounded, met)]
+    assert f"{rows[0]} ranges &lt;b&gt; kept 45.0 dB the start" in text
+    assert f"{rows[1]} rounded no 43.6 dB 0.3 dB farther" in text
+    assert f"{rows[2]} as it is kept metric drop +0.0100 it meets the limit" in text
+
+
+def test_page_of_a_report_that_does_not_say_what_was_tried_is_without_that() -> None:
+    report = example_report()
+    older = json.loads(report.model_dump_json())
+    for variant in older["variants"]:
+        variant.pop("tried")
+    assert "What the build tried" not in render_html([type(report).model_validate(older)])
+
+
+def attempt(what: str, stage: Any, *, kept: bool, why: str, **found: float) -> Attempt:
+    numbers = {"sqnr_db": None, "agreement": None, "metric_drop": None, **found}
+    return Attempt(what=what, stage=stage, kept=kept, why=why, **numbers)
+
+
+def test_page_shows_other_values_of_the_metric_beside_it() -> None:
+    report = example_report()
+    values = {"map50": MetricValue(value=0.5, fp32=0.6), "recall": MetricValue(value=0.7, fp32=0.8)}
+    several = {"metric": "map50", "values": values}
+    accuracy = report.variants[0].accuracy.model_copy(update=several)
+    variants = [report.variants[0].model_copy(update={"accuracy": accuracy})]
+    page = render_html([report.model_copy(update={"variants": variants})])
+    assert "map50; recall 0.7000 (fp32 0.8000)" in page
 
 
 def test_page_shows_the_value_alone_when_there_is_no_fp32_model() -> None:
