@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from boards import with_file
-from edgepack.bundle import MANIFEST, reading
+from edgepack.bundle import MANIFEST, load_bundle, reading
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.demo_server import LoopbackServer
 from edgepack.devices import (
@@ -28,6 +29,7 @@ from edgepack.devices import (
     switch,
 )
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
+from edgepack.progress import Lines
 from edgepack.resources import harness_dir
 from loopback import CuttingProxy, ssh_device, wait_until
 from tiny_bundle import change_manifest, write_tiny_bundle
@@ -136,6 +138,24 @@ def test_bundle_for_another_target_is_not_sent(device: Device, bundle: Path) -> 
         push_to(device, bundle)
     assert f"edgepack build --target {device.target}" in caught.value.hint
     assert not project(device).exists()
+
+
+def test_push_says_in_one_line_what_was_sent(
+    device: Device, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for expected in (1, 0):
+        with connect(device) as transport:
+            pushed = push(bundle, device, transport, progress=Lines())
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == expected
+        assert pushed.already_there == (not expected)
+        files = len(load_bundle(bundle).manifest.files)
+        for line in said:
+            found = re.fullmatch(
+                rf"{device.name}: sent (\d+ bytes|[\d.]+ MB) of (\d+) files in .* s", line
+            )
+            assert found
+            assert int(found[2]) <= files
 
 
 def test_archive_is_not_taken_for_a_bundle(device: Device, tmp_path: Path) -> None:
