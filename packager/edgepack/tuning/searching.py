@@ -163,7 +163,7 @@ class Search:
     def _first_runs(self) -> None:
         """Run the defaults and the present settings of each variant once."""
         first = [tried for tried in self.tried if tried.entrant.first]
-        title, total = "latency of defaults and present settings", len(first)
+        title, total = "defaults and present settings", len(first)
         with self._task(title, total) as task:
             for tried in first:
                 attempt(tried.entrant, lambda entrant: self._timed(entrant, task))
@@ -251,7 +251,7 @@ class Search:
             )
         groups = [sum(e.group == name for e in some) for name in {e.group for e in some}]
         total = sum(map(runs_needed, groups)) - sum(len(e.latencies) for e in some)
-        with self._task("search, latency", total) as task:
+        with self._task("search", total) as task:
             ended = halve(
                 some,
                 lambda entrant: self._timed(entrant, task),
