@@ -229,7 +229,7 @@ def test_aar_when_the_disk_is_full_on_the_way_leaves_the_one_before(
         return real_write(self, data)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(BundleError, match=r"maven.*No space left on device"):
+    with pytest.raises(ToolError, match=r"maven.*No space left on device"):
         write_aar(built[0], tmp_path / "maven", toolchain)
     after = {path.name: path.read_bytes() for path in aar.parent.iterdir()}
     assert after == before | {aar.name: b"an older one"}
@@ -303,7 +303,7 @@ def test_build_when_the_maven_repository_cannot_be_written_says_so_before_it_bui
     project = tiny_models.write_project(tmp_path, samples=False)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "maven").write_text("a file")
-    with pytest.raises(BundleError, match=r"cannot write to .*maven"):
+    with pytest.raises(UsageError, match=r"cannot write to .*maven"):
         build(project=project, targets=[TARGET], out=tmp_path / "d", aar=True)
     assert [path.name for path in (tmp_path / "d").iterdir()] == ["maven"]
 

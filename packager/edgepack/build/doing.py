@@ -20,6 +20,7 @@ WORDS = {
     "int4-weight": "quantizing weights (int4)",
     "calibration": "finding the ranges of activations",
     "layer-errors": "measuring each node's error",
+    "input-check": "looking whether the samples are what the model expects",
     "fusion": "counting what the CPU fuses",
     "goldens": "computing golden outputs",
     "evaluation": "measuring accuracy",
