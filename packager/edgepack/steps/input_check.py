@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from edgepack.preprocessing.verdict import Finding, find
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.input_runs import Runner
-
-if TYPE_CHECKING:
-    pass
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
