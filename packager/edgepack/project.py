@@ -535,8 +535,10 @@ def project_for_model(model: Path) -> LoadedProject:
     """Make up a project for a bare model file: its name and nothing else.
 
     Raises:
-        UsageError: The file's name gives no usable project name.
+        UsageError: It is a folder, or the file's name gives no usable project name.
     """
+    if model.is_dir():
+        raise UsageError(f"{str(model)!r} is a folder", hint="name the ONNX file in it")
     stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.stem).strip("-")
     name = "-".join(part for part in stem.split("-") if part)
     if not name or _is_taken(name):

@@ -26,7 +26,7 @@ from edgepack.project import (
     Stretch,
     project_for_model,
 )
-from edgepack.stored import write_atomically, writing
+from edgepack.stored import SHARED, write_atomically, writing
 from edgepack.yaml_source import parse_yaml
 
 _MARK = "   # guessed, check"
@@ -117,8 +117,7 @@ def _usual(found: PictureInput, facts: ModelFacts, photos: Photos | None) -> Ima
 
 def _write_new(path: Path, text: str) -> None:
     with writing("a file beside the model", path, _ELSEWHERE):
-        write_atomically(path, text)
-        path.chmod(0o644)
+        write_atomically(path, text, mode=SHARED)
 
 
 def _lines(

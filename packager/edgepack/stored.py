@@ -18,8 +18,17 @@ from edgepack.errors import BundleError, ToolError, UsageError
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def write_atomically(path: Path, data: str | bytes) -> None:
+PRIVATE, SHARED = 0o600, 0o644
+"""Modes of new files: of those that edgepack keeps, and of those that its user names."""
+
+
+def write_atomically(path: Path, data: str | bytes, *, mode: int = PRIVATE) -> None:
     """Replace a file, which keeps its mode, so that a crash leaves the old one or the new one.
+
+    Args:
+        path: The file; folders above it are made.
+        data: What it holds then.
+        mode: Of a file that is new.
 
     Raises:
         OSError: It cannot be written; the old one is as it was.
@@ -31,6 +40,7 @@ def write_atomically(path: Path, data: str | bytes) -> None:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
+        Path(partial).chmod(mode)
         if path.exists():
             shutil.copymode(path, partial)
         Path(partial).replace(path)

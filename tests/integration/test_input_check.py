@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import brightness_nets
 import numpy as np
@@ -86,6 +87,21 @@ def test_check_when_labels_are_one_off_says_what_to_add_to_them(warned, off):
     assert f"labels {-off:+d}: right for 40 of 40" in text
     assert what in text
     assert "write inputs" not in text
+
+
+def never_by_chance(answers, labels):
+    right = sum(a == b for a, b in zip(answers, labels, strict=True))
+    return SimpleNamespace(right=right, count=len(labels), is_chance=False)
+
+
+def test_check_when_the_model_is_too_large_to_try_others_tries_other_labels(warned, monkeypatch):
+    # As where one answer of few is right by luck: then it is not clear that all are by chance.
+    monkeypatch.setattr("edgepack.preprocessing.verdict.chance", never_by_chance)
+    monkeypatch.setattr("edgepack.steps.input_runs._BUDGET", 0.0)
+    _, classes = brightness_nets.pictures(40)
+    [text] = warned(RIGHT, labels=classes + 1, classes=6)
+    assert "labels -1: right for 16 of 16" in text
+    assert "subtract 1 from every label" in text
 
 
 def test_check_when_labels_are_unrelated_says_that_nothing_tried_is_better(warned):

@@ -36,7 +36,7 @@ from edgepack.errors import (
     one_line,
 )
 from edgepack.progress import Progress, Silent, Task
-from edgepack.stored import ELSEWHERE, require_writable, write_atomically, writing
+from edgepack.stored import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 
 Opening = Callable[..., AbstractContextManager[Measurer]]
 
@@ -132,7 +132,9 @@ def bench(  # noqa: PLR0913  (the command's options)
     if perfetto:
         try:
             with writing("the trace", perfetto, ELSEWHERE):
-                write_atomically(perfetto, json.dumps(make_trace(report, measured.events)))
+                write_atomically(
+                    perfetto, json.dumps(make_trace(report, measured.events)), mode=SHARED
+                )
         except ToolError:
             on_unfinished(report)
             raise

@@ -58,7 +58,7 @@ def compare(
     from edgepack.cli.printing import print_json
     from edgepack.fleet import select_devices
     from edgepack.progress import Lines, terminal_progress
-    from edgepack.stored import ELSEWHERE, require_writable, write_atomically, writing
+    from edgepack.stored import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 
     question = comparison.Question(
         candidate=candidate,
@@ -80,7 +80,7 @@ def compare(
         for path, make in ((junit, comparison.junit_xml), (markdown, comparison.markdown)):
             if path:
                 with writing("the comparison", path, ELSEWHERE):
-                    write_atomically(path, make(found))
+                    write_atomically(path, make(found), mode=SHARED)
         if as_json:
             print_json(found)
         else:

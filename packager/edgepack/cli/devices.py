@@ -23,7 +23,7 @@ NameArgument = Annotated[
 def list_devices(as_json: JsonOption = False) -> None:
     """List the devices."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import find_inventory, load_devices
+    from edgepack.devices import described_inventory, load_devices
 
     devices = load_devices()
     if as_json:
@@ -33,7 +33,7 @@ def list_devices(as_json: JsonOption = False) -> None:
         host = getattr(device.host.entry, "host", "this machine")
         tags = f"  [{', '.join(device.entry.tags)}]" if device.entry.tags else ""
         write_line(f"{name:16} {device.target:16} {device.entry.transport:6} {host}{tags}")
-    write_line(f"from {find_inventory()}")
+    write_line(f"from {described_inventory()}")
 
 
 @device_app.command(epilog="Example: edgepack device add pi5 bench@192.0.2.17")

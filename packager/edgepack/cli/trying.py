@@ -73,7 +73,9 @@ def try_bundle(
             write_line(str(html))
         if out:
             write_line(
-                str(out) if trial.has_pictures else f"no output can be drawn: {out} is as it was"
+                str(out)
+                if trial.has_pictures
+                else f"no output can be drawn: nothing is written to {out}"
             )
         if trial.has_pictures and not (html or out):
             write_line("drawn into pictures: --html try.html, or --out FOLDER")

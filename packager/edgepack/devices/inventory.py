@@ -190,6 +190,12 @@ def find_inventory(path: Path | None = None) -> Path:
     return here if here.is_file() else platformdirs.user_config_path("edgepack") / INVENTORY_FILE
 
 
+def described_inventory(path: Path | None = None) -> str:
+    """Return where the inventory is, for people, or that there is none yet."""
+    found = find_inventory(path)
+    return str(found) if found.exists() else f"{found}, which is not there yet"
+
+
 def load_inventory(path: Path | None = None) -> Inventory:
     """Read the inventory; a missing file at a default place is an empty one.
 
@@ -226,7 +232,7 @@ def load_device(name: str, path: Path | None = None) -> Device:
     devices = load_devices(path)
     if name not in devices:
         raise UsageError(
-            f"there is no device {name!r} in {find_inventory(path)}",
+            f"there is no device {name!r} in {described_inventory(path)}",
             hint=f"{nearest(name, devices)} (edgepack device list), or add it:"
             f" edgepack device add {name} USER@HOST",
             where="--device",

@@ -26,7 +26,7 @@ from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.results.documents import Report
 from edgepack.results.rows import RunRow, project_of, row_of
 from edgepack.results.store import ResultsStore
-from edgepack.stored import ELSEWHERE, write_atomically, writing
+from edgepack.stored import ELSEWHERE, SHARED, write_atomically, writing
 
 Format = Literal["json", "csv", "parquet", "bencher", "mlflow"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -82,7 +82,7 @@ def export_runs(
         )
     data, count = _WRITERS[file_format](_Asked(store, once, samples, invalid))
     with writing("the export", path, ELSEWHERE):
-        write_atomically(path, data)
+        write_atomically(path, data, mode=SHARED)
     return count
 
 

@@ -39,7 +39,7 @@ from edgepack.results.summary import (
 )
 from edgepack.results.tried import NOT_COMPARABLE
 from edgepack.statistics import Interval
-from edgepack.stored import ELSEWHERE, write_atomically, writing
+from edgepack.stored import ELSEWHERE, SHARED, write_atomically, writing
 from edgepack.terminal import printable
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def write_html(
     """
     text = render_html(reports, evaluations=evaluations, history=history)
     with writing("the page", path, ELSEWHERE):
-        write_atomically(path, text)
+        write_atomically(path, text, mode=SHARED)
     return path
 
 

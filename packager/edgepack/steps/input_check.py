@@ -92,8 +92,12 @@ class InputCheck:
         finding = find(own, setting)
         if not finding.is_suspicious:
             return "", f"nothing suspicious on {len(chosen)} samples"
-        can_rank = bool(rank([(None, own)], setting))
-        others = runner.alternatives(samples) if can_rank else []
+        as_it_is = rank([(None, own)], setting)
+        others = runner.alternatives(samples) if as_it_is else []
+        if not finding.reasons and runner.most(0, _TRIED[0], len(others) + 1) < _TRIED[0]:
+            # Labels that begin elsewhere cost no run of the model.
+            text = told(finding, as_it_is, _described(runner, len(chosen), 0))
+            return text, f"in doubt on {len(chosen)} samples, and too large a model to try others"
         return self._compared(runner, samples, chosen, labels, finding, others)
 
     def _compared(
@@ -106,19 +110,14 @@ class InputCheck:
         others: Sequence[Alternative],
     ) -> tuple[str, str]:
         """Try others, and return the warning, or nothing, and what was done."""
-        runs = len(others) + 1
-        if not finding.reasons and runner.most(0, _TRIED[0], runs) < _TRIED[0]:
-            return "", f"in doubt on {len(chosen)} samples, and too large a model to try others"
-        few = spread(chosen, runner.most(*_TRIED, runs))
+        few = spread(chosen, runner.most(*_TRIED, len(others) + 1))
         found = list(runner.tried(samples, few, others))
         in_order = rank(found, runner.setting(_of(labels, few)))
         more = spread(chosen, runner.most(*_TRIED, FINALISTS + 1))
         if len(more) > len(few):
             few, best = more, list(runner.tried(samples, more, finalists(in_order)))
             in_order = rank(best, runner.setting(_of(labels, few)))
-        unknown = runner.image is None and bool(runner.picture_layouts())
-        described = Described(runner.input_name, runner.sees, len(few), len(found) - 1, unknown)
-        text = told(finding, in_order, described)
+        text = told(finding, in_order, _described(runner, len(few), len(found) - 1))
         shown = f", best {in_order[0].shown}" if in_order else ""
         return text, f"{len(found)} ways to make the input tried on {len(few)} samples{shown}"
 
@@ -140,6 +139,11 @@ def ranked(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[Trie
     chosen = spread(range(len(samples)), count)
     found = list(runner.tried(samples, chosen, others))
     return rank(found, runner.setting(_of(class_labels(samples), chosen))), count
+
+
+def _described(runner: Runner, count: int, ways: int) -> Described:
+    unknown = runner.image is None and bool(runner.picture_layouts())
+    return Described(runner.input_name, runner.sees, count, ways, unknown)
 
 
 def class_labels(samples: SampleSet) -> list[int] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.resources import templates_dir
-from edgepack.stored import ELSEWHERE, write_atomically, writing
+from edgepack.stored import ELSEWHERE, SHARED, write_atomically, writing
 from edgepack.terminal import printable
 from edgepack.trying.drawing import as_data, as_png
 from edgepack.trying.trial import Drawn, Trial, Tried
@@ -25,7 +25,7 @@ def write_page(trial: Trial, path: Path) -> None:
     """
     text = render_page(trial)
     with writing("the page", path, ELSEWHERE):
-        write_atomically(path, text)
+        write_atomically(path, text, mode=SHARED)
 
 
 def render_page(trial: Trial) -> str:
@@ -43,7 +43,7 @@ def write_pictures(trial: Trial, folder: Path) -> list[Path]:
     for name, drawn in _named(trial):
         path = folder / name
         with writing("the picture", path, ELSEWHERE):
-            write_atomically(path, as_png(drawn.draw()))
+            write_atomically(path, as_png(drawn.draw()), mode=SHARED)
         written.append(path)
     return written
 

@@ -8,6 +8,7 @@ from edgepack.devices import (
     LocalEntry,
     SshEntry,
     add_device,
+    described_inventory,
     find_inventory,
     load_device,
     load_devices,
@@ -73,6 +74,7 @@ def test_inventory_is_found_here_then_in_the_users_folder(
     assert find_inventory() == Path("devices.yaml")
     inventory.unlink()
     assert own_home in find_inventory().parents
+    assert described_inventory() == f"{find_inventory()}, which is not there yet"
     assert list(load_devices()) == ["local"]
 
 
