@@ -359,7 +359,8 @@ def _caption(metric: str, left_out: int, *, on_device: bool) -> str:
         f"Left is faster, and {metric} is measured {where}."
         if metric
         else "Left is faster, low is smaller; no accuracy was measured.",
-        "The area of a mark is the size of the model file, its lines are 95 % intervals.",
+        "The area of a mark is the size of the model file, its lines are 95 % intervals"
+        + (f": of latency, and of how far {metric} is from fp32's." if metric else "."),
     ]
     if metric and left_out:
         parts.append(f"{left_out} without {metric} are in the table only.")
