@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgepack.bundle import verify
-from edgepack.bundle.archive import unpack_archive
+from edgepack.bundle.archive import folder_of
 from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.errors import BundleError
 from edgepack.machine import processor
@@ -56,10 +55,7 @@ def verify_here(path: Path, allowed_signers: Path | None = None) -> Verification
         ToolError: It is signed, and ssh-keygen is missing or too old.
     """
     with ExitStack() as stack:
-        folder = path
-        if path.is_file():
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-"))
-            folder = unpack_archive(path, Path(scratch))
+        folder = folder_of(path, stack)
         bundle = verify(folder)
         check_signature = require_signature if allowed_signers else read_signature
         signature = check_signature(folder, allowed_signers)

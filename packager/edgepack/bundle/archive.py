@@ -8,6 +8,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
 from edgepack.bundle.writing import not_writable
@@ -35,6 +36,18 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     entry.mode = path.stat().st_mode & 0o755
     with path.open("rb") as file:
         tar.addfile(entry, file)
+
+
+def folder_of(bundle: Path, stack: ExitStack) -> Path:
+    """Return a bundle's folder; that of an archive is a temporary one, which goes with the stack.
+
+    Raises:
+        BundleError: As :func:`unpack_archive`.
+    """
+    if not bundle.is_file():
+        return bundle
+    scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-"))
+    return unpack_archive(bundle, Path(scratch))
 
 
 def unpack_archive(archive: Path, folder: Path) -> Path:

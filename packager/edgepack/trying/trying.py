@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.bundle import Bundle, verify
-from edgepack.bundle.archive import unpack_archive
+from edgepack.bundle.archive import folder_of
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.errors import ModelError, SamplesError, ToolError, UsageError, nearest
 from edgepack.harness.edgepack_answers import as_json
@@ -61,11 +60,7 @@ def try_bundle(  # noqa: PLR0913  (as the command has them)
         ToolError: No variant runs here, or a file cannot be written.
     """
     with ExitStack() as stack:
-        folder = path
-        if path.is_file():
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-"))
-            folder = unpack_archive(path, Path(scratch))
-        bundle = verify(folder)
+        bundle = verify(folder_of(path, stack))
         reader = Reader(bundle)
         chosen = _chosen(bundle, variants)
         samples, said = reader.read(given, inputs or {}, limit)
