@@ -165,7 +165,7 @@ def test_command_when_options_do_not_belong_together_is_refused(
 def test_bench_when_the_trace_cannot_be_written_loses_no_report(
     bundle: Path, here: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("edgepack.bench.run.write_atomically", full)
