@@ -22,8 +22,6 @@ from edgepack.processes import Workers
 from edgepack.project import ImageInput
 from edgepack.steps.input_check import InputCheck, ranked
 
-PHOTOS = 32
-"""On how many photos other ways are tried, at most."""
 _TELLING = 0.7
 """Of the bits that predictions can tell of photos: with less, they favour nothing."""
 _NEAR = 0.5
@@ -124,6 +122,8 @@ def tried_guess(
         except EdgepackError as error:
             return _because(guess, f"not tried: {error.problem.splitlines()[0]}")
     others = [e for e in found if not guess.is_told or _differs_in_order(e, guess.image)]
+    if not found and not guess.is_told:
+        return _because(guess, "not tried: the outputs do not tell, or photos are too few")
     if len(others) < 2:
         return guess
     best = others[0]

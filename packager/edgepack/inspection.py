@@ -18,14 +18,12 @@ from edgepack.calibration.following import clamps
 from edgepack.calibration.histogram import Histogram
 from edgepack.calibration.statistics import write_statistics
 from edgepack.errors import EdgepackError, ModelError
-from edgepack.model.checking import checker_findings
+from edgepack.model.checking import carrying_findings, checker_findings, session_findings
 from edgepack.model.deciding import shape_findings
-from edgepack.model.facts import ModelFacts, model_facts, require_plain_signature, signature
+from edgepack.model.facts import ModelFacts, model_facts, signature
 from edgepack.model.finding import Finding
-from edgepack.model.ir import loadable
 from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import make_session
 from edgepack.processes import Workers
 from edgepack.profile import Profile, Variant
 from edgepack.project import SampleSource, find_project
@@ -111,25 +109,6 @@ def inspect(
                 inspect_targets, loaded.model_path, *dims, asked, samples.calibration
             )
     return Inspection(facts, (*findings, *blocked), tuple(variants))
-
-
-def carrying_findings(facts: ModelFacts) -> list[Finding]:
-    """Return a blocking finding if no bundle can carry the model's inputs or outputs."""
-    try:
-        require_plain_signature(facts)
-    except ModelError as error:
-        return [Finding("edgepack", "blocks", "", error.problem, error.hint)]
-    return []
-
-
-def session_findings(model: Path) -> list[Finding]:
-    """Return a blocking finding if onnxruntime makes no session of a model, else nothing."""
-    try:
-        with loadable(model) as source:
-            make_session(source)
-    except ModelError as error:
-        return [Finding("onnxruntime", "blocks", "", error.problem, error.hint)]
-    return []
 
 
 def random_findings(model: Path, dims: Mapping[str, int]) -> list[Finding]:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.data import spread
-from edgepack.data.images import image_files, image_pixels
+from edgepack.data.images import image_files, image_pixels, unreadable
 from edgepack.data.labels import image_labels
 from edgepack.errors import SamplesError
 from edgepack.model.facts import ModelFacts
 
 _LABELS = "labels.csv"
-_LOOKED_AT = 8
+_LOOKED_AT = 32
+"""Photos that are read, at most: other ways to make the input are tried on them."""
+_MEASURED = 8
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class Photos:
     """``folders``, or the path of a CSV of labels; nothing where there are none."""
     unlabelled: str
     """Why labels that may be some are not taken; nothing where there are none."""
+    looked_at: list[Path]
+    """Some of the photos, which can be read."""
+    broken: list[SamplesError]
+    """What is wrong with others of these."""
 
     @classmethod
     def of(cls, folder: Path, project: Path, facts: ModelFacts) -> Photos:
@@ -44,15 +50,15 @@ class Photos:
         folder, project = folder.resolve(), project.resolve()
         files = image_files(folder)
         labels, why_not = _found_labels(folder, project, files, facts)
-        return cls(folder, project, files, written_path(folder, project), labels, why_not)
+        some = spread(files, _LOOKED_AT)
+        broken = unreadable(some)
+        whole = [path for path in some if path not in broken]
+        written = written_path(folder, project)
+        return cls(folder, project, files, written, labels, why_not, whole, [*broken.values()])
 
     def have_size(self, height: int, width: int) -> bool:
         """Return whether the photos have a size already, as far as some of them tell."""
-        try:
-            sizes = {image_pixels(path).shape[:2] for path in spread(self.files, _LOOKED_AT)}
-        except SamplesError:
-            # The build names the broken one.
-            return False
+        sizes = {image_pixels(path).shape[:2] for path in spread(self.looked_at, _MEASURED)}
         return sizes == {(height, width)}
 
     def labels_of(self, files: Sequence[Path]) -> list[int] | None:

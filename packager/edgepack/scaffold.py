@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from edgepack.data import spread
 from edgepack.data.images import image_files
 from edgepack.errors import UsageError
-from edgepack.guesses import PHOTOS, Guess, told_guess, tried_guess
+from edgepack.guesses import Guess, told_guess, tried_guess
 from edgepack.harness.edgepack_wordpiece import WordPiece
+from edgepack.model.checking import carrying_findings, session_findings
 from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
 from edgepack.photos import Photos
 from edgepack.preprocessing.alternatives import yaml_lines
+from edgepack.processes import Workers
+from edgepack.progress import Progress, Silent
 from edgepack.project import (
     PROJECT_FILE,
     ImageInput,
@@ -35,11 +37,11 @@ TOKENIZER = "tokenizer.json"
 _ELSEWHERE = "free some space, or copy the model to a folder that can be written to"
 
 
-def init(model: Path, *, images: Path | None = None) -> Path:
+def init(model: Path, *, images: Path | None = None, progress: Progress | None = None) -> Path:
     """Write ``edgepack.yaml`` beside a model and return its path.
 
     Where the model tells names of classes, and what they are for, ``names.txt`` is written too,
-    unless there is one.
+    unless there is one. What a build will stop at, the model or photos, is said to ``progress``.
 
     Raises:
         ModelError: The model cannot be read.
@@ -64,7 +66,19 @@ def init(model: Path, *, images: Path | None = None) -> Path:
     if _meaning(facts) and not names.exists():
         _write_new(names, "".join(f"{name}\n" for name in class_names(facts)))
     _write_new(path, text)
+    for warning in _warnings(model, facts, photos):
+        (progress or Silent()).note(f"warning: {warning}")
     return path
+
+
+def _warnings(model: Path, facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+    """Yield what a build will stop at."""
+    with Workers(1) as workers:
+        blocked = workers.call(session_findings, model) or carrying_findings(facts)
+    for finding in blocked:
+        yield f"a build refuses this model: {finding.reason}; {finding.remedy}"
+    for error in photos.broken if photos else ():
+        yield f"a build will stop at a photo: {error.problem}; {error.hint}"
 
 
 def _check_images(images: Path, facts: ModelFacts) -> None:
@@ -97,9 +111,8 @@ def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | Non
     if photos is None:
         return guess
     scores = facts.outputs[0].name if has_scores(facts) else None
-    files = spread(photos.files, PHOTOS)
-    labels = photos.labels_of(files)
-    return tried_guess(guess, model, facts.inputs[0], scores, files, labels)
+    labels = photos.labels_of(photos.looked_at)
+    return tried_guess(guess, model, facts.inputs[0], scores, photos.looked_at, labels)
 
 
 def _usual(found: PictureInput, facts: ModelFacts, photos: Photos | None) -> ImageInput:
@@ -192,6 +205,9 @@ def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     elif image_input(facts) and has_scores(facts):
         yield about
         yield f"# outputs: {{{_quoted(output.name)}: {{kind: classification, top: 5}}}}{_MARK}"
+    elif image_input(facts):
+        yield "# What the output means is not told by the model: without 'outputs', devices give"
+        yield "# tensors, and int8 is judged by how near they are. See docs/answers.md, metrics.md."
 
 
 def _meaning(facts: ModelFacts) -> str:

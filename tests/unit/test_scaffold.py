@@ -325,3 +325,28 @@ def test_init_when_photos_lie_elsewhere_names_them_in_full(tmp_path):
         path = init(model, images=photos(folder, 2))
         assert read_project(path).project.samples.calibration.images == expected
         path.unlink()
+
+
+def test_init_when_a_photo_is_broken_tries_the_others_and_names_it(tmp_path, capsys):
+    model = tiny_models.conv_net(tmp_path / "m.onnx")
+    folder = photos(tmp_path / "photos", 4)
+    (folder / "torn.png").write_bytes((folder / "0.png").read_bytes()[:40])
+    assert run(["init", str(model), "--images", str(folder)]) == 0
+    said = capsys.readouterr().err
+    assert "warning: a build will stop at a photo: cannot read" in said
+    assert "torn.png" in said
+    resize = read_project(tmp_path / "edgepack.yaml").project.inputs["image"].image.resize
+    assert (resize.width, resize.height) == (8, 8)
+
+
+def test_init_when_a_build_refuses_the_model_says_so_and_writes_what_the_model_tells(
+    tmp_path, capsys
+):
+    nodes = [helper.make_node("Blur", ["x"], ["y"], domain="my.company")]
+    model = tiny_models.save(
+        tmp_path / "m.onnx", nodes, [("x", FLOAT, [1, 3, 8, 8])], [("y", FLOAT, [1, 3, 8, 8])]
+    )
+    assert run(["init", str(model)]) == 0
+    said = capsys.readouterr().err
+    assert "warning: a build refuses this model: custom operators, of 'my.company'" in said
+    assert "What the output means is not told" in (tmp_path / "edgepack.yaml").read_text()

@@ -73,9 +73,10 @@ def init(
     ] = None,
 ) -> None:
     """Write an edgepack.yaml with what the model tells."""
+    from edgepack.progress import terminal_progress
     from edgepack.scaffold import init as write_project
 
-    path = write_project(model, images=images)
+    path = write_project(model, images=images, progress=terminal_progress())
     command = f"edgepack build --project {shlex.quote(str(path))} --target host"
     typer.echo(f"wrote {path}; look it over, then: {command}")
 

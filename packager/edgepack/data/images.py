@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -110,6 +111,17 @@ def _opaque(image: Image.Image) -> Image.Image:
         return image
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, image.convert("RGBA"))
+
+
+def unreadable(files: Iterable[Path]) -> dict[Path, SamplesError]:
+    """Return the files that are no whole image, and why."""
+    found = {}
+    for path in files:
+        try:
+            image_pixels(path)
+        except SamplesError as error:
+            found[path] = error
+    return found
 
 
 def image_files(folder: Path, limit: int | None = None) -> list[Path]:

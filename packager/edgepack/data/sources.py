@@ -10,16 +10,17 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgepack.data import hook
-from edgepack.data.images import image_files, image_pixels, image_tensor
+from edgepack.data.images import image_files, image_pixels, image_tensor, unreadable
 from edgepack.data.sample_set import Array, Sample
 from edgepack.data.spreading import spread
-from edgepack.errors import SamplesError
+from edgepack.errors import SamplesError, listed
 from edgepack.harness import edgepack_images as images
 from edgepack.model.facts import TensorSpec
 from edgepack.processes import run_supervised
@@ -27,6 +28,7 @@ from edgepack.project import ImageInput
 from edgepack.worker import tell
 
 HOOK_TIMEOUT_S = 3600.0
+_SHOWN = 5
 MOST_LINES = 100
 """Of what one call of a hook prints."""
 
@@ -138,9 +140,27 @@ def _digest(path: Path) -> bytes:
 def image_samples(
     files: Sequence[Path], input_name: str, description: ImageInput
 ) -> Iterator[Sample]:
-    """Yield one sample per image file."""
+    """Yield one sample per image file.
+
+    Raises:
+        SamplesError: Some files are no whole images; all of them are named.
+    """
     for path in files:
-        yield path.name, {input_name: image_tensor(path, description)}
+        with _naming_all(files):
+            tensor = image_tensor(path, description)
+        yield path.name, {input_name: tensor}
+
+
+@contextmanager
+def _naming_all(files: Sequence[Path]) -> Iterator[None]:
+    """Have an error of one file name the others that cannot be read either."""
+    try:
+        yield
+    except SamplesError as error:
+        if len(broken := unreadable(files)) > 1:
+            names = listed([repr(path.name) for path in broken], _SHOWN)
+            error.problem = f"{len(broken)} images cannot be read: {names}; {error.problem}"
+        raise
 
 
 def picture_samples(
@@ -149,11 +169,13 @@ def picture_samples(
     """Yield one sample per image file: its pixels, or the bytes of the file.
 
     Raises:
-        SamplesError: A file is no image, or not one that models can decode or scale.
+        SamplesError: Files are no images, all of which are named, or one is not one that models
+            can decode or scale.
     """
     resize = description.model_dump()["resize"]
     for path in files:
-        pixels = image_pixels(path)
+        with _naming_all(files):
+            pixels = image_pixels(path)
         height, width, _ = pixels.shape
         try:
             images.check_scaled(images.placement(width, height, resize))

@@ -1,15 +1,19 @@
-"""What ``onnx.checker`` says of a model: worth knowing, while onnxruntime has the last word."""
+"""What stands in a whole model's way: ``onnx.checker``'s word, onnxruntime's, and a bundle's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from edgepack.errors import ModelError
+from edgepack.model.facts import ModelFacts, require_plain_signature
 from edgepack.model.finding import Finding
+from edgepack.model.ir import loadable
 from edgepack.model.reading import fits_a_message, read_model
+from edgepack.model.running import make_session
 
 
 def checker_findings(model: Path) -> list[Finding]:
-    """Return a note if the checker refuses a model, else nothing.
+    """Return a note if the checker refuses a model, else nothing: onnxruntime has the last word.
 
     Raises:
         ModelError: The file cannot be read as a model.
@@ -26,4 +30,23 @@ def checker_findings(model: Path) -> list[Finding]:
         reason = f"onnx.checker refuses the model: {' '.join(str(error).split())}"
         remedy = "nothing to do if it runs; else export the model again"
         return [Finding("onnx", "note", "", reason, remedy)]
+    return []
+
+
+def carrying_findings(facts: ModelFacts) -> list[Finding]:
+    """Return a blocking finding if no bundle can carry the model's inputs or outputs."""
+    try:
+        require_plain_signature(facts)
+    except ModelError as error:
+        return [Finding("edgepack", "blocks", "", error.problem, error.hint)]
+    return []
+
+
+def session_findings(model: Path) -> list[Finding]:
+    """Return a blocking finding if onnxruntime makes no session of a model, else nothing."""
+    try:
+        with loadable(model) as source:
+            make_session(source)
+    except ModelError as error:
+        return [Finding("onnxruntime", "blocks", "", error.problem, error.hint)]
     return []
