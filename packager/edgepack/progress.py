@@ -235,8 +235,7 @@ class _LinesTask(_Counted):
     def tell_skipped(self) -> None:
         """Write one line for the parts that were done before, if there are any."""
         if self.unsaid:
-            few = "1 part was" if self.unsaid == 1 else f"{self.unsaid} parts were"
-            _write(f"{self.title} {self.named}/{self.total}  {few} done before")
+            _write(f"{self.title} {self.named}/{self.total}  {self.unsaid} done already")
         self.unsaid = 0
 
     def _name(self, text: str) -> None:

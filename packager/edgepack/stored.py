@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -33,7 +34,11 @@ def write_atomically(path: Path, data: str | bytes, *, mode: int = PRIVATE) -> N
     Raises:
         OSError: It cannot be written; the old one is as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        # That is what mkdir says of a file in the way.
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -94,6 +94,7 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
 
 def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
     from edgepack.harness import edgepack_loader as loader
+    from edgepack.results import near_text
 
     variant: str = entry["id"]
     try:
@@ -104,7 +105,8 @@ def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
     except loader.ORT_ERRORS as error:
         return GoldenCheck(variant, passed=False, outcome=f"inference failed: {error}")
     limit_db = entry["min_sqnr_db"]
-    outcome = f"{bundle.goldens} golden samples within {worst_db:.0f} dB, {limit_db:g} are needed"
+    near = near_text(worst_db)
+    outcome = f"{bundle.goldens} golden samples, the worst {near} ({limit_db:g} dB needed)"
     return GoldenCheck(variant, passed=worst_db >= limit_db, outcome=outcome)
 
 

@@ -438,7 +438,8 @@ def test_arrays_when_given_are_samples_or_inputs(tmp_path):
         (["--input", "picture"], 2, "'picture' names no value"),
         (["--input", "pictur=pets.png"], 2, "did you mean 'picture'?"),
         (["pets.png", "--limit", "0"], 2, "--limit"),
-        (["pets.png", "--html", "/dev/null/x.html"], 5, "cannot write the page"),
+        (["pets.png", "--out", "pets.png"], 2, "cannot write to 'pets.png'"),
+        (["pets.png", "--html", "/dev/null/x.html"], 2, "cannot be written: Not a directory"),
     ],
 )
 def test_input_when_it_is_none_of_the_models_says_what_to_do(

@@ -86,10 +86,10 @@ def test_lines_name_what_begins_and_count_what_was_done_before(capsys):
         task("eval-1")
         task("fusion", kind="fusion")
     assert capsys.readouterr().err.splitlines() == [
-        "build 2/5  2 parts were done before",
+        "build 2/5  2 done already",
         "build 3/5  linux cpu-int8: quantizing",
         "build 4/5  linux cpu-fp32: measuring accuracy on 120 samples",
-        "build 5/5  1 part was done before",
+        "build 5/5  1 done already",
     ]
 
 

@@ -108,8 +108,12 @@ def _bundle_table(manifest: Manifest) -> Table:
     found = [variant.accuracy for variant in manifest.variants]
     judged = [accuracy for accuracy in found if isinstance(accuracy, Accuracy)]
     metric = judged[0].metric if judged else ""
-    columns = (f"{metric} here", "same answer as fp32", "worst output")
-    table = Table("variant", "model size", "nodes on its provider", *(columns if judged else ()))
+    columns = [f"{metric} here", "same answer as fp32", "worst output"] if judged else []
+    if metric == "agreement":
+        del columns[1]  # the metric is that already
+    has_fused = any(variant.fused for variant in manifest.variants)
+    kernels = ["in integers"] if has_fused else []
+    table = Table("variant", "model size", "nodes on its provider", *kernels, *columns)
     for column in table.columns[1:]:
         column.justify = "right"
     table.caption = manifest.target + (f"; {_measured_text(judged[0])}" if judged else "")
@@ -118,7 +122,8 @@ def _bundle_table(manifest: Manifest) -> Table:
         cells = _accuracy_cells(accuracy) if isinstance(accuracy, Accuracy) else []
         files = {variant.model, *(bucket.model for bucket in variant.buckets)}
         size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
-        table.add_row(variant.id, f"{size / 1e6:.2f} MB", _on_provider(variant), *cells)
+        fused = [_in_integers(variant)] if has_fused else []
+        table.add_row(variant.id, f"{size / 1e6:.2f} MB", _on_provider(variant), *fused, *cells)
     return table
 
 
@@ -129,18 +134,21 @@ def _measured_text(accuracy: Accuracy) -> str:
 
 
 def _on_provider(variant: ManifestVariant) -> str:
-    """Return how many nodes the provider is predicted to take, and how much of int8 is fused."""
-    if variant.predicted:
-        return f"{variant.predicted.share:.0%}"
-    return f"{variant.fused.coverage:.0%} integer" if variant.fused else "100%"
+    """Return how many nodes the provider is predicted to take; the CPU takes all."""
+    return f"{variant.predicted.share:.0%}" if variant.predicted else "100%"
+
+
+def _in_integers(variant: ManifestVariant) -> str:
+    return f"{variant.fused.coverage:.0%}" if variant.fused else "n/a"
 
 
 def _accuracy_cells(accuracy: Accuracy) -> list[str]:
     from edgepack.results import near_text
 
+    agreement = "n/a" if accuracy.agreement is None else f"{accuracy.agreement:.1%}"
     return [
         f"{accuracy.value:.4f}",
-        "n/a" if accuracy.agreement is None else f"{accuracy.agreement:.1%}",
+        *([] if accuracy.metric == "agreement" else [agreement]),
         near_text(accuracy.worst.sqnr_db) if accuracy.worst else "n/a",
     ]
 
@@ -151,7 +159,7 @@ def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
 
     variants = [variant for manifest in manifests for variant in manifest.variants]
     if any(variant.fused for variant in variants):
-        yield "integer: the share of an int8 model's kernels that the CPU computes in integers"
+        yield "in integers: the share of an int8 model's kernels that the CPU computes in integers"
     found = [variant.accuracy for variant in variants]
     if any(isinstance(accuracy, Accuracy) and accuracy.worst for accuracy in found):
         yield (

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from edgepack.bench.report import EvaluationReport
     from edgepack.inspection import Inspection, VariantInspection
+    from edgepack.model.facts import ModelFacts
     from edgepack.model.finding import Finding
     from edgepack.plan import Plan
     from edgepack.verification import Verification
@@ -66,10 +67,23 @@ def print_table(table: Table) -> None:
 
 def print_inspection(inspection: Inspection) -> None:
     """Write facts and findings."""
-    facts = inspection.facts
+    _print_facts(inspection.facts)
+    for line in _finding_lines(inspection.findings):
+        write_line(line)
+    said: dict[tuple[str, ...], str] = {}
+    for variant in inspection.variants:
+        _print_variant(variant, said)
+    if any(len(group) > NODES_SHOWN for v in inspection.variants for group in alike(v.findings)):
+        write_line("every node by name: edgepack inspect --json")
+    if not inspection.findings and all(not v.findings for v in inspection.variants):
+        write_line("nothing stands in the way")
+
+
+def _print_facts(facts: ModelFacts) -> None:
     write_line(f"{facts.name}  {facts.file_bytes} bytes  sha256 {facts.sha256}")
     domains = "".join(f", {name or 'ai.onnx'} {v}" for name, v in facts.domains.items())
-    write_line(f"opset {facts.opset}{domains}; IR {facts.ir_version}; {facts.producer}")
+    maker = f"; {facts.producer}" if facts.producer else ""
+    write_line(f"opset {facts.opset}{domains}; IR {facts.ir_version}{maker}")
     for role, specs in (("input ", facts.inputs), ("output", facts.outputs)):
         for spec in specs:
             write_line(f"{role} {spec}")
@@ -80,16 +94,10 @@ def print_inspection(inspection: Inspection) -> None:
         write_line(facts.quantization.state)
     if facts.external_data:
         write_line(f"external data: {', '.join(facts.external_data)}")
-    _print_findings(inspection.findings)
-    for variant in inspection.variants:
-        _print_variant(variant)
-    if any(len(group) > NODES_SHOWN for v in inspection.variants for group in alike(v.findings)):
-        write_line("every node by name: edgepack inspect --json")
-    if not inspection.findings and all(not v.findings for v in inspection.variants):
-        write_line("nothing stands in the way")
 
 
-def _print_variant(found: VariantInspection) -> None:
+def _print_variant(found: VariantInspection, said: dict[tuple[str, ...], str]) -> None:
+    """Write one variant; ``said`` has what was written of others, by its lines."""
     if found.nodes:
         what = (
             f"{found.taken} of {found.nodes} nodes on {found.provider}"
@@ -102,17 +110,22 @@ def _print_variant(found: VariantInspection) -> None:
     else:
         what, verdict = "no nodes are left: what the model gives are constants", ""
     write_line(f"{found.target} {found.variant}: {what}{verdict}")
-    _print_findings(found.findings, indent="  ")
+    name = f"{found.target} {found.variant}"
+    lines = tuple(_finding_lines(found.findings))
+    if lines and said.setdefault(lines, name) != name:
+        lines = (f"the same as for {said[lines]}",)
+    for line in lines:
+        write_line(f"  {line}")
 
 
-def _print_findings(findings: Sequence[Finding], indent: str = "") -> None:
-    """Write findings, those that say the same of several nodes together."""
+def _finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield findings, those that say the same of several nodes together."""
     for group in alike(findings):
         first = group[0]
         example = "" if len({found.reason for found in group}) == 1 else "for example, "
         about = f"{_nodes(group)}: {example}" if first.node else ""
-        write_line(f"{indent}{first.backend} {first.severity}: {about}{first.reason}")
-        write_line(f"{indent}  hint: {first.remedy}")
+        yield f"{first.backend} {first.severity}: {about}{first.reason}"
+        yield f"  hint: {first.remedy}"
 
 
 def _nodes(group: Sequence[Finding]) -> str:

@@ -30,9 +30,10 @@ TRY_AGAIN = "nothing was changed on the device; look at the message above and tr
 def switch_hint(project: str, device: str) -> str:
     """Return what to do where a device does not switch to a release."""
     return (
-        f"nothing was changed. 'edgepack device verify {device} {project}' lists what is there:"
-        f" edgepack rollback {project} --device {device} --to RELEASE; or send what is to be"
-        f" current: edgepack push BUNDLE --device {device}"
+        f"nothing was changed. 'edgepack device verify {device}' lists what is there: edgepack"
+        f" rollback {project} --device {device} --to RELEASE; or send what is to be current:"
+        f" edgepack push BUNDLE --device {device}. 'keep_releases' in devices.yaml says how many a"
+        " device keeps"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgepack.bench.report import EvaluationReport, RunReport
-from edgepack.errors import UsageError
+from edgepack.errors import UsageError, nearest
 from edgepack.results.html import MAKE_ONE, write_html
 from edgepack.results.rows import RunRow
 from edgepack.results.store import ResultsStore, RunFilter
@@ -52,7 +52,7 @@ def report(
     benches = store.rows(replace(wanted or RunFilter(), kind="bench"))
     ids = list(runs) or [row.id for row in benches[-last:]]
     if not ids:
-        raise UsageError("the results store has no such run", hint=MAKE_ONE, where=store.name)
+        raise _none_found(store, wanted)
     named = store.load_all(list(dict.fromkeys(ids)))
     reports = [each for each in named if isinstance(each, RunReport)]
     evaluations = [each for each in named if isinstance(each, EvaluationReport)]
@@ -74,6 +74,18 @@ def report(
         history=[each for each in history if isinstance(each, RunReport)],
     )
     return Page(path, len(reports), len(runs) or len(benches))
+
+
+def _none_found(store: ResultsStore, wanted: RunFilter | None) -> UsageError:
+    """Return that no run is wanted, and what may be meant instead."""
+    kept = store.rows(RunFilter(kind="bench"))
+    for field in ("project", "target", "device"):
+        asked = getattr(wanted, field, None)
+        known = sorted({name for row in kept if (name := getattr(row, field))})
+        if asked and asked not in known and known:
+            problem = f"the results store has no run with the {field} {asked!r}"
+            return UsageError(problem, hint=nearest(asked, known), where=store.name)
+    return UsageError("the results store has no such run", hint=MAKE_ONE, where=store.name)
 
 
 def _ids_before(reports: Sequence[RunReport], rows: Sequence[RunRow]) -> list[str]:

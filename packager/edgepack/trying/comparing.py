@@ -115,9 +115,16 @@ def _compared_classes(reference: Sequence[Class], other: Sequence[Class]) -> Com
     ranked, wanted = [each.index for each in other], [each.index for each in reference]
     if ranked != wanted:
         how = "are in another order" if sorted(ranked) == sorted(wanted) else "differ"
-        return Compared("near", f"{words}; the classes behind it {how}", numbers)
-    far = abs(found.score - best.score) > NEAR_SCORE * max(1.0, abs(best.score))
+        words += f"; the classes behind it {how}"
+    far = _farthest(reference, other) > NEAR_SCORE * max(1.0, abs(best.score))
     return Compared("near" if far else "same", words, numbers)
+
+
+def _farthest(reference: Sequence[Class], other: Sequence[Class]) -> float:
+    """Return the most that the score of a class differs; one that is not listed is the last."""
+    first, second = ({each.index: each.score for each in side} for side in (reference, other))
+    least = min(*first.values(), *second.values())
+    return max(abs(first.get(i, least) - second.get(i, least)) for i in {*first, *second})
 
 
 def _objects(output: str, answers: Sequence[Sequence[Detection]]) -> Block:

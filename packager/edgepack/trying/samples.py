@@ -118,7 +118,8 @@ class Reader:
         """Return the input that an argument is for."""
         suffix = Path(text).suffix.lower()
         if suffix in _FILES and not Path(text).exists():
-            raise SamplesError(f"there is no file {text!r}", hint=self.inputs.command())
+            hint = f"check the path; for example: {self.inputs.command()}"
+            raise SamplesError(f"there is no file {text!r}", hint=hint)
         fits = free if suffix == ".npy" else self._takers(text, suffix, free)
         if not fits:
             raise self.inputs.unwanted(text)

@@ -13,9 +13,11 @@ import numpy as np
 from edgepack.bundle import Bundle, verify
 from edgepack.bundle.archive import folder_of
 from edgepack.bundle.manifest import ManifestVariant
+from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import ModelError, SamplesError, ToolError, UsageError, nearest
 from edgepack.harness.edgepack_answers import as_json
 from edgepack.progress import Progress, Silent
+from edgepack.stored import require_writable
 from edgepack.trying import drawing, maps
 from edgepack.trying.comparing import block
 from edgepack.trying.matching import matched
@@ -56,9 +58,14 @@ def try_bundle(  # noqa: PLR0913  (as the command has them)
     Raises:
         BundleError: The bundle is altered or incomplete.
         SamplesError: An input cannot be read, or is not what the model takes.
-        UsageError: There is no such input or variant, or nothing is given.
+        UsageError: There is no such input or variant, nothing is given, or ``html`` or ``out``
+            cannot be written.
         ToolError: No variant runs here, or a file cannot be written.
     """
+    if html is not None:
+        require_writable(html, "--html")
+    if out is not None:
+        require_writable_folder(out)
     with ExitStack() as stack:
         bundle = verify(folder_of(path, stack))
         reader = Reader(bundle)

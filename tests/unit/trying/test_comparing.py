@@ -28,12 +28,19 @@ def test_classification_when_the_top_class_is_another_one_differs_and_names_both
 
 
 @pytest.mark.parametrize(
-    ("score", "behind", "level"),
-    [(0.58, "ant4", "same"), (0.4, "ant4", "near"), (0.6, "a", "near")],
+    ("score", "behind", "behind_score", "level"),
+    [
+        (0.58, "ant4", 0.1, "same"),
+        (0.4, "ant4", 0.1, "near"),
+        (0.6, "a", 0.3, "near"),
+        (0.6, "a", 0.101, "same"),
+    ],
 )
-def test_classification_when_scores_or_lower_ranks_differ_is_near(score, behind, level):
+def test_classification_when_some_score_differs_is_near(score, behind, behind_score, level):
     reference = classes(("dog", 0.6), ("ant4", 0.1))
-    _, compared = verdict("classification", reference, classes(("dog", score), (behind, 0.1)))
+    _, compared = verdict(
+        "classification", reference, classes(("dog", score), (behind, behind_score))
+    )
     assert compared.level == level
 
 
