@@ -162,14 +162,20 @@ class _Run:
         samples = len(SampleSet.read(paths["samples"])) if counted else None
         self.begun.add(planned.id)
         self.task.begin(planned.id, self.doing.text(planned, samples), planned.step.name)
-        return self.workers.call(
-            run_step,
-            planned.step,
-            paths,
-            out,
-            on_progress=lambda *far: self.task.within(planned.id, *far),
-            on_note=lambda line: self.progress.note(f"{self.doing.whom(planned)}{line}"),
-        )
+        try:
+            return self.workers.call(
+                run_step,
+                planned.step,
+                paths,
+                out,
+                on_progress=lambda *far: self.task.within(planned.id, *far),
+                on_note=lambda line: self.progress.note(f"{self.doing.whom(planned)}{line}"),
+            )
+        except EdgepackError as error:
+            if error.where and error.where.startswith(planned.step.name):
+                rest = error.where.removeprefix(planned.step.name)
+                error.where = f"{self.doing.text(planned)}{rest}"
+            raise
 
     def _tell_end(self, planned: PlannedStep) -> None:
         if planned.id in self.begun:

@@ -278,6 +278,10 @@ def require_free_name(name: str, path: Path) -> None:
             f"a device cannot be called {name!r}",
             hint="use letters and digits, and . _ - between them",
         )
+    if name == LOCAL:
+        raise UsageError(
+            f"{LOCAL!r} is this machine, without being added", hint="choose another name"
+        )
     if path.exists() and name in load_inventory(path).devices:
         raise UsageError(
             f"the inventory {path} already has a device {name!r}",

@@ -20,7 +20,7 @@ from edgepack.bundle.kept import Kept, stamps
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
 from edgepack.devices.chunking import Chunk, cut_file
-from edgepack.devices.inventory import Device
+from edgepack.devices.inventory import LOCAL, Device
 from edgepack.devices.shell_pushing import (
     REFUSED,
     TRY_AGAIN,
@@ -272,8 +272,8 @@ def open_for(device: Device, path: Path) -> Bundle:
         raise DeviceError(
             f"the bundle is for {bundle.manifest.target}, the device {device.name} for"
             f" {device.target}",
-            hint=f"edgepack build --target {shlex.quote(device.target)}, or change the 'target' of"
-            f" {device.name!r} in devices.yaml",
+            hint=f"edgepack build --target {shlex.quote(device.target)}"
+            + ("" if device.name == LOCAL else f", or change {device.name!r} in devices.yaml"),
             where=device.name,
         )
     return bundle

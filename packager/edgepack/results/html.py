@@ -289,12 +289,15 @@ def _overview(
     metrics = [accuracy.metric for _, accuracy, _ in rated if isinstance(accuracy, Accuracy)]
     metric = max(metrics, key=metrics.count) if metrics else ""
     shown = [
-        (section, accuracy)
-        for section, accuracy, _ in rated
+        (section, accuracy, evaluation)
+        for section, accuracy, evaluation in rated
         if isinstance(accuracy, Accuracy) and accuracy.metric == metric
     ]
     if shown:
-        marks = [_mark(section, _accuracy_range(accuracy)) for section, accuracy in shown]
+        marks = [
+            _mark(section, _accuracy_range(accuracy, evaluation))
+            for section, accuracy, evaluation in shown
+        ]
         value = metric
     else:
         marks = [_mark(section, _size_range(section)) for section in sections]
@@ -304,11 +307,11 @@ def _overview(
     return Overview(
         number=number,
         title=title,
-        rows=[_row(section, accuracy, on_device=on) for section, accuracy, on in rated],
+        rows=[_row(*each) for each in rated],
         best=best[:BEST_OF],
         more_devices=len(best[BEST_OF:]),
         figure=overview_figure(marks, value),
-        caption=_caption(metric, left_out, on_device=any(on for *_, on in rated)),
+        caption=_caption(metric, left_out, {evaluation is not None for *_, evaluation in shown}),
         value=metric or "accuracy",
     )
 
@@ -349,18 +352,21 @@ def _compared(
     return f"{text}; {rival.report.variant_used} has {value:#.4g} at {slower}"
 
 
-def _caption(metric: str, left_out: int, *, on_device: bool) -> str:
-    where = (
-        "through the device where that was measured, else on the build host"
-        if on_device
-        else "on the build host"
-    )
+def _caption(metric: str, left_out: int, on_device: set[bool]) -> str:
+    """Return what a figure shows; ``on_device`` says where its metrics were measured."""
+    both = len(on_device) == 2
+    where = "on the device" if True in on_device else "on the build host"
+    where += ", or on the build host where that was not done" if both else ""
+    lines = f"of latency, and of {metric}" if True in on_device else "of latency"
+    if False in on_device:
+        of_host = " of the build host" if both else ""
+        lines += f", and of how far {metric}{of_host} is from fp32's"
     parts = [
         f"Left is faster, and {metric} is measured {where}."
         if metric
         else "Left is faster, low is smaller; no accuracy was measured.",
         "The area of a mark is the size of the model file, its lines are 95 % intervals"
-        + (f": of latency, and of how far {metric} is from fp32's." if metric else "."),
+        + (f": {lines}." if metric else "."),
     ]
     if metric and left_out:
         parts.append(f"{left_out} without {metric} are in the table only.")
@@ -369,8 +375,8 @@ def _caption(metric: str, left_out: int, *, on_device: bool) -> str:
 
 def _accuracy(
     report: RunReport, evaluations: Sequence[EvaluationReport]
-) -> tuple[Accuracy | NotMeasured, bool]:
-    """Return the accuracy of what ran, and whether the device itself computed it."""
+) -> tuple[Accuracy | NotMeasured, EvaluationReport | None]:
+    """Return the accuracy of what ran; with the evaluation, where the device itself computed it."""
     own = [
         each
         for each in evaluations
@@ -379,8 +385,9 @@ def _accuracy(
         == (report.device, report.manifest_sha256, report.variant_used)
     ]
     if own:
-        return max(own, key=lambda each: each.created).measured, True
-    return next(v.accuracy for v in report.variants if v.id == report.variant_used), False
+        newest = max(own, key=lambda each: each.created)
+        return newest.measured, newest
+    return next(v.accuracy for v in report.variants if v.id == report.variant_used), None
 
 
 def _mark(section: Section, value: tuple[float, float, float]) -> Mark:
@@ -406,9 +413,13 @@ def _size_range(section: Section) -> tuple[float, float, float]:
     return size, size, size
 
 
-def _accuracy_range(accuracy: Accuracy) -> tuple[float, float, float]:
-    """Return the metric with the interval that its drop from fp32 has."""
+def _accuracy_range(
+    accuracy: Accuracy, evaluation: EvaluationReport | None
+) -> tuple[float, float, float]:
+    """Return the metric with its interval on the device, else with that of its drop from fp32."""
     value, interval = accuracy.value, accuracy.drop_interval
+    if evaluation is not None and not isinstance(evaluation.interval, NotMeasured):
+        return evaluation.interval[0], value, evaluation.interval[1]
     if interval is None or isinstance(accuracy.fp32, NotMeasured):
         return value, value, value
     sign = -1 if accuracy.higher_is_better else 1
@@ -416,7 +427,9 @@ def _accuracy_range(accuracy: Accuracy) -> tuple[float, float, float]:
     return ends[0], value, ends[1]
 
 
-def _row(section: Section, accuracy: Accuracy | NotMeasured, *, on_device: bool) -> Row:
+def _row(
+    section: Section, accuracy: Accuracy | NotMeasured, evaluation: EvaluationReport | None
+) -> Row:
     report, summary = section.report, section.summary
     interval = summary.median_interval_ms
     reach = "" if isinstance(interval, NotMeasured) else interval_text(interval)
@@ -427,7 +440,7 @@ def _row(section: Section, accuracy: Accuracy | NotMeasured, *, on_device: bool)
         p50=Cell(milliseconds(summary.p50_ms), summary.p50_ms, reach),
         p90=Cell(milliseconds(summary.p90_ms), summary.p90_ms),
         throughput=_number(summary.throughput, "/s"),
-        accuracy=_accuracy_cell(accuracy, on_device=on_device),
+        accuracy=_accuracy_cell(accuracy, on_device=evaluation is not None),
         size=Cell(mebibytes(_used_bytes(report)), _used_bytes(report)),
         memory=Cell("unknown", -1)
         if isinstance(memory, NotMeasured)
@@ -467,9 +480,7 @@ def _change(found: Since | None, verdict: str) -> Cell:
 
 def _evaluation_row(report: EvaluationReport) -> EvaluationRow:
     measured, simulated = report.measured, report.simulated
-    low, _, high = _accuracy_range(measured)
-    if not isinstance(report.interval, NotMeasured):
-        low, high = report.interval
+    low, _, high = _accuracy_range(measured, report)
     same = isinstance(simulated, Accuracy) and simulated.metric == measured.metric
     return EvaluationRow(
         device=report.device,

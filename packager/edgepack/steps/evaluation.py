@@ -307,13 +307,19 @@ class Judge:
         if values is self.hits[1]:
             return "top1", True, float(np.mean(self.hits[0])), value, paired_drop(*self.hits)
         name = _AGREEMENT if values is self.agreements else _COSINE
-        return name, True, 1.0, value, paired_drop([1.0] * len(values), values)
+        drop = paired_drop([1.0] * len(values), values)
+        low, high = drop.interval or (drop.value, drop.value)
+        # Nothing is nearer to fp32 than itself.
+        interval = (max(0.0, low), high) if drop.interval else None
+        return name, True, 1.0, value, Drop(drop.value, interval)
 
     def interval(self, metric: str | PythonMetric | None) -> tuple[float, float] | NotMeasured:
         """Return the 95 % interval of the variant's metric, as far as it is a mean over samples."""
         if isinstance(metric, PythonMetric):
             return NotMeasured(reason=f"{metric.python} has no value for each sample")
-        return mean_interval(self._values(metric)) or NotMeasured(reason="it is one sample")
+        found = mean_interval(self._values(metric))
+        # Hits, agreement and cosines are 1 at most.
+        return (found[0], min(1.0, found[1])) if found else NotMeasured(reason="it is one sample")
 
     def _values(self, metric: str | None) -> list[float]:
         """Return the variant's value of each sample, of which the metric is the mean."""

@@ -267,6 +267,24 @@ def test_page_when_a_device_was_evaluated_shows_its_metric_beside_the_simulated_
     assert "0.9806 0.9751 to 0.9861 0.9833 -0.0027" in text_of(page)
 
 
+def test_figure_when_a_device_was_evaluated_draws_its_own_interval_and_says_so() -> None:
+    report, other = varied_reports(2)
+    evaluation = example_evaluation(
+        device=report.device,
+        variant=report.variant_used,
+        manifest_sha256=report.manifest_sha256,
+        interval=(0.91, 0.99),
+    )
+    page = render_html([report, other], evaluations=[evaluation])
+    (series,) = figures_of(page, "overview-1")["overview"]["panels"][0]["series"]
+    ends = dict(zip(series["text"], zip(series["low"], series["high"], strict=True), strict=True))
+    assert ends[f"{report.device} · {report.variant_used}"] == (0.91, 0.99)
+    assert ends[f"{other.device} · {other.variant_used}"] == pytest.approx((0.9778, 0.9888))
+    assert (
+        "lines are 95 % intervals: of latency, and of top1, and of how far top1 of the build host is from"
+    ) in text_of(page)
+
+
 def test_page_when_an_evaluation_must_not_be_used_says_why_and_draws_the_simulated_one() -> None:
     report, other = varied_reports(2)
     evaluation = example_evaluation(

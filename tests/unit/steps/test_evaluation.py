@@ -40,6 +40,16 @@ def test_judge_when_an_output_has_another_shape_judges_the_others_and_says_so():
     assert "'boxes' has another shape than fp32's in 1 of 2 samples" in judge.left_out
 
 
+def test_judge_of_cosines_has_intervals_that_end_at_fp32s_own():
+    other = boxes(3)
+    other[0, 0] = 0.5
+    judge = judged(({"b": boxes(3)}, {"b": boxes(3)}), ({"b": boxes(3)}, {"b": other}))
+    low, high = result(judge)["drop_interval"]
+    assert low == 0.0 < high
+    low, high = judge.interval("agreement")
+    assert low < 1.0 == high
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_judge_when_no_output_keeps_its_shape_counts_it_as_lost(count):
     where = {"where": np.zeros((2, 3), np.int64), "boxes": boxes(3)}
