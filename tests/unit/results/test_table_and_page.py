@@ -281,7 +281,7 @@ def test_figure_when_a_device_was_evaluated_draws_its_own_interval_and_says_so()
     assert ends[f"{report.device} · {report.variant_used}"] == (0.91, 0.99)
     assert ends[f"{other.device} · {other.variant_used}"] == pytest.approx((0.9778, 0.9888))
     assert (
-        "lines are 95 % intervals: of latency, and of top1, and of how far top1 of the build host is from"
+        "lines are 95 % intervals: of latency, and of top1, and of how far top1 of the build"
     ) in text_of(page)
 
 
