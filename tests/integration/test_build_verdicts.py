@@ -71,10 +71,12 @@ def test_table_of_a_build_names_its_columns_and_says_equal(tmp_path, capsys):
     text = capsys.readouterr().out
     (row,) = [line for line in text.splitlines() if line.startswith("│ cpu-fp32")]
     cells = [cell.strip() for cell in row.split("│")[2:-1]]
-    size, on_provider, integers, top1, same, worst = cells
-    accuracy = build_result.bundles[0].bundle.manifest.variants[-1].accuracy
-    assert size.endswith(" MB")
-    assert (on_provider, integers, same, worst) == ("100%", "n/a", "100.0%", "equal")
+    size, on_provider, in_int8, top1, same, worst = cells
+    manifest = build_result.bundles[0].bundle.manifest
+    accuracy = manifest.variants[-1].accuracy
+    (model,) = (f.size_bytes for f in manifest.files if f.path == manifest.variants[-1].model)
+    assert float(size) == pytest.approx(model / 1e6, abs=0.005)
+    assert (on_provider, in_int8, same, worst) == ("100%", "n/a", "100.0%", "equal")
     assert float(top1) == pytest.approx(accuracy.value, abs=1e-4)
     assert f"top1 on {accuracy.samples} samples, on this computer's CPU" in text
 

@@ -15,10 +15,11 @@ from edgepack.data.sources import image_samples
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import read_model, write_model
 from edgepack.preprocessing.alternatives import flow, normalized
+from edgepack.preprocessing.verdict import without_boxes
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps import run_step
 from edgepack.steps.input_check import InputCheck
-from edgepack.steps.input_runs import best_score
+from edgepack.steps.input_runs import best_detection
 from edgepack.steps.prepared import fix_dims
 from edgepack.yaml_source import parse_yaml
 
@@ -165,12 +166,23 @@ def test_check_when_all_samples_are_equal_says_nothing(warned):
     assert warned(UNSCALED, tensors=[np.ones((1, 3, 8, 8), np.float32)] * 40) == []
 
 
-def test_best_score_when_an_output_is_a_detection_is_that_of_the_best_box():
+def test_best_detection_when_an_output_has_boxes_is_the_one_with_the_best_score():
     output = np.zeros((1, 6, 9), np.float32)
-    output[0, 4:, 5] = 0.2, 0.7
+    output[0, :, 5] = 8, 9, 6, 4, 0.2, 0.7
     meaning = DetectionOutput(kind="detection", layout="yolo")
-    assert best_score(output, meaning) == pytest.approx(0.7)
-    assert best_score(np.zeros((1, 6, 0), np.float32), meaning) == 0
+    assert best_detection(output, meaning) == pytest.approx((0.7, 4))
+    assert best_detection(np.zeros((1, 6, 0), np.float32), meaning) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [([1.0] * 20, "in all 20 samples"), ([1.0] * 19 + [30.0], ""), ([0.5] * 5, "")],
+    ids=["all tiny", "one is not", "few samples"],
+)
+def test_warning_of_outputs_without_boxes_is_given_where_all_are_tiny(sides, said):
+    found = without_boxes(sides)
+    assert said in found
+    assert bool(found) == bool(said)
 
 
 @pytest.mark.parametrize("in_graph", [False, True], ids=["outside", "in_graph"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgepack.cli.printing import print_table, write_line
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgepack.build import BuildResult
     from edgepack.build.assembly import BuiltBundle
     from edgepack.build.timing import SlowerVariant
-    from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
+    from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant, NotMeasured
 
 
 def print_build(result: BuildResult, *, verbose: bool = False) -> None:
@@ -100,31 +100,39 @@ def _about_accuracy(manifest: Manifest) -> Iterator[str]:
 
 
 def _bundle_table(manifest: Manifest) -> Table:
+    """Return a row for each variant; of what is known of none of them there is no column."""
     from rich.table import Table
 
     from edgepack.bundle.manifest import Accuracy
 
     sizes = {file.path: file.size_bytes for file in manifest.files}
-    found = [variant.accuracy for variant in manifest.variants]
-    judged = [accuracy for accuracy in found if isinstance(accuracy, Accuracy)]
-    metric = judged[0].metric if judged else ""
-    columns = [f"{metric} here", "same answer as fp32", "worst output"] if judged else []
-    if metric == "agreement":
-        del columns[1]  # the metric is that already
-    has_fused = any(variant.fused for variant in manifest.variants)
-    kernels = ["in integers"] if has_fused else []
-    table = Table("variant", "model size", "nodes on its provider", *kernels, *columns)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.caption = manifest.target + (f"; {_measured_text(judged[0])}" if judged else "")
-    for variant in manifest.variants:
-        accuracy = variant.accuracy
-        cells = _accuracy_cells(accuracy) if isinstance(accuracy, Accuracy) else []
-        files = {variant.model, *(bucket.model for bucket in variant.buckets)}
-        size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
-        fused = [_in_integers(variant)] if has_fused else []
-        table.add_row(variant.id, f"{size / 1e6:.2f} MB", _on_provider(variant), *fused, *cells)
+    judged = [v.accuracy for v in manifest.variants if isinstance(v.accuracy, Accuracy)]
+    columns = [
+        ("variant", [variant.id for variant in manifest.variants]),
+        ("size MB", [_size(variant, sizes) for variant in manifest.variants]),
+        ("nodes taken", [_on_provider(variant) for variant in manifest.variants]),
+        ("in int8", [_in_integers(variant) for variant in manifest.variants]),
+    ]
+    if judged:
+        cells = zip(*(_accuracy_cells(v.accuracy) for v in manifest.variants), strict=True)
+        titles = (judged[0].metric, "as fp32", "worst output")
+        columns += zip(titles, map(list, cells), strict=True)
+    shown = [(title, texts) for title, texts in columns if {*texts} != {_NOT_KNOWN}]
+    table = Table(caption=manifest.target + (f"; {_measured_text(judged[0])}" if judged else ""))
+    for title, _ in shown:
+        table.add_column(title, justify="left" if title == "variant" else "right", overflow="fold")
+    for row in zip(*(texts for _, texts in shown), strict=True):
+        table.add_row(*row)
     return table
+
+
+_NOT_KNOWN = "n/a"
+
+
+def _size(variant: ManifestVariant, sizes: Mapping[str, int]) -> str:
+    files = {variant.model, *(bucket.model for bucket in variant.buckets)}
+    size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
+    return f"{size / 1e6:.2f}"
 
 
 def _measured_text(accuracy: Accuracy) -> str:
@@ -139,18 +147,22 @@ def _on_provider(variant: ManifestVariant) -> str:
 
 
 def _in_integers(variant: ManifestVariant) -> str:
-    return f"{variant.fused.coverage:.0%}" if variant.fused else "n/a"
+    return f"{variant.fused.coverage:.0%}" if variant.fused else _NOT_KNOWN
 
 
-def _accuracy_cells(accuracy: Accuracy) -> list[str]:
+def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str]:
+    """Return metric, agreement where that is not the metric itself, and the worst output."""
+    from edgepack.bundle.manifest import NotMeasured
     from edgepack.results import near_text
 
-    agreement = "n/a" if accuracy.agreement is None else f"{accuracy.agreement:.1%}"
-    return [
+    if isinstance(accuracy, NotMeasured):
+        return _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN
+    same = accuracy.agreement
+    return (
         f"{accuracy.value:.4f}",
-        *([] if accuracy.metric == "agreement" else [agreement]),
-        near_text(accuracy.worst.sqnr_db) if accuracy.worst else "n/a",
-    ]
+        _NOT_KNOWN if same is None or accuracy.metric == "agreement" else f"{same:.1%}",
+        near_text(accuracy.worst.sqnr_db) if accuracy.worst else _NOT_KNOWN,
+    )
 
 
 def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
@@ -158,10 +170,14 @@ def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
     from edgepack.bundle.manifest import Accuracy
 
     variants = [variant for manifest in manifests for variant in manifest.variants]
+    if variants:
+        yield "nodes taken: the share of the nodes that its provider is predicted to take"
     if any(variant.fused for variant in variants):
-        yield "in integers: the share of an int8 model's kernels that the CPU computes in integers"
-    found = [variant.accuracy for variant in variants]
-    if any(isinstance(accuracy, Accuracy) and accuracy.worst for accuracy in found):
+        yield "in int8: the share of an int8 model's kernels that the CPU computes in integers"
+    found = [v.accuracy for v in variants if isinstance(v.accuracy, Accuracy)]
+    if any(accuracy.agreement is not None for accuracy in found):
+        yield "as fp32, agreement: the share of the samples with fp32's best class"
+    if any(accuracy.worst for accuracy in found):
         yield (
             "worst output: how near the worst of the outputs is to fp32's; more is nearer, and at"
             " 20 dB the error is a tenth of the output"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ _GOOD_ENOUGH = 0.75
 """With fewer right, others are tried; nothing is said unless one is clearly better."""
 FAR = 0.25
 """A divergence from the first BatchNormalization from which others are tried."""
+_LEAST_SIDE = 2
+"""Pixels that some object's box has in width and height."""
 _TOO_FAR = 2.0
 """One that is told even where nothing better was found."""
 
@@ -36,6 +39,8 @@ class Seen:
     """Class scores by sample; empty where no output holds them."""
     best: list[float] = field(default_factory=list)
     """The best detection's score by sample; empty where no output is described as one."""
+    sides: list[float] = field(default_factory=list)
+    """The shorter side of its box, by sample, in pixels of the input."""
     variations: dict[str, Variation] = field(default_factory=dict)
     """By float output."""
     divergence: float | None = None
@@ -119,6 +124,22 @@ def find(seen: Seen, setting: Setting) -> Finding:
         reasons += [_far_from_normalization(seen, setting)] if far > _TOO_FAR else []
     reasons += [text] if (text := _contradiction(seen, setting.beginning)) else []
     return Finding(tuple(reasons), in_doubt, by_chance, right)
+
+
+def without_boxes(sides: Sequence[float]) -> str:
+    """Return a warning if an output that is described as a detection seems to hold no boxes.
+
+    ``sides`` are those of :class:`Seen`. Shapes do not tell: scores of 80 classes fit a layout of
+    boxes and 76 classes as well.
+    """
+    if len(sides) < FEWEST or max(sides) >= _LEAST_SIDE:
+        return ""
+    return (
+        f"the best detection's box is less than {_LEAST_SIDE} pixels wide or high in all"
+        f" {len(sides)} samples: does the output hold what its 'layout' in edgepack.yaml says,"
+        " centre, width and height in pixels of the input? Boxes from 0 to 1, boxes as corners and"
+        " outputs without boxes do not (docs/answers.md)"
+    )
 
 
 def _hardly_varying(seen: Seen, called: str) -> list[str]:

@@ -22,7 +22,7 @@ from edgepack.preprocessing.ranking import (
     told,
 )
 from edgepack.preprocessing.signs import FEWEST
-from edgepack.preprocessing.verdict import Finding, find
+from edgepack.preprocessing.verdict import Finding, Seen, find, without_boxes
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.input_runs import Runner
@@ -65,9 +65,9 @@ class InputCheck:
         Raises:
             ModelError: The model does not run on a sample.
         """
-        text, done = self._told(inputs)
-        (out / FOUND).write_text(json.dumps({"warning": text}), encoding="utf-8")
-        return Notes(done, {"warnings": [text] if text else []})
+        found, done = self._told(inputs)
+        (out / FOUND).write_text(json.dumps({"warnings": found}), encoding="utf-8")
+        return Notes(done, {"warnings": found})
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that what was found reads back.
@@ -76,19 +76,31 @@ class InputCheck:
             StepError: It does not.
         """
         del inputs
-        if "warning" not in json.loads((out / FOUND).read_text(encoding="utf-8")):
+        if "warnings" not in json.loads((out / FOUND).read_text(encoding="utf-8")):
             raise StepError("the input check does not read back", hint="build with --no-cache")
 
-    def _told(self, inputs: Inputs) -> tuple[str, str]:
-        """Return the warning, or nothing, and what was done."""
+    def _told(self, inputs: Inputs) -> tuple[list[str], str]:
+        """Return the warnings, and what was done."""
         samples = SampleSet.read(inputs["samples"])
         runner = Runner.open(self, inputs["model"] / MODEL, samples)
         chosen = spread(range(len(samples)), runner.most(*_LOOKED_AT))
         labels = class_labels(samples)
-        setting = runner.setting(_of(labels, chosen))
         if _all_equal(samples.inputs(index) for index in chosen):
-            return "", f"all {len(chosen)} samples are equal, which tells nothing"
+            return [], f"all {len(chosen)} samples are equal, which tells nothing"
         own = runner.seen(samples.inputs(index) for index in chosen)
+        text, done = self._about_input(runner, samples, chosen, labels, own)
+        return [*filter(None, (text, without_boxes(own.sides)))], done
+
+    def _about_input(
+        self,
+        runner: Runner,
+        samples: SampleSet,
+        chosen: Sequence[int],
+        labels: Sequence[int] | None,
+        own: Seen,
+    ) -> tuple[str, str]:
+        """Return a warning, or nothing, and what was done."""
+        setting = runner.setting(_of(labels, chosen))
         finding = find(own, setting)
         if not finding.is_suspicious:
             return "", f"nothing suspicious on {len(chosen)} samples"

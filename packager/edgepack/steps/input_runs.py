@@ -39,8 +39,9 @@ Feed = dict[str, Array]
 
 _BUDGET = 5e10
 """Multiply-adds: some seconds of two cores. A large model is run on fewer samples."""
-_PLACE = edgepack_images.Placement(1, 1, 1, 1, 0, 0, 1, 1)
-"""Of no interest where boxes are not looked at."""
+_LARGE = 1 << 20
+_PLACE = edgepack_images.Placement(_LARGE, _LARGE, _LARGE, _LARGE, 0, 0, _LARGE, _LARGE)
+"""A picture that is the input itself, and larger than any box."""
 
 
 @dataclass(frozen=True)
@@ -176,14 +177,22 @@ class Runner:
                 continue
             # A shape that only a run tells may be none of a detection: devices say so then.
             with contextlib.suppress(ValueError):
-                found.best.append(best_score(outputs[name], meaning))
+                score, side = best_detection(outputs[name], meaning)
+                found.best.append(score)
+                found.sides.append(side)
 
 
-def best_score(output: Array, meaning: DetectionOutput) -> float:
-    """Return the score of the best detection in an output, 0 where there is none."""
+def best_detection(output: Array, meaning: DetectionOutput) -> tuple[float, float]:
+    """Return score and shorter side, in pixels of the input, of an output's best detection.
+
+    Both are 0 where there is none.
+    """
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
     best = edgepack_answers.detections(output, description, (), _PLACE)
-    return best[0].score if best else 0.0
+    if not best:
+        return 0.0, 0.0
+    left, top, right, bottom = best[0].box
+    return best[0].score, min(right - left, bottom - top)
 
 
 class _Moments:
