@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from edgepack.progress import Silent, SilentTask, Task
+from edgepack.progress import Silent, SilentTask, Task, Work
 
 
 class Watched(Silent):
@@ -19,9 +19,9 @@ class Watched(Silent):
         """Take in how far a part is."""
 
     @contextmanager
-    def task(self, title: str, **how: Any) -> Iterator[Task]:
+    def task(self, work: Work) -> Iterator[Task]:
         """Give what calls them."""
-        del title, how
+        del work
         yield _Watching(self)
 
 

@@ -44,7 +44,7 @@ from edgepack.errors import (
 )
 from edgepack.fleet import WARM_UP_S
 from edgepack.operations import Operation, audited
-from edgepack.progress import Progress, Silent
+from edgepack.progress import Progress, Silent, Work
 
 
 def deploy(  # noqa: PLR0913  (the command's options)
@@ -221,7 +221,7 @@ class _SelfTest:
 
         try:
             title = f"{self.device.name}: trying the release"
-            with self.progress.task(title, total=1, finds=True) as task:
+            with self.progress.task(Work(title, total=1, finds=True)) as task:
                 variant = harness.select(None, on_trial).variant
                 task(f"{variant} works")
         except TooSlowError as error:

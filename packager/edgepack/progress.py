@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from edgepack.pace import Pace, time_left
 from edgepack.terminal import printable
@@ -55,34 +56,37 @@ class Task(Protocol):
         """
 
 
-class Progress(Protocol):
+@dataclass(frozen=True)
+class Work:
+    """What a task is about to do."""
+
+    title: str
+    """What is done."""
+    total: int
+    """How many parts, or bytes."""
+    kinds: Mapping[str, int] | None = None
+    """How many parts of each kind there are, for an estimate of the time left; those of no kind
+    take too little to count. None gives no estimate."""
+    at_most: bool = False
+    """Whether it may end earlier."""
+    finds: bool = False
+    """Whether parts find something: a log then tells their end, not their beginning."""
+    unit: Unit = "parts"
+    """What ``total`` counts."""
+
+
+class Progress(ABC):
     """Where long work reports what it has done."""
 
-    def task(
-        self,
-        title: str,
-        *,
-        total: int,
-        kinds: Mapping[str, int] | None = None,
-        at_most: bool = False,
-        finds: bool = False,
-        unit: Unit = "parts",
-    ) -> AbstractContextManager[Task]:
-        """Give what reports the parts of a task.
+    @abstractmethod
+    def task(self, work: Work) -> AbstractContextManager[Task]:
+        """Give what reports the parts of a task."""
 
-        Args:
-            title: What is done.
-            total: How many parts, or bytes.
-            kinds: How many parts of each kind there are, for an estimate of the time left; those
-                of no kind take too little to count. None gives no estimate.
-            at_most: Whether it may end earlier.
-            finds: Whether parts find something: a log then tells their end, not their beginning.
-            unit: What ``total`` counts.
-        """
-
+    @abstractmethod
     def status(self, text: str) -> None:
         """Say what the running task is at; each takes the place of the one before."""
 
+    @abstractmethod
     def note(self, text: str) -> None:
         """Say one line."""
 
@@ -100,22 +104,13 @@ class SilentTask:
         """Ignore it."""
 
 
-class Silent:
+class Silent(Progress):
     """No progress: what the library's functions use unless told otherwise."""
 
     @contextmanager
-    def task(
-        self,
-        title: str,
-        *,
-        total: int,
-        kinds: Mapping[str, int] | None = None,
-        at_most: bool = False,
-        finds: bool = False,
-        unit: Unit = "parts",
-    ) -> Iterator[Task]:
+    def task(self, work: Work) -> Iterator[Task]:
         """Ignore the parts."""
-        del title, total, kinds, at_most, finds, unit
+        del work
         yield SilentTask()
 
     def status(self, text: str) -> None:
@@ -129,19 +124,18 @@ class Silent:
 class _Counted:
     """A task whose parts are counted and timed; what is shown of them is a subclass's."""
 
-    title: str
-    total: int
+    work: Work
     pace: Pace
-    has_estimate: bool
-    at_most: bool
-    finds: bool
-    unit: Unit
     done: int = 0
     doing: dict[str, str] = field(default_factory=dict)
     """By part that runs: what is done, in words."""
     at: dict[str, str] = field(default_factory=dict)
     """By part that runs: what of it is done just now."""
     lock: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def begin_now(cls, work: Work) -> Self:
+        return cls(work, Pace.of(work.kinds or {}, time.monotonic()))
 
     def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
         with self.lock:
@@ -184,16 +178,16 @@ class _Counted:
     def left(self) -> str:
         """Return how long the whole still takes, in words, or nothing."""
         now = time.monotonic()
-        if self.unit == "bytes":
-            return time_left(self._bytes_left_s(now), at_most=self.at_most)
-        left = self.pace.left_s(now) if self.has_estimate else None
-        return time_left(left, at_most=self.at_most)
+        if self.work.unit == "bytes":
+            return time_left(self._bytes_left_s(now), at_most=self.work.at_most)
+        left = self.pace.left_s(now) if self.work.kinds is not None else None
+        return time_left(left, at_most=self.work.at_most)
 
     def _bytes_left_s(self, now: float) -> float | None:
         took = now - self.pace.began
-        if took < 2.0 or not 0 < self.done < self.total:
+        if took < 2.0 or not 0 < self.done < self.work.total:
             return None
-        return took * (self.total - self.done) / self.done
+        return took * (self.work.total - self.done) / self.done
 
     def said(self, part: str) -> str:
         """Return what a running part does, how far it is, and how long it still takes."""
@@ -213,15 +207,15 @@ class _LinesTask(_Counted):
     said_left: float = 0.0
 
     def begun(self, part: str) -> None:
-        if not self.finds:
+        if not self.work.finds:
             self._name(self.doing[part])
 
     def ended(self, text: str, *, begun: bool) -> None:
-        if self.unit == "bytes":
+        if self.work.unit == "bytes":
             if self._is_due():
-                size = f"{self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB"
-                _write(", ".join(filter(None, [f"{self.title}: {size}", self.left()])))
-        elif self.finds or not begun:
+                size = f"{self.done / 1e6:.1f} of {self.work.total / 1e6:.1f} MB"
+                _write(", ".join(filter(None, [f"{self.work.title}: {size}", self.left()])))
+        elif self.work.finds or not begun:
             self._name(text)
 
     def moved(self, part: str) -> None:
@@ -235,15 +229,15 @@ class _LinesTask(_Counted):
     def tell_skipped(self) -> None:
         """Write one line for the parts that were done before, if there are any."""
         if self.unsaid:
-            _write(f"{self.title} {self.named}/{self.total}  {self.unsaid} done already")
+            _write(f"{self.work.title} {self.named}/{self.work.total}  {self.unsaid} done already")
         self.unsaid = 0
 
     def _name(self, text: str) -> None:
         self.tell_skipped()
         self.named += 1
-        count = f" {self.named}/{self.total}  " if self.total > 1 else ": "
+        count = f" {self.named}/{self.work.total}  " if self.work.total > 1 else ": "
         left = self.left() if self._is_due() else ""
-        _write(f"{self.title}{count}{text}{left and f' ({left})'}")
+        _write(f"{self.work.title}{count}{text}{left and f' ({left})'}")
 
     def _is_due(self, began: float = 0.0) -> bool:
         """Return whether a log wants to know how far it is: now and then, not at the beginning."""
@@ -254,25 +248,16 @@ class _LinesTask(_Counted):
         return True
 
 
-class Lines:
+class Lines(Progress):
     """One line per part on stderr, for logs and pipes."""
 
     def __init__(self) -> None:
         self._status_after = 0.0
 
     @contextmanager
-    def task(
-        self,
-        title: str,
-        *,
-        total: int,
-        kinds: Mapping[str, int] | None = None,
-        at_most: bool = False,
-        finds: bool = False,
-        unit: Unit = "parts",
-    ) -> Iterator[Task]:
+    def task(self, work: Work) -> Iterator[Task]:
         """Write a line for each part; of bytes, only now and then."""
-        task = _LinesTask(title, total, _pace(kinds), kinds is not None, at_most, finds, unit)
+        task = _LinesTask.begin_now(work)
         yield task
         task.tell_skipped()
 
@@ -286,11 +271,6 @@ class Lines:
     def note(self, text: str) -> None:
         """Write one line."""
         _write(text)
-
-
-def _pace(kinds: Mapping[str, int] | None) -> Pace:
-    """Return the pace of a task that begins now."""
-    return Pace.of(kinds or {}, time.monotonic())
 
 
 def _write(text: str) -> None:
@@ -313,7 +293,7 @@ class _BarTask(_Counted):
 
     def ended(self, text: str, *, begun: bool) -> None:
         del begun
-        last = "" if self.unit == "bytes" else text
+        last = "" if self.work.unit == "bytes" else text
         self.bars.update(self.bar, completed=self.done, last=last)
 
     def lines(self) -> list[str]:
@@ -324,28 +304,19 @@ class _BarTask(_Counted):
         return running or [self.bars.tasks[0].fields["last"]]
 
 
-class Bars:
+class Bars(Progress):
     """A bar on a terminal, with a line below it for each part that runs."""
 
     def __init__(self) -> None:
         self._running: _BarTask | None = None
 
     @contextmanager
-    def task(
-        self,
-        title: str,
-        *,
-        total: int,
-        kinds: Mapping[str, int] | None = None,
-        at_most: bool = False,
-        finds: bool = False,
-        unit: Unit = "parts",
-    ) -> Iterator[Task]:
+    def task(self, work: Work) -> Iterator[Task]:
         """Show one bar."""
-        task = _BarTask(title, total, _pace(kinds), kinds is not None, at_most, finds, unit)
+        task = _BarTask.begin_now(work)
         with _rich_bars(task) as bars:
             task.bars = bars
-            bars.add_task(printable(title), total=total, last="", left="")
+            bars.add_task(printable(work.title), total=work.total, last="", left="")
             self._running = task
             try:
                 yield task
@@ -388,7 +359,7 @@ def _rich_bars(task: _BarTask) -> RichProgress:
     return WithLines(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn() if task.unit == "parts" else DownloadColumn(),
+        MofNCompleteColumn() if task.work.unit == "parts" else DownloadColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
         console=Console(stderr=True),

@@ -23,7 +23,7 @@ from edgepack.fleet import (
     resume_rollout,
     start_rollout,
 )
-from edgepack.progress import Progress
+from edgepack.progress import Progress, Work
 from measuring import Row
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -70,7 +70,7 @@ def _seconds(bundle: Path, inventory: Path, folder: Path, takes: dict[str, float
         bundle: Path, device: Device, options: PushOptions, *, progress: Progress
     ) -> PushedRelease:
         del bundle, options
-        with progress.task("push", total=1) as advance:
+        with progress.task(Work("push", total=1)) as advance:
             time.sleep(takes[device.name])
             advance("model")
         return PushedRelease(

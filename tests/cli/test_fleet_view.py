@@ -5,6 +5,7 @@ import io
 from edgepack.cli.fleet_view import FleetLines, Row, rows_table
 from edgepack.errors import DeviceError, UnreachableError
 from edgepack.fleet import Retry, Settled, Start
+from edgepack.progress import Work
 from rich.console import Console
 
 
@@ -51,7 +52,7 @@ def test_table_when_a_device_says_what_a_terminal_obeys_shows_it_harmless():
 def test_lines_when_there_is_no_terminal_tell_what_ended_only(capsys):
     lines = FleetLines(["a", "b"])
     lines.tell(Start("a", 1))
-    with lines.progress("a").task("push", total=2) as advance:
+    with lines.progress("a").task(Work("push", total=2)) as advance:
         advance("model")
     lines.tell(Settled("a", "failed", 1, DeviceError("no space left", hint="h")))
     lines.tell(Settled("b", "pending", 0))

@@ -178,6 +178,15 @@ def test_stream_write_fails_with_the_programs_words_when_it_ended(transport: Tra
             stream.write(bytes(16 << 20))
 
 
+def test_stream_keeps_what_was_printed_when_a_write_fails(transport: Transport) -> None:
+    with transport.stream(["sh", "-c", "echo answer; exit 0"], timeout_s=20) as stream:
+        with pytest.raises(RemoteCommandError, match="before it read everything"):
+            stream.write(bytes(16 << 20))
+        assert stream.read(3) == b"ans"
+        assert stream.read(100) == b"wer\n"
+        assert stream.wait().exit_code == 0
+
+
 def test_stream_read_is_stopped_when_nothing_comes(transport: Transport) -> None:
     with (
         transport.stream(["sleep", "2"], timeout_s=0.5) as stream,

@@ -23,7 +23,7 @@ from edgepack.errors import (
     ToolError,
     UsageError,
 )
-from edgepack.progress import Silent
+from edgepack.progress import Silent, Work
 from edgepack.verification import verify_here
 
 
@@ -279,8 +279,8 @@ def test_int8_when_nothing_can_be_quantized_says_how_to_build_without(tmp_path):
 class NoStep(Silent):
     """Fails the test when a build begins to run steps."""
 
-    def task(self, title: str, *, total: int, **_: object) -> NoReturn:
-        pytest.fail(f"{title}, {total} steps")
+    def task(self, work: Work) -> NoReturn:
+        pytest.fail(f"{work.title}, {work.total} steps")
 
 
 def test_out_when_it_is_a_file_or_a_foreign_folder_is_an_error(tmp_path):

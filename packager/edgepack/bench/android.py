@@ -32,7 +32,7 @@ from edgepack.devices.transport import CommandResult
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.operations import audited
 from edgepack.profile import load_profile
-from edgepack.progress import Progress
+from edgepack.progress import Progress, Work
 
 PROGRAM = "edgepack_measure"
 LIBRARY = "libonnxruntime.so"
@@ -162,7 +162,7 @@ class AndroidPhone:
         sizes = {folder: sum(f.stat().st_size for f in files) for folder, files in missing.items()}
         total = sum(sizes.values())
         name, began = self.adb.device.name, time.monotonic()
-        with progress.task(f"{name}: sending", total=total, unit="bytes") as advance:
+        with progress.task(Work(f"{name}: sending", total=total, unit="bytes")) as advance:
             for folder, files in missing.items():
                 self.adb.push(files, folder)
                 advance(folder.name, by=sizes[folder])

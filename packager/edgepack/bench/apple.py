@@ -41,7 +41,7 @@ from edgepack.errors import (
 )
 from edgepack.operations import audited
 from edgepack.profile import StrictModel, load_profile
-from edgepack.progress import Progress
+from edgepack.progress import Progress, Work
 from edgepack.resources import harness_dir
 
 RUNTIME = "onnxruntime-c"
@@ -129,7 +129,7 @@ def ready_apple(
     try:
         with audited("push", device, bundle.path) as operation:
             operation.describe(host_key=mac.host_key)
-            with progress.task("push", total=3) as advance:
+            with progress.task(Work("push", total=3)) as advance:
                 phone.build(bundle)
                 advance("the measuring app is built")
                 phone.install()

@@ -33,7 +33,7 @@ from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, model_facts
 from edgepack.processes import Workers
 from edgepack.profile import load_profile
-from edgepack.progress import Progress, Silent
+from edgepack.progress import Progress, Silent, Work
 from edgepack.project import PROJECT_FILE, LoadedProject, read_project
 
 _REFERENCES = "references"
@@ -220,7 +220,7 @@ def _receive(
 def _counted(kept: KeptAnswers, title: str, total: int, progress: Progress) -> Iterator[None]:
     """Show how many samples are answered, and say what stays of them if it ends early."""
     try:
-        with progress.task(title, total=1, kinds={"": 1}) as task:
+        with progress.task(Work(title, total=1, kinds={"": 1})) as task:
             samples = f"{total} samples" + (f", {len(kept)} known already" if len(kept) else "")
             task.begin(samples)
             kept.on_growth = lambda: task.within(samples, len(kept), total)

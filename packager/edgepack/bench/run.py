@@ -35,7 +35,7 @@ from edgepack.errors import (
     ToolError,
     one_line,
 )
-from edgepack.progress import Progress, Silent, Task
+from edgepack.progress import Progress, Silent, Task, Work
 from edgepack.stored import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 
 Opening = Callable[..., AbstractContextManager[Measurer]]
@@ -113,9 +113,11 @@ def bench(  # noqa: PLR0913  (the command's options)
             opening(opened, device, "bench", wait_s=wait_s, progress=progress) as harness,
             tuned(harness.transport, device, tune=tune) as held,
             progress.task(
-                f"bench on {device.name}",
-                total=chosen.runs + 4 + len(question.sweep),
-                kinds={RUN: chosen.runs, POINT: len(question.sweep)},
+                Work(
+                    f"bench on {device.name}",
+                    total=chosen.runs + 4 + len(question.sweep),
+                    kinds={RUN: chosen.runs, POINT: len(question.sweep)},
+                )
             ) as task,
         ):
             task.begin("select", "choosing a variant that works there")

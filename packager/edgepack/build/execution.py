@@ -19,7 +19,7 @@ from edgepack.machine import available_memory_bytes
 from edgepack.model.reading import external_files, read_structure
 from edgepack.plan import Plan, PlannedStep
 from edgepack.processes import Workers
-from edgepack.progress import Progress, SilentTask, Task
+from edgepack.progress import Progress, SilentTask, Task, Work
 from edgepack.steps import Notes, run_step
 
 # A guess on the safe side, not a measurement: a worker with onnx and onnxruntime loaded, and the
@@ -92,7 +92,7 @@ class _Run:
         waiting: list[str] = []
         kinds = Counter(s.step.name for s in self.plan.steps if s.step.name in LONG)
         try:
-            with self.progress.task("build", total=len(self.steps), kinds=kinds) as self.task:
+            with self.progress.task(Work("build", total=len(self.steps), kinds=kinds)) as self.task:
                 while order.is_active():
                     waiting += order.get_ready()
                     for step_id in self._begin(waiting, threads):

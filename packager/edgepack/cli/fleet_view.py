@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgepack.devices import PushedRelease
 from edgepack.errors import EdgepackError
 from edgepack.fleet import News, Retry, Start, Watcher
-from edgepack.progress import Progress, Task, Unit
+from edgepack.progress import Progress, Task, Work
 from edgepack.terminal import printable
 
 if TYPE_CHECKING:
@@ -136,9 +136,7 @@ def rows_table(rows: Sequence[Row], *, most: int) -> Table:
 class _DeviceTask:
     """What is done of a task, as a cell of the table."""
 
-    title: str
-    total: int
-    unit: Unit
+    work: Work
     show: Callable[[str], None]
     done: int = 0
 
@@ -146,10 +144,10 @@ class _DeviceTask:
         """Show how much is done."""
         del part, kind, found
         self.done += by
-        if self.unit == "bytes":
-            self.show(f"{self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB")
+        if self.work.unit == "bytes":
+            self.show(f"{self.done / 1e6:.1f} of {self.work.total / 1e6:.1f} MB")
         else:
-            self.show(f"{self.title} {self.done}/{self.total}")
+            self.show(f"{self.work.title} {self.done}/{self.work.total}")
 
     def begin(self, part: str, doing: str = "", kind: str = "") -> None:
         """Show what is done."""
@@ -161,26 +159,16 @@ class _DeviceTask:
         self.show(doing or f"{part} {done * 100 // total if total else 100} %")
 
 
-class _DeviceProgress:
+class _DeviceProgress(Progress):
     """Progress of a push, as a cell of the table."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
 
     @contextmanager
-    def task(
-        self,
-        title: str,
-        *,
-        total: int,
-        kinds: Mapping[str, int] | None = None,
-        at_most: bool = False,
-        finds: bool = False,
-        unit: Unit = "parts",
-    ) -> Iterator[Task]:
+    def task(self, work: Work) -> Iterator[Task]:
         """Show how much is done."""
-        del kinds, at_most, finds
-        yield _DeviceTask(title, total, unit, self._show)
+        yield _DeviceTask(work, self._show)
 
     def status(self, text: str) -> None:
         """Show what the push is at."""

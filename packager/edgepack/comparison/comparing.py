@@ -39,7 +39,7 @@ from edgepack.devices.leases import leased
 from edgepack.devices.probing import probe
 from edgepack.devices.pushing import PushedRelease
 from edgepack.errors import DeviceError, EdgepackError, UsageError
-from edgepack.progress import Progress, Silent
+from edgepack.progress import Progress, Silent, Work
 
 CURRENT = "current"
 """As the base: the release that is in use on the device."""
@@ -297,7 +297,7 @@ def _measure_pairs(
     rule = question.rule
     title = f"compare {candidate.selection.variant} on {device.name}"
     with session.progress.task(
-        title, total=rule.max_pairs, kinds={"pair": rule.max_pairs}, at_most=True, finds=True
+        Work(title, total=rule.max_pairs, kinds={"pair": rule.max_pairs}, at_most=True, finds=True)
     ) as task:
         for number in range(1, rule.max_pairs + 1):
             task.begin(f"pair {number}", kind="pair")

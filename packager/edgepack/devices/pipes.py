@@ -64,6 +64,7 @@ class CommandStream:
         self._timeout_s = timeout_s
         self._device = device
         self._stderr = bytearray()
+        self._unread = b""
         self._drain = threading.Thread(target=self._drain_stderr, daemon=True)
         self._drain.start()
 
@@ -71,7 +72,8 @@ class CommandStream:
         """Send bytes to the program's stdin.
 
         Raises:
-            RemoteCommandError: The program ended, or does not read for ``timeout_s``.
+            RemoteCommandError: The program ended, or does not read for ``timeout_s``. What it
+                printed can still be read.
             DeviceError: The connection broke.
         """
         try:
@@ -91,7 +93,8 @@ class CommandStream:
         Raises:
             RemoteCommandError: Nothing came for ``timeout_s``.
         """
-        data = bytearray()
+        data = bytearray(self._unread[:size])
+        self._unread = self._unread[size:]
         try:
             while len(data) < size and (chunk := self._pipes.read(size - len(data))):
                 data += chunk
@@ -125,6 +128,7 @@ class CommandStream:
 
     def _ended_early(self) -> RemoteCommandError:
         result = self.wait()
+        self._unread = result.stdout
         lines = result.stderr.decode("utf-8", "replace").strip().splitlines()[-10:]
         return RemoteCommandError(
             f"{self._argv[0]!r} ended with exit code {result.exit_code} before it read everything"

@@ -36,7 +36,7 @@ from edgepack.errors import (
     RemoteCommandError,
     UsageError,
 )
-from edgepack.progress import Progress, Silent
+from edgepack.progress import Progress, Silent, Work
 from edgepack.resources import harness_dir
 
 STALL_S = 300.0
@@ -305,7 +305,7 @@ def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> in
     bytes_sent = len(header)
     began = time.monotonic()
     size = sum(chunk.size for chunk in missing)
-    with progress.task(f"{device}: sending", total=size, unit="bytes") as advance:
+    with progress.task(Work(f"{device}: sending", total=size, unit="bytes")) as advance:
         for name, group in by_file:
             for data in _blocks(chunk.read() for chunk in group):
                 stream.write(data)

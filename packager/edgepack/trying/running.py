@@ -12,7 +12,7 @@ import numpy as np
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.errors import ToolError
 from edgepack.processes import Workers
-from edgepack.progress import Progress
+from edgepack.progress import Progress, Work
 
 if TYPE_CHECKING:
     from edgepack.harness.edgepack_loader import Bundle, Model
@@ -69,7 +69,7 @@ def run_variants(
     """
     found: dict[str, Ran] = {}
     done: dict[tuple[str, ...], str] = {}
-    with progress.task("try", total=len(variants)) as is_done:
+    with progress.task(Work("try", total=len(variants))) as is_done:
         # Those of the CPU first: others may hold the same file.
         for variant in sorted(variants, key=lambda each: each.backend != "cpu"):
             files = (variant.model_sha256, *(bucket.model_sha256 for bucket in variant.buckets))

@@ -19,7 +19,7 @@ from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.comparison.deciding import FIRST_LOOK, Rule
 from edgepack.devices import Device
 from edgepack.errors import RemoteCommandError, UsageError, one_line
-from edgepack.progress import Progress, Task
+from edgepack.progress import Progress, Task, Work
 from edgepack.project import Limits
 from edgepack.tuning.confirming import Pairs, make_pairs
 from edgepack.tuning.halving import (
@@ -266,7 +266,7 @@ class Search:
     ) -> AbstractContextManager[Task]:
         """Return a task of parts that take about as long as each other."""
         return self.site.progress.task(
-            title, total=total, kinds={"": total}, at_most=at_most, finds=True
+            Work(title, total=total, kinds={"": total}, at_most=at_most, finds=True)
         )
 
     def _timed(self, entrant: Entrant, task: Task) -> float:

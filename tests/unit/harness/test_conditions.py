@@ -308,7 +308,8 @@ def test_sampler_ends_when_the_harness_is_killed(tmp_path: Path) -> None:
         assert harness.stdout is not None
         pid = int(harness.stdout.readline())
         harness.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
+    # At the lowest priority, its end takes long where all cores are busy with others.
+    deadline = time.monotonic() + 120
     while _runs(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
