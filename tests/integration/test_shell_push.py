@@ -104,6 +104,7 @@ def test_rollback_without_python(board: Board, bundle: Path) -> None:
         none = f"no release was current before {first}, which stays current"
         with pytest.raises(RemoteCommandError, match=none) as caught:
             rollback("tiny", board.device, transport)
+        assert caught.value.problem.startswith("going back was refused\n")
         assert "try again" not in caught.value.hint
         assert f"edgepack push BUNDLE --device {board.device.name}" in caught.value.hint
         assert rollback("tiny", board.device, transport, release=second).release == second

@@ -22,10 +22,10 @@ from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
 from edgepack.devices.chunking import Chunk, cut_file
 from edgepack.devices.inventory import LOCAL, Device
 from edgepack.devices.shell_pushing import (
-    REFUSED,
     TRY_AGAIN,
     ShellAgent,
     ShellAnswer,
+    checked,
     switch_hint,
 )
 from edgepack.devices.transport import CommandResult, Stream, Transport
@@ -413,11 +413,7 @@ def _told(result: CommandResult, doing: str, device: str, refused: str = TRY_AGA
             " devices.yaml to a larger disk",
             where=device,
         )
-    result.check(
-        doing,
-        device=device,
-        hint=refused if result.exit_code == REFUSED else TRY_AGAIN,
-    )
+    checked(result, doing, device, refused)
     return read_answer(_End, result.stdout, device=device, what="the agent's answer")
 
 

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import CommandResult, Transport, file_chunks
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, RemoteCommandError
 from edgepack.resources import harness_dir
 
 STALL_S = 3600.0
@@ -115,11 +115,7 @@ class ShellAgent:
                 " in devices.yaml to a larger disk",
                 where=self.device.name,
             )
-        return result.check(
-            doing,
-            device=self.device.name,
-            hint=refused if result.exit_code == REFUSED else TRY_AGAIN,
-        )
+        return checked(result, doing, self.device.name, refused)
 
     def _told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
         told = dict(line.partition(" ")[::2] for line in _lines(result))
@@ -133,6 +129,24 @@ class ShellAgent:
             hint="its login must print nothing without a terminal: look into ~/.profile there",
             where=self.device.name,
         )
+
+
+def checked(result: CommandResult, doing: str, device: str, refused: str) -> CommandResult:
+    """Return an agent's result if it did what it was asked for.
+
+    Args:
+        result: How the agent ended.
+        doing: What it did, for people.
+        device: Its name.
+        refused: The hint where it refused to, and changed nothing.
+
+    Raises:
+        RemoteCommandError: It refused, or failed.
+    """
+    if result.exit_code == REFUSED:
+        problem = f"{doing} was refused{result.last_lines}"
+        raise RemoteCommandError(problem, hint=refused, where=device)
+    return result.check(doing, device=device, hint=TRY_AGAIN)
 
 
 def _needed_kib(bundle: Bundle, missing: list[str]) -> int:
