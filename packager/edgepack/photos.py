@@ -13,8 +13,8 @@ from edgepack.errors import SamplesError
 from edgepack.model.facts import ModelFacts
 
 _LABELS = "labels.csv"
-_LOOKED_AT = 32
-"""Photos that are read, at most: other ways to make the input are tried on them."""
+_READ, _LOOKED_AT = 100, 32
+"""Photos that are read, at most, and those of them that ways to make the input are tried on."""
 _MEASURED = 8
 
 
@@ -50,9 +50,9 @@ class Photos:
         folder, project = folder.resolve(), project.resolve()
         files = image_files(folder)
         labels, why_not = _found_labels(folder, project, files, facts)
-        some = spread(files, _LOOKED_AT)
+        some = spread(files, _READ)
         broken = unreadable(some)
-        whole = [path for path in some if path not in broken]
+        whole = spread([path for path in some if path not in broken], _LOOKED_AT)
         written = written_path(folder, project)
         return cls(folder, project, files, written, labels, why_not, whole, [*broken.values()])
 
