@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from edgepack.errors import ModelError
 from edgepack.steps import Notes
 from edgepack.steps.base import Inputs
+from edgepack.steps.int8_static import Int8Static
 from edgepack.trying.running import Ran, run_variant
 from edgepack.worker import report
 
@@ -32,6 +33,15 @@ class RefusedDiagnosis:
     def run(self, inputs: Inputs, out: Path) -> Notes: ...
 
     def verify(self, inputs: Inputs, out: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class TornQuantizer(Int8Static):
+    """Stands for a quantizer that meets what nobody foresaw."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        del inputs, out
+        raise ZeroDivisionError("7 channels by 0")
 
 
 def crash() -> None:

@@ -9,6 +9,7 @@
     │   └── SamplesError    4   the samples do not fit the model
     ├── ToolError           5   a program or library that a step needs is missing or failed
     ├── StepError           6   a step did not do, or could not prove, what it was asked
+    │   └── BugError       70   it met what edgepack did not foresee
     ├── BundleError         7   a bundle is incomplete, altered or unreadable
     ├── DeviceError         8   a device cannot be reached, trusted or used
     │   ├── UnreachableError  8   a device did not answer, or the connection was lost
@@ -21,7 +22,8 @@
     ├── LimitError         10   a variant misses a limit that the project sets
     └── InconclusiveError  11   the measurement does not settle the question
 
-Exit code 130 is Ctrl-C and 70 is a bug in edgepack; neither is raised from here.
+Exit code 130 is Ctrl-C, which is not raised from here. Outside of steps a bug is no error of this
+tree: the command line reports it, with 70 too.
 """
 
 from __future__ import annotations
@@ -100,6 +102,12 @@ class StepError(EdgepackError):
     """A step did not do, or could not prove, what it was asked."""
 
     exit_code = 6
+
+
+class BugError(StepError):
+    """A step met what edgepack did not foresee; the problem has what is needed to mend it."""
+
+    exit_code = 70
 
 
 class BundleError(EdgepackError):

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
-from edgepack.errors import ToolError
+from edgepack.bugs import ASK, bug_text
+from edgepack.errors import BugError, ToolError
 from edgepack.resources import harness_dir
 from edgepack.worker import receive, send
 
@@ -239,6 +240,7 @@ class Workers:
 
         Raises:
             EdgepackError: Whatever the function raised.
+            BugError: It raised something else.
             OSError: Likewise; a full disk, say.
             ToolError: The process cannot be started, or died; then with the last lines it printed.
         """
@@ -315,7 +317,7 @@ class _Worker:
         if kind == "error":
             raise value
         if kind == "bug":
-            raise RuntimeError(f"in a worker process:\n{value}")
+            raise BugError(bug_text(value), hint=ASK)
         return cast("Value", value)
 
     def _receive(self, function: Callable[..., object]) -> tuple[str, Any]:

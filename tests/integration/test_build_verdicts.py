@@ -12,10 +12,12 @@ import tiny_models
 import worker_tasks
 from edgepack.build import BuildResult, MissedLimit, build
 from edgepack.build.judging import RefusedVariant
+from edgepack.bundle import load_bundle
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.building import print_build
+from edgepack.cli.main import run
 from edgepack.cli.printing import print_json
-from edgepack.errors import LimitError, ModelError, ProfileError, StepError
+from edgepack.errors import BugError, LimitError, ModelError, ProfileError, StepError
 from edgepack.progress import Lines
 from onnx import TensorProto, helper
 
@@ -150,6 +152,24 @@ def test_variant_when_its_diagnosis_fails_is_shipped_and_says_so(tmp_path, monke
     print_build(result)
     told = capsys.readouterr().out
     assert "the errors of cpu-int8-static's nodes were not measured: no tensor can be" in told
+
+
+def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("edgepack.steps.recipes.Int8Static", worker_tasks.TornQuantizer)
+    monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
+    project = tiny_models.write_project(tmp_path)
+    out = tmp_path / "dist"
+    code = run(["build", "--project", str(project), "--target", "host", "--out", str(out)])
+    said = capsys.readouterr().err
+    assert code == BugError.exit_code
+    assert "BUG in edgepack" in said
+    assert "ZeroDivisionError: 7 channels by 0" in said
+    assert "please report it" in said
+    (folder,) = (path for path in out.iterdir() if path.is_dir())
+    (variant,) = load_bundle(folder).manifest.variants
+    assert variant.id == "cpu-fp32"
 
 
 def write_unquantizable(folder: Path, targets: str) -> Path:

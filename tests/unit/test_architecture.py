@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(edgepack.__file__).parent
 LAYERS = [
     {"errors", "resources", "machine", "clock", "pace", "terminal", "harness", "worker", "__init__"}
-    | {"identifiers", "revision"},
+    | {"identifiers", "revision", "bugs"},
     {"yaml_source", "yaml_problems", "processes", "progress", "stored"},
     {"render", "profile", "grades", "project", "model", "data", "statistics", "reduced_runtime"}
     | {"apps", "maven"},

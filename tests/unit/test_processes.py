@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import worker_tasks
-from edgepack.errors import ModelError, ToolError
+from edgepack.errors import BugError, ModelError, ToolError
 from edgepack.processes import Workers, run_program, run_supervised
 from loopback import lives, wait_until
 
@@ -77,9 +77,9 @@ def test_worker_when_nobody_takes_its_progress_does_not_answer_the_next_call(wor
 
 
 def test_worker_when_it_has_a_bug_or_cannot_import_shows_the_traceback(workers, monkeypatch):
-    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+    with pytest.raises(BugError, match="ZeroDivisionError"):
         workers.call(divmod, 1, 0)
     monkeypatch.setattr(worker_tasks.refuse, "__module__", "no_such_module")
     monkeypatch.setitem(sys.modules, "no_such_module", worker_tasks)
-    with pytest.raises(RuntimeError, match="No module named 'no_such_module'"):
+    with pytest.raises(BugError, match="No module named 'no_such_module'"):
         workers.call(worker_tasks.refuse)

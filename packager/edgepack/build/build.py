@@ -24,7 +24,7 @@ from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.build.planning import make_plan, unsampled
 from edgepack.build.timing import SlowerVariant, slower_variants
 from edgepack.bundle.writing import require_writable_folder
-from edgepack.errors import EdgepackError, LimitError, ModelError, UsageError
+from edgepack.errors import BugError, EdgepackError, LimitError, ModelError, UsageError
 from edgepack.model.facts import model_facts, require_plain_signature
 from edgepack.plan import Plan
 from edgepack.processes import Workers
@@ -61,6 +61,7 @@ class BuildResult:
         """Return if every variant that was asked for is shipped, or is left out for a good reason.
 
         Raises:
+            BugError: A variant met what edgepack did not foresee.
             EdgepackError: Of the class that the first variant, or library, failed with.
             LimitError: A variant missed its limit; names each and what it lost.
             ModelError: A target has no bundle; names each of its variants and why it is left out.
@@ -71,7 +72,9 @@ class BuildResult:
                 f"\n  {f.target} {f.variant}: {f.reason}\n    hint: {f.error.hint}"
                 for f in self.failed
             )
-            raise type(self.failed[0].error)(
+            errors = [f.error for f in self.failed]
+            bugs = [error for error in errors if isinstance(error, BugError)]
+            raise type(bugs[0] if bugs else errors[0])(
                 f"{len(self.failed)} variants could not be made:{lines}",
                 hint=f"mend that, or leave these variants out (--variant); written was {shipped}",
             )

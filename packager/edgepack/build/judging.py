@@ -8,7 +8,7 @@ from typing import Any
 
 from edgepack.build.execution import Execution
 from edgepack.bundle.manifest import Accuracy, Attempt, NotMeasured
-from edgepack.errors import EdgepackError, listed
+from edgepack.errors import BugError, EdgepackError, listed
 from edgepack.model.finding import Finding, alike
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.project import Limits
@@ -89,7 +89,8 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             (execution.failed[s] for s in variant.steps if s in execution.failed), None
         ):
             lost = FailedVariant(target, variant.variant.id, error)
-            if variant.may_fail:
+            # A bug is told whoever asked for the variant: the others are shipped all the same.
+            if variant.may_fail and not isinstance(error, BugError):
                 refused.append(RefusedVariant(target, lost.variant, lost.reason))
             else:
                 failed.append(lost)

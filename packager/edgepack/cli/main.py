@@ -104,14 +104,9 @@ def _terminate(_signal: int, _frame: object) -> NoReturn:
 
 
 def _report_bug(arguments: list[str]) -> None:
-    import platform
     import traceback
 
-    from edgepack.revision import version_text
+    from edgepack.bugs import ASK, bug_text
 
-    sys.stderr.write(
-        f"BUG in edgepack {version_text()} (Python {platform.python_version()},"
-        f" {platform.platform()})\ncommand: edgepack {' '.join(arguments[:1])} ...\n"
-        f"```\n{traceback.format_exc()}```\n"
-        "Please report it with the lines above and, if you can, the model.\n"
-    )
+    command = f"command: edgepack {' '.join(arguments[:1])} ..."
+    sys.stderr.write(f"{bug_text(traceback.format_exc())}\n{command}\n{ASK}\n")
