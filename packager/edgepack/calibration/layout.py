@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgepack.calibration.channels import channels_second
 from edgepack.calibration.following import Bounds, Join, clamps, cut, joins, moves
 from edgepack.calibration.statistics import TensorStatistics
 from edgepack.calibration.tally import Clamp, Tally
@@ -34,6 +35,8 @@ class Layout:
     """What :func:`~edgepack.calibration.following.joins` found."""
     clamped: dict[str, Bounds]
     """What :func:`~edgepack.calibration.following.clamps` found."""
+    channels_second: frozenset[str]
+    """What :func:`~edgepack.calibration.channels.channels_second` found."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto, tensors: Collection[str]) -> Layout:
@@ -54,6 +57,7 @@ class Layout:
             shortened=shortened,
             joined=joined,
             clamped=clamped,
+            channels_second=channels_second(model),
         )
 
     def tallies(self) -> dict[str, Tally]:
@@ -61,7 +65,7 @@ class Layout:
 
         Counting the observed ones counts those that are clamped as well.
         """
-        tallies = {name: Tally() for name in self.names}
+        tallies = {name: Tally(is_second=name in self.channels_second) for name in self.names}
         for name, bounds in self.clamped.items():
             clamp = Clamp(tallies[name], bounds.low, bounds.high)
             tallies[bounds.input].clamps.append(clamp)

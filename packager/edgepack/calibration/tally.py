@@ -10,6 +10,7 @@ from itertools import groupby
 
 import numpy as np
 
+from edgepack.calibration.channels import channel_axis
 from edgepack.calibration.histogram import BINS, Histogram
 from edgepack.calibration.statistics import Array, TensorStatistics
 
@@ -42,7 +43,9 @@ class Channels:
 class Tally:
     """The statistics of one tensor so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_second: bool = False) -> None:
+        self.is_second = is_second
+        """Whether axis 1 counts channels, whatever the shapes are."""
         self.clamps: list[Clamp] = []
         self.has_nan = False
         self.has_infinity = False
@@ -68,7 +71,7 @@ class Tally:
                 )
 
     def _add(self, values: Array) -> None:
-        axis = channel_axis(values.shape)
+        axis = channel_axis(values.shape, is_second=self.is_second)
         others = tuple(k for k in range(values.ndim) if k != axis)
         # What overflows float32 becomes infinity, which is found below. Adding 0 makes -0 0: which
         # of the two a minimum is depends on the order.
@@ -216,13 +219,3 @@ def _shared_exponent(extent: tuple[float, float], clamps: Sequence[Clamp]) -> in
         return None
     finest = min(clamp.tally.histogram.exponent_with(*clamp.extent(extent)) for clamp in clamps)
     return finest if math.ldexp(high - low, -finest) < _SHARED_BINS else None
-
-
-def channel_axis(shape: Sequence[int]) -> int | None:
-    """Return the axis that counts channels, as far as a shape tells.
-
-    Axis 1 from rank 4 on, as in NCHW; for rank 3 the shorter of axes 1 and 2; none below.
-    """
-    if len(shape) < 3:
-        return None
-    return 2 if len(shape) == 3 and shape[2] < shape[1] else 1
