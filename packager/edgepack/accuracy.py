@@ -138,6 +138,100 @@ class OutputCloseness:
         )
 
 
+_MOST_VALUES = 1 << 20
+"""Of an output of one sample: of larger ones so many are looked at, evenly spread."""
+_LEAST_VARIATION = 1e-8
+"""Of an output's energy: what varies less over samples says nothing of them."""
+
+
+@dataclass
+class Saying:
+    """How much of what an output says of samples a variant keeps: against the best constant.
+
+    That constant is the reference's mean, element by element: it has all of a cosine that comes of
+    what is the same for every sample, and says nothing of any.
+    """
+
+    count: int = 0
+    energy: float = 0.0
+    errors: list[float] = field(default_factory=list)
+    """By sample: the sum of squared differences."""
+    shapes: set[tuple[int, ...]] = field(default_factory=set)
+    """Where there are several, there is no mean."""
+    _mean: Array | None = None
+    _squares: Array | None = None
+
+    def add(self, reference: Array, output: Array) -> None:
+        """Add one sample."""
+        self.shapes |= {reference.shape, output.shape}
+        if len(self.shapes) > 1:
+            return
+        ref, out = map(_few, _without_equal_infinities(reference, output))
+        if self._mean is None or self._squares is None:
+            self._mean, self._squares = np.zeros(ref.shape), np.zeros(ref.shape)
+        self.count += 1
+        before = ref - self._mean
+        self._mean += before / self.count
+        self._squares += before * (ref - self._mean)
+        self.energy += float(np.sum(ref**2))
+        self.errors.append(float(np.sum((ref - out) ** 2)))
+
+    def kept(self) -> Kept | None:
+        """Return what is kept; None where nothing can be told.
+
+        That is of one sample, of samples of several shapes, and where the reference gives nearly
+        the same for all of them.
+        """
+        if len(self.shapes) > 1 or self.count < 2 or self._squares is None:
+            return None
+        varies = float(self._squares.sum())
+        if varies <= _LEAST_VARIATION * self.energy:
+            return None
+        variance = varies / self.count
+        if not all(map(math.isfinite, self.errors)):
+            return Kept(-math.inf, -math.inf, -math.inf, self.count)
+        half = t_quantile(0.975, self.count - 1) * standard_deviation(self.errors)
+        error, reach = mean(self.errors) / variance, half / math.sqrt(self.count) / variance
+        return Kept(1 - error, 1 - error - reach, min(1.0, 1 - error + reach), self.count)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The share of an output's variance over samples that a variant keeps.
+
+    1 is all of it, 0 what a constant keeps; less is worse than a constant.
+    """
+
+    share: float
+    low: float
+    """Of its 95 % interval, by the samples' errors."""
+    high: float
+    count: int
+    """Samples."""
+
+    def bounded(self) -> dict[str, float]:
+        """Return share and interval as JSON holds them, which has no infinity."""
+        ends = {"share": self.share, "low": self.low, "high": self.high}
+        return {name: max(-_WORST_KEPT, value) for name, value in ends.items()}
+
+    @property
+    def says_something(self) -> bool:
+        """Whether it is better than a constant: for sure, where the samples are enough to tell."""
+        return (self.low if self.count >= _ENOUGH else self.share) > 0
+
+
+_WORST_KEPT = 1e9
+"""Its negative stands for outputs that are no numbers."""
+_ENOUGH = 8
+"""Samples from which an interval of their errors tells something."""
+
+
+def _few(values: Array) -> Array:
+    """Return an output's values, or some of them, as one vector."""
+    flat = values.reshape(-1)
+    return flat[:: 1 + (flat.size - 1) // _MOST_VALUES] if flat.size else flat
+
+
 def _by_channel(array: Array) -> Array:
     """Return ``(channels, everything else)``."""
     if not array.size or sum(size > 1 for size in array.shape) < 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,12 +74,12 @@ def test_table_of_a_build_names_its_columns_and_says_equal(tmp_path, capsys):
     text = capsys.readouterr().out
     (row,) = [line for line in text.splitlines() if line.startswith("│ cpu-fp32")]
     cells = [cell.strip() for cell in row.split("│")[2:-1]]
-    size, on_provider, in_int8, top1, same, worst = cells
+    size, in_int8, top1, same, kept = cells
     manifest = build_result.bundles[0].bundle.manifest
     accuracy = manifest.variants[-1].accuracy
     (model,) = (f.size_bytes for f in manifest.files if f.path == manifest.variants[-1].model)
     assert float(size) == pytest.approx(model / 1e6, abs=0.005)
-    assert (on_provider, in_int8, same, worst) == ("100%", "n/a", "100.0%", "equal")
+    assert (in_int8, same, kept) == ("n/a", "100.0%", "all")
     assert float(top1) == pytest.approx(accuracy.value, abs=1e-4)
     assert f"top1 on {accuracy.samples} samples, on this computer's CPU" in text
 
@@ -170,6 +171,24 @@ def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
     (folder,) = (path for path in out.iterdir() if path.is_dir())
     (variant,) = load_bundle(folder).manifest.variants
     assert variant.id == "cpu-fp32"
+
+
+@pytest.mark.parametrize(("asked", "code"), [([], 0), (["--variant", "cpu-int8-static"], 10)])
+def test_variant_when_it_is_no_better_than_a_constant_is_not_shipped(
+    tmp_path, monkeypatch, capsys, asked, code
+):
+    monkeypatch.setattr("edgepack.steps.recipes.Int8Static", worker_tasks.ConstantQuantizer)
+    monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
+    project = tiny_models.write_project(tmp_path)
+    out = tmp_path / "dist"
+    asked = ["--target", "host", "--out", str(out), *asked]
+    assert run(["build", "--project", str(project), *asked]) == code
+    said = "".join(capsys.readouterr())
+    assert re.search(r"it is no better than a constant: \S.*of what fp32's varies over 24", said)
+    shipped = [
+        variant.id for folder in out.glob("*/") for variant in load_bundle(folder).manifest.variants
+    ]
+    assert shipped == ([] if asked[4:] else ["cpu-fp32"])
 
 
 def write_unquantizable(folder: Path, targets: str) -> Path:

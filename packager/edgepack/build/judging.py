@@ -100,11 +100,11 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         accuracy = read_accuracy(variant, execution)
         if reason := unplaced(variant, execution):
             refused.append(RefusedVariant(target, variant.variant.id, reason))
-        elif reason := missed_limit(accuracy, limits) if isinstance(accuracy, Accuracy) else "":
+        elif reason := says_nothing(accuracy) or missed_limit(accuracy, limits):
             found = tried_for(variant, execution)
             searched = [each for each in found if each.stage == "limit"]
             tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
-            if variant.offered:
+            if variant.offered or (variant.may_fail and says_nothing(accuracy)):
                 refused.append(RefusedVariant(target, variant.variant.id, reason))
             else:
                 missed.append(MissedLimit(target, variant.variant.id, f"{reason}{tried}"))
@@ -217,13 +217,20 @@ def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | N
     return as_accuracy(read_notes(execution.artifacts[variant.evaluation].path).facts)
 
 
-def missed_limit(accuracy: Accuracy, limits: Limits) -> str:
+def says_nothing(accuracy: Accuracy | NotMeasured) -> str:
+    """Return why a variant is no better than a constant, or nothing."""
+    if isinstance(accuracy, NotMeasured) or not accuracy.says_nothing:
+        return ""
+    return f"it is no better than a constant: {accuracy.says_nothing}"
+
+
+def missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
     """Return why a limit is missed, or nothing: also where there is no fp32 model to lose against.
 
     The drop that was measured decides, and its interval says how sure that is: a limit is missed
     even if the interval reaches below it, because nothing has shown that it is met.
     """
-    if accuracy.drop is None or accuracy.worst is None:
+    if isinstance(accuracy, NotMeasured) or accuracy.drop is None or accuracy.worst is None:
         return ""
     too_large, too_low = limits.excess(accuracy.drop, accuracy.worst.sqnr_db)
     if limits.metric_drop is not None and too_large:

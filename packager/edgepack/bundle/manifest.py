@@ -86,6 +86,17 @@ class Closeness(StrictModel):
     """Over the worst group of channels of similar range; 200 stands for equal."""
 
 
+class KeptVariance(StrictModel):
+    """How much of what fp32's output says of samples a variant's says, too."""
+
+    share: float
+    """Of the variance over the evaluation samples, element by element: 1 is all, 0 is what the best
+    constant has, less is worse than that."""
+    low: float
+    """Of its 95 % interval."""
+    high: float
+
+
 class MetricValue(StrictModel):
     """One of several values that the project's metric function returned."""
 
@@ -113,6 +124,10 @@ class Accuracy(StrictModel):
     agreement: float | None
     """Share of samples with the same top-1 as fp32; None where outputs are not class scores."""
     worst: Closeness | None
+    kept: dict[str, KeptVariance] = {}
+    """By output of floats; those that tell nothing of the samples are left out."""
+    says_nothing: str = ""
+    """Why the variant is no better than a constant; nothing where it is."""
     values: dict[str, MetricValue] = {}
     """All that the hook returned, where it is several values; ``metric`` is one of them."""
 

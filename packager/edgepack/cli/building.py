@@ -115,9 +115,11 @@ def _bundle_table(manifest: Manifest) -> Table:
     ]
     if judged:
         cells = zip(*(_accuracy_cells(v.accuracy) for v in manifest.variants), strict=True)
-        titles = (judged[0].metric, "as fp32", "worst output")
+        titles = (judged[0].metric, "as fp32", "kept", "worst output")
         columns += zip(titles, map(list, cells), strict=True)
-    shown = [(title, texts) for title, texts in columns if {*texts} != {_NOT_KNOWN}]
+    # Two figures of closeness are one too many for 80 columns; the report has both.
+    empty = ({_NOT_KNOWN}, {_ALL})
+    shown = [(title, texts) for title, texts in columns if {*texts} not in empty]
     table = Table(caption=manifest.target + (f"; {_measured_text(judged[0])}" if judged else ""))
     for title, _ in shown:
         table.add_column(title, justify="left" if title == "variant" else "right", overflow="fold")
@@ -126,7 +128,7 @@ def _bundle_table(manifest: Manifest) -> Table:
     return table
 
 
-_NOT_KNOWN = "n/a"
+_NOT_KNOWN, _ALL = "n/a", "all"
 
 
 def _size(variant: ManifestVariant, sizes: Mapping[str, int]) -> str:
@@ -143,25 +145,26 @@ def _measured_text(accuracy: Accuracy) -> str:
 
 def _on_provider(variant: ManifestVariant) -> str:
     """Return how many nodes the provider is predicted to take; the CPU takes all."""
-    return f"{variant.predicted.share:.0%}" if variant.predicted else "100%"
+    return f"{variant.predicted.share:.0%}" if variant.predicted else _ALL
 
 
 def _in_integers(variant: ManifestVariant) -> str:
     return f"{variant.fused.coverage:.0%}" if variant.fused else _NOT_KNOWN
 
 
-def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str]:
-    """Return metric, agreement where that is not the metric itself, and the worst output."""
+def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, str]:
+    """Return metric, agreement where that is not the metric itself, what is kept, and SQNR."""
     from edgepack.bundle.manifest import NotMeasured
-    from edgepack.results import near_text
+    from edgepack.results import kept_text, near_text
 
     if isinstance(accuracy, NotMeasured):
-        return _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN
+        return _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN
     same = accuracy.agreement
     return (
         f"{accuracy.value:.4f}",
         _NOT_KNOWN if same is None or accuracy.metric == "agreement" else f"{same:.1%}",
-        near_text(accuracy.worst.sqnr_db) if accuracy.worst else _NOT_KNOWN,
+        kept_text(accuracy) or _NOT_KNOWN,
+        near_text(accuracy.worst.sqnr_db) if accuracy.worst and not accuracy.kept else _NOT_KNOWN,
     )
 
 
@@ -170,14 +173,19 @@ def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
     from edgepack.bundle.manifest import Accuracy
 
     variants = [variant for manifest in manifests for variant in manifest.variants]
-    if variants:
+    if any(variant.predicted for variant in variants):
         yield "nodes taken: the share of the nodes that its provider is predicted to take"
     if any(variant.fused for variant in variants):
         yield "in int8: the share of an int8 model's kernels that the CPU computes in integers"
     found = [v.accuracy for v in variants if isinstance(v.accuracy, Accuracy)]
     if any(accuracy.agreement is not None for accuracy in found):
         yield "as fp32, agreement: the share of the samples with fp32's best class"
-    if any(accuracy.worst for accuracy in found):
+    if any(accuracy.kept for accuracy in found):
+        yield (
+            "kept: the share of what fp32's worst output varies over the samples that is in the"
+            " variant's, too; a constant keeps 0 %"
+        )
+    if any(accuracy.worst and not accuracy.kept for accuracy in found):
         yield (
             "worst output: how near the worst of the outputs is to fp32's; more is nearer, and at"
             " 20 dB the error is a tenth of the output"

@@ -4,7 +4,14 @@ from edgepack.results.documents import Report, read_report
 from edgepack.results.html import write_html
 from edgepack.results.rows import RunRow
 from edgepack.results.store import ResultsStore, RunFilter, keep_report
-from edgepack.results.table import near_text, others_text, report_table, row_table, rows_lines
+from edgepack.results.table import (
+    kept_text,
+    near_text,
+    others_text,
+    report_table,
+    row_table,
+    rows_lines,
+)
 from edgepack.results.tried import NOT_COMPARABLE, tried_stages
 
 __all__ = [
@@ -14,6 +21,7 @@ __all__ = [
     "RunFilter",
     "RunRow",
     "keep_report",
+    "kept_text",
     "near_text",
     "others_text",
     "read_report",

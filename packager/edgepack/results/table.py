@@ -120,6 +120,18 @@ def near_text(sqnr_db: float) -> str:
     return "equal" if sqnr_db >= 200 else f"{sqnr_db:.1f} dB"
 
 
+def kept_text(accuracy: Accuracy) -> str:
+    """Return what the worst output keeps of fp32's variance, or nothing where none can tell."""
+    shares = [found.share for found in accuracy.kept.values()]
+    if not shares:
+        return ""
+    least = min(shares)
+    if least == 1:
+        return "all"
+    # What is not all of it is not rounded up to that.
+    return f"{min(least, 0.9999):.2%}" if least > -1 else "less than none"
+
+
 def others_text(accuracy: Accuracy) -> str:
     """Return the values of the metric's function beside the one that decides, in words."""
     return ", ".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,9 @@ from edgepack.accuracy import (
     EQUAL_SQNR_DB,
     Array,
     Drop,
+    Kept,
     OutputCloseness,
+    Saying,
     array_cosine,
     class_scores,
     mean_interval,
@@ -178,6 +180,10 @@ class Judge:
     hits: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     """Top-1 hits of fp32 and of the variant."""
     agreements: list[float] = field(default_factory=list)
+    classes: Counter[int] = field(default_factory=Counter)
+    """fp32's best class, by how many samples have it."""
+    saying: dict[str, Saying] = field(default_factory=dict)
+    """By output of floats."""
     cosines: list[dict[str, float]] = field(default_factory=list)
     """By sample, each output's cosine with fp32's; of integers, the share that is equal."""
     reshaped: Counter[str] = field(default_factory=Counter)
@@ -192,6 +198,7 @@ class Judge:
         for name, array in reference.items():
             if array.dtype.kind == "f":
                 self.closeness.setdefault(name, OutputCloseness()).add(array, output[name])
+                self.saying.setdefault(name, Saying()).add(array, output[name])
             if array.shape != output[name].shape:
                 self.reshaped[name] += 1
         self._add_scores(reference, output)
@@ -233,6 +240,7 @@ class Judge:
         index = len(self.cosines)
         best, other = int(np.argmax(ours)), int(np.argmax(theirs))
         self.agreements.append(float(best == other))
+        self.classes[best] += 1
         if self.labels is not None and np.ndim(self.labels[index]) == 0:
             label = _class_index(self.labels[index], ours.size)
             self.hits[0].append(float(best == label))
@@ -258,6 +266,7 @@ class Judge:
         worst = min(floats, key=lambda output: self.closeness[output].sqnr_db, default="")
         closeness = self.closeness.get(worst, OutputCloseness())
         scored = len(self.agreements) == len(self.cosines)
+        kept = {name: found for name, each in self.saying.items() if (found := each.kept())}
         return {
             "metric": name,
             "higher_is_better": higher,
@@ -272,8 +281,31 @@ class Judge:
                 "cosine": closeness.cosine,
                 "sqnr_db": max(closeness.sqnr_db, -EQUAL_SQNR_DB),
             },
+            "kept": {name: found.bounded() for name, found in kept.items()},
+            "says_nothing": self._says_nothing(kept),
             "values": values,
         }
+
+    def _says_nothing(self, kept: Mapping[str, Kept]) -> str:
+        """Return why the variant is no better than a constant, or nothing."""
+        count = len(self.cosines)
+        # Where fp32 gives one class for all samples, classes tell nothing, and scores have to.
+        by_class = len(self.agreements) == count and len(self.classes) > 1
+        if by_class:
+            same, (_, often) = int(sum(self.agreements)), self.classes.most_common(1)[0]
+            if same <= often:
+                return (
+                    f"it has fp32's best class for {same} of {count} samples, and one class for all"
+                    f" of them would have it for {often}"
+                )
+        for name, found in kept.items():
+            if (by_class and name == self.scores_output) or found.says_something:
+                continue
+            return (
+                f"{name!r} keeps {found.share:.1%} of what fp32's varies over {count} samples"
+                f" (95 % interval {found.low:.1%} to {found.high:.1%}); a constant keeps 0 %"
+            )
+        return ""
 
     def _of_hook(
         self, hook: HookMetric, values: dict[str, Any]
@@ -370,6 +402,7 @@ def uncompared(result: dict[str, Any]) -> dict[str, Any]:
     if result["metric"] in {_AGREEMENT, _COSINE}:
         return missing
     compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
+    compared |= {"kept": {}, "says_nothing": ""}
     values = {n: {**each, "fp32": None} for n, each in result.get("values", {}).items()}
     return {**result, **compared, "fp32": missing, "values": values}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from edgepack.steps.evaluation import Judge
@@ -84,3 +86,40 @@ def test_judge_when_a_sample_has_no_scores_gives_the_others_their_own_labels():
     for scores in (np.zeros((1, 4, 4), FLOAT), np.array([[0.1, 0.9]], FLOAT)):
         judge.add({"scores": scores}, {"scores": scores})
     assert judge.hits == ([1.0], [1.0])
+
+
+def scores(*best, size=4):
+    """Class scores of some samples, each with its best class."""
+    return [{"s": np.eye(size, dtype=FLOAT)[each][None]} for each in best]
+
+
+def test_judge_when_a_variant_gives_one_class_for_all_says_that_it_is_a_constant():
+    reference, constant = scores(0, 1, 0, 2, 0, 3), scores(*[0] * 6)
+    judge = Judge(None, "s", keep_outputs=False)
+    for ours, theirs in zip(reference, constant, strict=True):
+        judge.add(ours, theirs)
+    assert result(judge)["says_nothing"] == (
+        "it has fp32's best class for 3 of 6 samples, and one class for all of them would have it"
+        " for 3"
+    )
+
+
+def test_judge_when_all_classes_are_kept_does_not_ask_how_scores_vary():
+    judge = Judge(None, "s", keep_outputs=False)
+    for each in scores(0, 1, 0, 2, 0, 3):
+        judge.add(each, {"s": each["s"] + 7})
+    found = result(judge)
+    assert found["kept"]["s"]["share"] < 0
+    assert found["says_nothing"] == ""
+
+
+def test_judge_when_one_of_several_outputs_is_a_constant_names_it():
+    random = np.random.default_rng(0)
+    good, bad = (random.normal(3, 0.1, (20, 1, 5)).astype(FLOAT) for _ in range(2))
+    pairs = [({"g": g, "b": b}, {"g": g, "b": bad.mean(0)}) for g, b in zip(good, bad, strict=True)]
+    found = result(judged(*pairs))
+    assert found["value"] > 0.99
+    assert found["kept"]["g"]["share"] == 1
+    assert re.match(
+        r"'b' keeps -?0\.0% of what fp32's varies over 20 samples", found["says_nothing"]
+    )
