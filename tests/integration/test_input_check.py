@@ -171,7 +171,7 @@ def test_best_detection_when_an_output_has_boxes_is_the_one_with_the_best_score(
     output[0, :, 5] = 8, 9, 6, 4, 0.2, 0.7
     meaning = DetectionOutput(kind="detection", layout="yolo")
     assert best_detection(output, meaning) == pytest.approx((0.7, 4))
-    assert best_detection(np.zeros((1, 6, 0), np.float32), meaning) == (0, 0)
+    assert best_detection(np.zeros((1, 6, 0), np.float32), meaning) is None
 
 
 @pytest.mark.parametrize(

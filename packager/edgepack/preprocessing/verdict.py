@@ -40,7 +40,7 @@ class Seen:
     best: list[float] = field(default_factory=list)
     """The best detection's score by sample; empty where no output is described as one."""
     sides: list[float] = field(default_factory=list)
-    """The shorter side of its box, by sample, in pixels of the input."""
+    """The shorter side of its box, in pixels of the input; of samples that have one."""
     variations: dict[str, Variation] = field(default_factory=dict)
     """By float output."""
     divergence: float | None = None

@@ -177,20 +177,17 @@ class Runner:
                 continue
             # A shape that only a run tells may be none of a detection: devices say so then.
             with contextlib.suppress(ValueError):
-                score, side = best_detection(outputs[name], meaning)
-                found.best.append(score)
-                found.sides.append(side)
+                best = best_detection(outputs[name], meaning)
+                found.best.append(best[0] if best else 0.0)
+                found.sides += [best[1]] if best else []
 
 
-def best_detection(output: Array, meaning: DetectionOutput) -> tuple[float, float]:
-    """Return score and shorter side, in pixels of the input, of an output's best detection.
-
-    Both are 0 where there is none.
-    """
+def best_detection(output: Array, meaning: DetectionOutput) -> tuple[float, float] | None:
+    """Return score and shorter side, in pixels of the input, of an output's best detection."""
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
     best = edgepack_answers.detections(output, description, (), _PLACE)
     if not best:
-        return 0.0, 0.0
+        return None
     left, top, right, bottom = best[0].box
     return best[0].score, min(right - left, bottom - top)
 
