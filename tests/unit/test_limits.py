@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from edgepack.build.judging import missed_limit
+from edgepack.build.judging import missed_limit, unsettled
 from edgepack.bundle.manifest import Accuracy, Closeness
 from edgepack.project import Limits
 
@@ -47,3 +47,44 @@ def test_limit_when_it_is_missed_says_why(limits, drop, sqnr_db, missed):
 
 def test_limit_when_there_is_none_is_not_missed():
     assert missed_limit(found(0.9, -50.0), Limits()) == ""
+
+
+@pytest.mark.parametrize(
+    ("drop", "interval", "sqnr_db", "samples"),
+    [
+        (0.02, (-0.14, 0.18), 30.0, "about 40 samples would settle it"),
+        (0.0, (-0.3, 0.3), 30.0, "about 30 samples would settle it"),
+        (0.0, (0.0, 0.3), 30.0, "about 30 samples would settle it"),
+        (0.0, (-0.2, 0.2), 30.0, "about 40 samples would settle it"),
+        (0.02, (-0.04, 0.08), 30.0, ""),
+        (0.2, (0.1, 0.3), 30.0, ""),
+        (0.0, (-0.3, 0.3), 200.0, ""),
+        (0.02, None, 30.0, ""),
+    ],
+    ids=[
+        "too few",
+        "none differs",
+        "none of cosines",
+        "as many each way",
+        "settled",
+        "missed",
+        "equal outputs",
+        "no interval",
+    ],
+)
+def test_limit_when_samples_are_too_few_to_show_it_says_how_many_would(
+    drop, interval, sqnr_db, samples
+):
+    accuracy = found(drop, sqnr_db).model_copy(update={"drop_interval": interval})
+    told = unsettled(accuracy, DROP)
+    assert samples in told
+    assert bool(told) == bool(samples)
+
+
+def test_samples_that_settle_a_limit_settle_it():
+    few = found(0.02, 30.0).model_copy(update={"drop_interval": (-0.14, 0.18)})
+    enough = 40
+    half = 0.16 * math.sqrt(few.samples / enough)
+    many = {"drop_interval": (0.02 - half, 0.02 + half - 1e-9), "samples": enough}
+    assert "40" in unsettled(few, DROP)
+    assert unsettled(few.model_copy(update=many), DROP) == ""

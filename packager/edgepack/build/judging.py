@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.build.execution import Execution
 from edgepack.bundle.manifest import Accuracy, Attempt, NotMeasured
 from edgepack.errors import BugError, EdgepackError, listed
@@ -172,10 +174,12 @@ def warnings(
     if limits == Limits():
         return
     for verdict in judged:
-        for variant, _ in verdict.shipped:
+        for variant, accuracy in verdict.shipped:
+            name = f"{verdict.target} {variant.variant.id}"
             if variant.carried:
-                name = f"{verdict.target} {variant.variant.id}"
                 yield f"{name}: limits are not judged, {NO_FP32}: {UNJUDGED}"
+            elif doubt := unsettled(accuracy, limits):
+                yield f"{name}: {doubt}"
 
 
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:
@@ -222,6 +226,30 @@ def says_nothing(accuracy: Accuracy | NotMeasured) -> str:
     if isinstance(accuracy, NotMeasured) or not accuracy.says_nothing:
         return ""
     return f"it is no better than a constant: {accuracy.says_nothing}"
+
+
+def unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+    """Return that too few samples show that the limit of a drop is met, and how many would.
+
+    Nothing where the limit is missed, where the interval is within it, where there is no interval,
+    or where outputs equal fp32's.
+    """
+    if isinstance(accuracy, NotMeasured) or accuracy.worst is None or limits.metric_drop is None:
+        return ""
+    limit, drop, interval = limits.metric_drop, accuracy.drop, accuracy.drop_interval
+    if drop is None or interval is None or not drop < limit < interval[1]:
+        return ""
+    if accuracy.worst.sqnr_db >= EQUAL_SQNR_DB:
+        return ""
+    times = (interval[1] - drop) / (limit - drop)
+    # That of no difference at all, 3 in n, shrinks with the samples, others with their square root.
+    by_three = drop == 0 and math.isclose(interval[1] * accuracy.samples, 3)
+    enough = accuracy.samples * (times if by_three else times**2)
+    return (
+        f"{accuracy.metric} drops by {drop:.4f} on {accuracy.samples} samples, within the limit"
+        f" {limit:g}, but its 95 % interval reaches {interval[1]:.4f}: about"
+        f" {float(f'{enough:.1e}'):.0f} samples would settle it"
+    )
 
 
 def missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
