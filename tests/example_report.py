@@ -28,7 +28,7 @@ from edgepack.bench.report import (
     Valid,
     VariantFacts,
 )
-from edgepack.bundle.manifest import Accuracy, Closeness, KeptVariance, LayerError, NotMeasured
+from edgepack.bundle.manifest import R2, Accuracy, Closeness, LayerError, NotMeasured
 
 CPU = "CPUExecutionProvider"
 COOL = Conditions(
@@ -154,7 +154,7 @@ def example_accuracy(value: float, sqnr_db: float) -> Accuracy:
         drop_interval=(round(drop - 0.0055, 4), round(drop + 0.0055, 4)),
         agreement=0.9944,
         worst=Closeness(output="y", cosine=0.9987, sqnr_db=sqnr_db),
-        kept={"y": KeptVariance(share=0.9951, low=0.9944, high=0.9958)},
+        r2={"y": R2(value=0.9951, low=0.9944, high=0.9958)},
     )
 
 

@@ -140,87 +140,115 @@ class OutputCloseness:
 
 _MOST_VALUES = 1 << 20
 """Of an output of one sample: of larger ones so many are looked at, evenly spread."""
-_LEAST_VARIATION = 1e-8
-"""Of an output's energy: what varies less over samples says nothing of them."""
+_LEAST_VARIATION = 1e-4
+"""Of an output's size: what varies less over samples says nothing of them."""
 
 
 @dataclass
-class Saying:
-    """How much of what an output says of samples a variant keeps: against the best constant.
-
-    That constant is the reference's mean, element by element: it has all of a cosine that comes of
-    what is the same for every sample, and says nothing of any.
-    """
+class Variation:
+    """How much an output varies over samples, element by element, about its mean."""
 
     count: int = 0
     energy: float = 0.0
+    """The sum of its squared values."""
+    same_shape: bool = True
+    _mean: Array | None = None
+    _squares: Array | None = None
+
+    def add(self, output: Array) -> None:
+        """Add one sample's; infinite values count as 0. Of another shape than before, it is not."""
+        values = output.astype(np.float64)
+        values = np.where(np.isfinite(values), values, 0.0)
+        if self._mean is None or self._squares is None:
+            self._mean, self._squares = np.zeros(values.shape), np.zeros(values.shape)
+        self.same_shape &= self._mean.shape == values.shape
+        if not self.same_shape:
+            return
+        self.count += 1
+        before = values - self._mean
+        self._mean += before / self.count
+        self._squares += before * (values - self._mean)
+        self.energy += float(np.sum(values**2))
+
+    @property
+    def around_mean(self) -> float:
+        """The sum over samples of squared distances from their mean."""
+        return 0.0 if self._squares is None else float(self._squares.sum())
+
+    @property
+    def share(self) -> float:
+        """The deviation over samples as a part of the values: 0 where all are equal, 1 at most.
+
+        1 as well where nothing is told: shapes differ, or there are no values.
+        """
+        if not self.same_shape or self.energy <= 0:
+            return 1.0
+        return math.sqrt(min(1.0, self.around_mean / self.energy))
+
+
+@dataclass
+class OutputR2:
+    """Running sums over samples for the coefficient of determination of one output."""
+
+    variation: Variation = field(default_factory=Variation)
     errors: list[float] = field(default_factory=list)
     """By sample: the sum of squared differences."""
     shapes: set[tuple[int, ...]] = field(default_factory=set)
-    """Where there are several, there is no mean."""
-    _mean: Array | None = None
-    _squares: Array | None = None
 
     def add(self, reference: Array, output: Array) -> None:
         """Add one sample."""
         self.shapes |= {reference.shape, output.shape}
         if len(self.shapes) > 1:
             return
-        ref, out = map(_few, _without_equal_infinities(reference, output))
-        if self._mean is None or self._squares is None:
-            self._mean, self._squares = np.zeros(ref.shape), np.zeros(ref.shape)
-        self.count += 1
-        before = ref - self._mean
-        self._mean += before / self.count
-        self._squares += before * (ref - self._mean)
-        self.energy += float(np.sum(ref**2))
+        ref, out = _without_equal_infinities(_few(reference), _few(output))
+        self.variation.add(ref)
         self.errors.append(float(np.sum((ref - out) ** 2)))
 
-    def kept(self) -> Kept | None:
-        """Return what is kept; None where nothing can be told.
+    def found(self) -> R2 | None:
+        """Return the coefficient; None where nothing can be told.
 
         That is of one sample, of samples of several shapes, and where the reference gives nearly
         the same for all of them.
         """
-        if len(self.shapes) > 1 or self.count < 2 or self._squares is None:
+        count = len(self.errors)
+        if len(self.shapes) > 1 or count < 2 or self.variation.share <= _LEAST_VARIATION:
             return None
-        varies = float(self._squares.sum())
-        if varies <= _LEAST_VARIATION * self.energy:
-            return None
-        variance = varies / self.count
         if not all(map(math.isfinite, self.errors)):
-            return Kept(-math.inf, -math.inf, -math.inf, self.count)
-        half = t_quantile(0.975, self.count - 1) * standard_deviation(self.errors)
-        error, reach = mean(self.errors) / variance, half / math.sqrt(self.count) / variance
-        return Kept(1 - error, 1 - error - reach, min(1.0, 1 - error + reach), self.count)
+            return R2(-math.inf, -math.inf, -math.inf, count)
+        variance = self.variation.around_mean / count
+        half = t_quantile(0.975, count - 1) * standard_deviation(self.errors) / math.sqrt(count)
+        value = 1 - mean(self.errors) / variance
+        return R2(value, value - half / variance, min(1.0, value + half / variance), count)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The share of an output's variance over samples that a variant keeps.
+class R2:
+    """The coefficient of determination of a variant's output, with fp32's as the truth.
 
-    1 is all of it, 0 what a constant keeps; less is worse than a constant.
+    Over all elements together, each about its mean over the samples: 1 is fp32's own, 0 is the best
+    constant's, whatever its cosine is, and less is worse than a constant. It is what scikit-learn
+    calls ``r2_score`` with ``multioutput="variance_weighted"``.
     """
 
-    share: float
+    value: float
     low: float
-    """Of its 95 % interval, by the samples' errors."""
+    """Of the 95 % interval by the samples' errors."""
     high: float
     count: int
     """Samples."""
 
     def bounded(self) -> dict[str, float]:
-        """Return share and interval as JSON holds them, which has no infinity."""
-        ends = {"share": self.share, "low": self.low, "high": self.high}
-        return {name: max(-_WORST_KEPT, value) for name, value in ends.items()}
+        """Return value and interval as JSON holds them, which has no infinity."""
+        ends = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: max(-_WORST_R2, end) for name, end in ends.items()}
 
     @property
-    def says_something(self) -> bool:
+    def beats_constants(self) -> bool:
         """Whether it is better than a constant: for sure, where the samples are enough to tell."""
-        return (self.low if self.count >= _ENOUGH else self.share) > 0
+        return (self.low if self.count >= _ENOUGH else self.value) > 0
 
 
-_WORST_KEPT = 1e9
+_WORST_R2 = 1e9
 """Its negative stands for outputs that are no numbers."""
 _ENOUGH = 8
 """Samples from which an interval of their errors tells something."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import brightness_nets
 import numpy as np
 import pytest
+import tiny_models
 from edgepack.build import build
 from edgepack.data import write_sample_set
 from edgepack.data.sources import image_samples
@@ -18,10 +19,12 @@ from edgepack.preprocessing.alternatives import flow, normalized
 from edgepack.preprocessing.verdict import without_boxes
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps import run_step
+from edgepack.steps.base import MODEL
 from edgepack.steps.input_check import InputCheck
 from edgepack.steps.input_runs import best_detection
 from edgepack.steps.prepared import fix_dims
 from edgepack.yaml_source import parse_yaml
+from onnx import TensorProto, helper
 
 STRETCH = {"width": 8, "height": 8}
 RIGHT = ImageInput(resize=STRETCH, scale=1 / 127.5, mean=[1.0, 1.0, 1.0])
@@ -172,6 +175,29 @@ def test_best_detection_when_an_output_has_boxes_is_the_one_with_the_best_score(
     meaning = DetectionOutput(kind="detection", layout="yolo")
     assert best_detection(output, meaning) == pytest.approx((0.7, 4))
     assert best_detection(np.zeros((1, 6, 0), np.float32), meaning) is None
+
+
+def test_check_when_scores_are_described_as_boxes_warns(tmp_path):
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["out"])]
+    (tmp_path / "model").mkdir()
+    tiny_models.save(
+        tmp_path / "model" / MODEL,
+        nodes,
+        [("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [("out", TensorProto.FLOAT, [1, 6, 32])],
+        [("shape", np.array([1, 6, 32]))],
+    )
+    spec = TensorSpec("x", "float32", (1, 3, 8, 8))
+    random = np.random.default_rng(0)
+    samples = ((str(n), {"x": random.random((1, 3, 8, 8), np.float32)}) for n in range(12))
+    (tmp_path / "samples").mkdir()
+    write_sample_set(tmp_path / "samples", (spec,), samples, None)
+    described = (("out", DetectionOutput(kind="detection", layout="yolo")),)
+    step = InputCheck((), None, described, "x86-64")
+    (tmp_path / "found").mkdir()
+    inputs = {name: tmp_path / name for name in ("model", "samples")}
+    notes = run_step(step, inputs, tmp_path / "found")
+    assert "less than 2 pixels wide or high in all 12 samples" in notes.facts["warnings"][-1]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from edgepack.accuracy import (
     OutputCloseness,
-    Saying,
+    OutputR2,
     array_cosine,
     array_sqnr_db,
     class_scores,
@@ -138,11 +138,11 @@ def test_interval_of_other_values_is_students():
     assert mean_interval([0.5]) is None
 
 
-def kept_of(reference, output):
-    saying = Saying()
+def r2_of(reference, output):
+    running = OutputR2()
     for one, other in zip(reference, output, strict=True):
-        saying.add(one, other)
-    return saying.kept()
+        running.add(one, other)
+    return running.found()
 
 
 def offsets(count=40, size=6):
@@ -150,36 +150,36 @@ def offsets(count=40, size=6):
     return 50 + np.random.default_rng(0).normal(0, 0.05, (count, 1, size)).astype(np.float32)
 
 
-def test_kept_when_an_output_is_the_best_constant_is_nothing_though_its_cosine_is_near_one():
+def test_r2_when_an_output_is_the_best_constant_is_nothing_though_its_cosine_is_near_one():
     outputs = offsets()
     constant = np.broadcast_to(outputs.mean(axis=0), outputs.shape)
-    found = kept_of(outputs, constant)
-    assert found.share == pytest.approx(0, abs=1e-5)
-    assert not found.says_something
+    found = r2_of(outputs, constant)
+    assert found.value == pytest.approx(0, abs=1e-5)
+    assert not found.beats_constants
     assert array_cosine(outputs[0], constant[0]) > 0.999
 
 
 @pytest.mark.parametrize(
     ("noise", "share", "says"), [(0.0, 1.0, True), (0.01, 0.96, True), (0.1, -3.0, False)]
 )
-def test_kept_is_in_units_of_the_outputs_own_variance(noise, share, says):
+def test_r2_is_in_units_of_the_outputs_own_variance(noise, share, says):
     outputs = offsets(count=400)
     drawn = np.random.default_rng(1).normal(0, noise, outputs.shape).astype(np.float32)
-    found = kept_of(outputs, outputs + drawn)
-    assert found.share == pytest.approx(share, abs=0.1 if noise > 0.05 else 0.01)
-    assert found.low <= found.share <= found.high
-    assert found.says_something is says
+    found = r2_of(outputs, outputs + drawn)
+    assert found.value == pytest.approx(share, abs=0.1 if noise > 0.05 else 0.01)
+    assert found.low <= found.value <= found.high
+    assert found.beats_constants is says
 
 
-def test_kept_when_only_an_offset_is_right_is_below_nothing():
+def test_r2_when_only_an_offset_is_right_is_below_nothing():
     outputs = offsets()
-    assert kept_of(outputs, np.full_like(outputs, 50.2)).share < 0
+    assert r2_of(outputs, np.full_like(outputs, 50.2)).value < 0
 
 
-def test_kept_when_a_variant_gives_no_numbers_is_the_least_there_is():
-    found = kept_of(offsets(), np.full_like(offsets(), np.nan))
-    assert not found.says_something
-    assert found.bounded()["share"] == -1e9
+def test_r2_when_a_variant_gives_no_numbers_is_the_least_there_is():
+    found = r2_of(offsets(), np.full_like(offsets(), np.nan))
+    assert not found.beats_constants
+    assert found.bounded()["value"] == -1e9
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_kept_when_a_variant_gives_no_numbers_is_the_least_there_is():
     [offsets(1), np.ones((9, 1, 4), np.float32), [np.ones((1, 2)), np.ones((1, 3))]],
     ids=["one sample", "the same for all", "several shapes"],
 )
-def test_kept_when_nothing_can_be_told_is_none(reference):
-    assert kept_of(reference, reference) is None
+def test_r2_when_nothing_can_be_told_is_none(reference):
+    assert r2_of(reference, reference) is None
 
 
-def test_kept_when_an_output_is_large_looks_at_values_from_all_of_it():
+def test_r2_when_an_output_is_large_looks_at_values_from_all_of_it():
     whole = np.zeros((3, 1, 1 << 22), np.float32)
     whole[:, 0, :] = np.arange(3, dtype=np.float32).reshape(3, 1)
     broken = whole.copy()
     broken[:, 0, 1 << 21 :] = 1
-    found = kept_of(whole, broken)
-    assert found.share == pytest.approx(0.5, abs=0.01)
+    found = r2_of(whole, broken)
+    assert found.value == pytest.approx(0.5, abs=0.01)

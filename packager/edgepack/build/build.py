@@ -81,8 +81,8 @@ class BuildResult:
         if self.missed:
             lines = "".join(f"\n  {m.target} {m.variant}: {m.reason}" for m in self.missed)
             raise LimitError(
-                f"{len(self.missed)} variants miss a limit and are not shipped:{lines}",
-                hint="give more or better calibration samples, or raise 'limits' in edgepack.yaml;"
+                f"{len(self.missed)} variants lose too much and are not shipped:{lines}",
+                hint="give more or better calibration samples, or raise the limit that is named;"
                 f" written was {shipped}",
             )
         if self.uncompiled:

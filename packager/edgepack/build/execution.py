@@ -172,9 +172,8 @@ class _Run:
                 on_note=lambda line: self.progress.note(f"{self.doing.whom(planned)}{line}"),
             )
         except EdgepackError as error:
-            if error.where and error.where.startswith(planned.step.name):
-                rest = error.where.removeprefix(planned.step.name)
-                error.where = f"{self.doing.text(planned)}{rest}"
+            doing = self.doing.text(planned)
+            error.where = f"{doing}: {error.where}" if error.where else doing
             raise
 
     def _tell_end(self, planned: PlannedStep) -> None:

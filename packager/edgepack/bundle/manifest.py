@@ -86,14 +86,16 @@ class Closeness(StrictModel):
     """Over the worst group of channels of similar range; 200 stands for equal."""
 
 
-class KeptVariance(StrictModel):
-    """How much of what fp32's output says of samples a variant's says, too."""
+class R2(StrictModel):
+    """The coefficient of determination of an output over the evaluation samples.
 
-    share: float
-    """Of the variance over the evaluation samples, element by element: 1 is all, 0 is what the best
-    constant has, less is worse than that."""
+    fp32's is the truth, element by element: 1 is its own, 0 is the best constant's, and less is
+    worse than a constant.
+    """
+
+    value: float
     low: float
-    """Of its 95 % interval."""
+    """Of the 95 % interval."""
     high: float
 
 
@@ -124,7 +126,7 @@ class Accuracy(StrictModel):
     agreement: float | None
     """Share of samples with the same top-1 as fp32; None where outputs are not class scores."""
     worst: Closeness | None
-    kept: dict[str, KeptVariance] = {}
+    r2: dict[str, R2] = {}
     """By output of floats; those that tell nothing of the samples are left out."""
     says_nothing: str = ""
     """Why the variant is no better than a constant; nothing where it is."""

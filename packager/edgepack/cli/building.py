@@ -115,7 +115,7 @@ def _bundle_table(manifest: Manifest) -> Table:
     ]
     if judged:
         cells = zip(*(_accuracy_cells(v.accuracy) for v in manifest.variants), strict=True)
-        titles = (judged[0].metric, "as fp32", "kept", "worst output")
+        titles = (judged[0].metric, "as fp32", "R²", "worst output")
         columns += zip(titles, map(list, cells), strict=True)
     # Two figures of closeness are one too many for 80 columns; the report has both.
     empty = ({_NOT_KNOWN}, {_ALL})
@@ -153,9 +153,9 @@ def _in_integers(variant: ManifestVariant) -> str:
 
 
 def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, str]:
-    """Return metric, agreement where that is not the metric itself, what is kept, and SQNR."""
+    """Return metric, agreement where that is not the metric itself, R², and SQNR."""
     from edgepack.bundle.manifest import NotMeasured
-    from edgepack.results import kept_text, near_text
+    from edgepack.results import near_text, r2_text
 
     if isinstance(accuracy, NotMeasured):
         return _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN
@@ -163,8 +163,8 @@ def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, st
     return (
         f"{accuracy.value:.4f}",
         _NOT_KNOWN if same is None or accuracy.metric == "agreement" else f"{same:.1%}",
-        kept_text(accuracy) or _NOT_KNOWN,
-        near_text(accuracy.worst.sqnr_db) if accuracy.worst and not accuracy.kept else _NOT_KNOWN,
+        r2_text(accuracy) or _NOT_KNOWN,
+        near_text(accuracy.worst.sqnr_db) if accuracy.worst and not accuracy.r2 else _NOT_KNOWN,
     )
 
 
@@ -180,12 +180,12 @@ def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
     found = [v.accuracy for v in variants if isinstance(v.accuracy, Accuracy)]
     if any(accuracy.agreement is not None for accuracy in found):
         yield "as fp32, agreement: the share of the samples with fp32's best class"
-    if any(accuracy.kept for accuracy in found):
+    if any(accuracy.r2 for accuracy in found):
         yield (
-            "kept: the share of what fp32's worst output varies over the samples that is in the"
-            " variant's, too; a constant keeps 0 %"
+            "R²: of the worst output over the samples, with fp32's as the truth: 1 is fp32's own, 0"
+            " a constant's"
         )
-    if any(accuracy.worst and not accuracy.kept for accuracy in found):
+    if any(accuracy.worst and not accuracy.r2 for accuracy in found):
         yield (
             "worst output: how near the worst of the outputs is to fp32's; more is nearer, and at"
             " 20 dB the error is a tenth of the output"

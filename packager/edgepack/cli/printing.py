@@ -174,7 +174,7 @@ def print_evaluation(report: EvaluationReport) -> None:
 
 def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
     from edgepack.bundle.manifest import NotMeasured
-    from edgepack.results import kept_text, others_text
+    from edgepack.results import others_text, r2_text
     from edgepack.results.summary import known
     from edgepack.statistics import median
 
@@ -199,8 +199,8 @@ def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
         yield "fp32", f"{found.fp32:.4f}"
     if found.worst:
         yield "worst output", f"{found.worst.output} {found.worst.sqnr_db:.1f} dB from fp32's"
-    if kept := kept_text(found):
-        yield "kept of what fp32's vary", f"{kept}, in the worst output"
+    if r2 := r2_text(found):
+        yield "R²", f"{r2}, of the worst output"
     if found.says_nothing:
         yield "no better than a constant", found.says_nothing
     yield (

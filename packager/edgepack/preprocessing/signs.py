@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, log2, sqrt
+from math import comb, log2
 from typing import Any
 
 import numpy as np
@@ -84,37 +84,6 @@ def one_answer(answers: Sequence[int], classes: int, labels: Sequence[int] | Non
     if often < SAME_SHARE * len(answers) or usual > 0.8:
         return None
     return best if labels is not None or classes >= MANY_CLASSES else None
-
-
-@dataclass
-class Variation:
-    """Running sums of one output over samples, which tell how much it varies."""
-
-    total: Array | None = None
-    squares: float = 0.0
-    count: int = 0
-    same_shape: bool = True
-
-    def add(self, output: Array) -> None:
-        """Add one sample's; infinite values count as 0."""
-        values = output.astype(np.float64)
-        values = np.where(np.isfinite(values), values, 0.0)
-        self.same_shape &= self.total is None or self.total.shape == values.shape
-        if self.same_shape:
-            self.total = values if self.total is None else self.total + values
-            self.squares += float(np.sum(values**2))
-            self.count += 1
-
-    @property
-    def share(self) -> float:
-        """The deviation over samples as a part of the values: 0 where all are equal, 1 at most.
-
-        1 as well where nothing is told: shapes differ, or there are no values.
-        """
-        if not self.same_shape or self.total is None or self.squares <= 0:
-            return 1.0
-        constant = float(np.sum(self.total**2)) / self.count
-        return sqrt(max(0.0, self.squares - constant) / self.squares)
 
 
 def probabilities(scores: Array) -> Array:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.accuracy import Variation
 from edgepack.preprocessing.beginning import Beginning
 from edgepack.preprocessing.signs import (
     FEWEST,
     LITTLE,
-    Variation,
     chance,
     information,
     most_information,

@@ -5,9 +5,9 @@ from edgepack.results.html import write_html
 from edgepack.results.rows import RunRow
 from edgepack.results.store import ResultsStore, RunFilter, keep_report
 from edgepack.results.table import (
-    kept_text,
     near_text,
     others_text,
+    r2_text,
     report_table,
     row_table,
     rows_lines,
@@ -21,9 +21,9 @@ __all__ = [
     "RunFilter",
     "RunRow",
     "keep_report",
-    "kept_text",
     "near_text",
     "others_text",
+    "r2_text",
     "read_report",
     "report_table",
     "row_table",

@@ -53,9 +53,9 @@ from edgepack.results.table import (
     device_rows,
     golden_limit_text,
     golden_text,
-    kept_text,
     near_text,
     others_text,
+    r2_text,
     tuned_text,
 )
 from edgepack.results.tried import TriedStage, tried_stages
@@ -127,8 +127,8 @@ class AccuracyRow:
     interval: str
     samples: str
     agreement: str
-    kept: str
-    """Of what fp32's worst output varies over the samples."""
+    r2: str
+    """Of the worst output."""
     worst: str
     used: bool
 
@@ -501,7 +501,7 @@ def _unrated_row(variant: str, size: str, why: NotMeasured, *, used: bool) -> Ac
         interval="n/a",
         samples="n/a",
         agreement="n/a",
-        kept="n/a",
+        r2="n/a",
         worst="n/a",
         used=used,
     )
@@ -522,7 +522,7 @@ def _accuracy_row(variant: str, size: str, accuracy: Accuracy, *, used: bool) ->
         interval="n/a" if interval is None else f"{interval[0]:+.4f} to {interval[1]:+.4f}",
         samples=str(accuracy.samples),
         agreement="n/a" if accuracy.agreement is None else f"{100 * accuracy.agreement:.2f} %",
-        kept=kept_text(accuracy) or "n/a",
+        r2=r2_text(accuracy) or "n/a",
         worst=f"{worst.output}: cosine {worst.cosine:.4f}, {near_text(worst.sqnr_db)}"
         if worst
         else "n/a",

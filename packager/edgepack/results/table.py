@@ -120,16 +120,14 @@ def near_text(sqnr_db: float) -> str:
     return "equal" if sqnr_db >= 200 else f"{sqnr_db:.1f} dB"
 
 
-def kept_text(accuracy: Accuracy) -> str:
-    """Return what the worst output keeps of fp32's variance, or nothing where none can tell."""
-    shares = [found.share for found in accuracy.kept.values()]
-    if not shares:
+def r2_text(accuracy: Accuracy) -> str:
+    """Return the R² of the worst output, or nothing where none can tell."""
+    values = [found.value for found in accuracy.r2.values()]
+    if not values:
         return ""
-    least = min(shares)
-    if least == 1:
-        return "all"
-    # What is not all of it is not rounded up to that.
-    return f"{min(least, 0.9999):.2%}" if least > -1 else "less than none"
+    least = min(values)
+    # What is not 1 is not rounded up to it.
+    return "1" if least == 1 else f"{min(least, 0.9999):.4f}" if least > -1 else "below -1"
 
 
 def others_text(accuracy: Accuracy) -> str:

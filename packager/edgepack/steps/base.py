@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel
 
-from edgepack.errors import EdgepackError
-
 MODEL = "model.onnx"
 """The file a step that makes a model writes."""
 NOTES = "notes.json"
@@ -77,15 +75,11 @@ def run_step(step: Step, inputs: Inputs, out: Path) -> Notes:
     """Run one step into an empty folder, in this process; called in a worker.
 
     Raises:
-        EdgepackError: The step's own; ``where`` begins with the step's name.
+        EdgepackError: The step's own.
     """
-    try:
-        step.check(inputs)
-        notes = step.run(inputs, out)
-        step.verify(inputs, out)
-    except EdgepackError as error:
-        error.where = f"{step.name}: {error.where}" if error.where else step.name
-        raise
+    step.check(inputs)
+    notes = step.run(inputs, out)
+    step.verify(inputs, out)
     (out / NOTES).write_text(
         json.dumps(dataclasses.asdict(notes), sort_keys=True), encoding="utf-8"
     )

@@ -14,11 +14,11 @@ import numpy as np
 
 from edgepack.accuracy import (
     EQUAL_SQNR_DB,
+    R2,
     Array,
     Drop,
-    Kept,
     OutputCloseness,
-    Saying,
+    OutputR2,
     array_cosine,
     class_scores,
     mean_interval,
@@ -182,7 +182,7 @@ class Judge:
     agreements: list[float] = field(default_factory=list)
     classes: Counter[int] = field(default_factory=Counter)
     """fp32's best class, by how many samples have it."""
-    saying: dict[str, Saying] = field(default_factory=dict)
+    r2: dict[str, OutputR2] = field(default_factory=dict)
     """By output of floats."""
     cosines: list[dict[str, float]] = field(default_factory=list)
     """By sample, each output's cosine with fp32's; of integers, the share that is equal."""
@@ -198,7 +198,7 @@ class Judge:
         for name, array in reference.items():
             if array.dtype.kind == "f":
                 self.closeness.setdefault(name, OutputCloseness()).add(array, output[name])
-                self.saying.setdefault(name, Saying()).add(array, output[name])
+                self.r2.setdefault(name, OutputR2()).add(array, output[name])
             if array.shape != output[name].shape:
                 self.reshaped[name] += 1
         self._add_scores(reference, output)
@@ -266,7 +266,7 @@ class Judge:
         worst = min(floats, key=lambda output: self.closeness[output].sqnr_db, default="")
         closeness = self.closeness.get(worst, OutputCloseness())
         scored = len(self.agreements) == len(self.cosines)
-        kept = {name: found for name, each in self.saying.items() if (found := each.kept())}
+        r2 = {name: found for name, each in self.r2.items() if (found := each.found())}
         return {
             "metric": name,
             "higher_is_better": higher,
@@ -281,12 +281,12 @@ class Judge:
                 "cosine": closeness.cosine,
                 "sqnr_db": max(closeness.sqnr_db, -EQUAL_SQNR_DB),
             },
-            "kept": {name: found.bounded() for name, found in kept.items()},
-            "says_nothing": self._says_nothing(kept),
+            "r2": {name: found.bounded() for name, found in r2.items()},
+            "says_nothing": self._says_nothing(r2),
             "values": values,
         }
 
-    def _says_nothing(self, kept: Mapping[str, Kept]) -> str:
+    def _says_nothing(self, r2: Mapping[str, R2]) -> str:
         """Return why the variant is no better than a constant, or nothing."""
         count = len(self.cosines)
         # Where fp32 gives one class for all samples, classes tell nothing, and scores have to.
@@ -298,12 +298,12 @@ class Judge:
                     f"it has fp32's best class for {same} of {count} samples, and one class for all"
                     f" of them would have it for {often}"
                 )
-        for name, found in kept.items():
-            if (by_class and name == self.scores_output) or found.says_something:
+        for name, found in r2.items():
+            if (by_class and name == self.scores_output) or found.beats_constants:
                 continue
             return (
-                f"{name!r} keeps {found.share:.1%} of what fp32's varies over {count} samples"
-                f" (95 % interval {found.low:.1%} to {found.high:.1%}); a constant keeps 0 %"
+                f"the R² of {name!r} is {found.value:.3f} (95 % interval {found.low:.3f} to"
+                f" {found.high:.3f}) over {count} samples, and a constant's is 0"
             )
         return ""
 
@@ -402,7 +402,7 @@ def uncompared(result: dict[str, Any]) -> dict[str, Any]:
     if result["metric"] in {_AGREEMENT, _COSINE}:
         return missing
     compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
-    compared |= {"kept": {}, "says_nothing": ""}
+    compared |= {"r2": {}, "says_nothing": ""}
     values = {n: {**each, "fp32": None} for n, each in result.get("values", {}).items()}
     return {**result, **compared, "fp32": missing, "values": values}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from edgepack.accuracy import class_scores
+from edgepack.accuracy import Variation, class_scores
 from edgepack.calibration.observing import Observer
 from edgepack.data import SampleSet
 from edgepack.errors import ModelError
@@ -25,7 +25,7 @@ from edgepack.preprocessing.alternatives import (
     tensor_alternatives,
 )
 from edgepack.preprocessing.beginning import Beginning, beginning
-from edgepack.preprocessing.signs import Variation, divergence
+from edgepack.preprocessing.signs import divergence
 from edgepack.preprocessing.verdict import Seen, Setting
 from edgepack.project import DetectionOutput, ImageInput
 

@@ -6,8 +6,8 @@ from math import log2
 
 import numpy as np
 import pytest
+from edgepack.accuracy import Variation
 from edgepack.preprocessing.signs import (
-    Variation,
     at_least,
     chance,
     divergence,

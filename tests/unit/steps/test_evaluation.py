@@ -109,7 +109,7 @@ def test_judge_when_all_classes_are_kept_does_not_ask_how_scores_vary():
     for each in scores(0, 1, 0, 2, 0, 3):
         judge.add(each, {"s": each["s"] + 7})
     found = result(judge)
-    assert found["kept"]["s"]["share"] < 0
+    assert found["r2"]["s"]["value"] < 0
     assert found["says_nothing"] == ""
 
 
@@ -119,7 +119,5 @@ def test_judge_when_one_of_several_outputs_is_a_constant_names_it():
     pairs = [({"g": g, "b": b}, {"g": g, "b": bad.mean(0)}) for g, b in zip(good, bad, strict=True)]
     found = result(judged(*pairs))
     assert found["value"] > 0.99
-    assert found["kept"]["g"]["share"] == 1
-    assert re.match(
-        r"'b' keeps -?0\.0% of what fp32's varies over 20 samples", found["says_nothing"]
-    )
+    assert found["r2"]["g"]["value"] == 1
+    assert re.match(r"the R² of 'b' is -?0\.000 .*over 20 samples", found["says_nothing"])
