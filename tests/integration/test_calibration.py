@@ -155,7 +155,7 @@ def test_calibration_when_an_output_is_nan_is_refused_by_name(tmp_path):
     value = (FLOAT, [1, 2])
     model = tiny_models.save(tmp_path / "net.onnx", nodes, [("x", *value)], [("y", *value)])
     feeds = [{"x": np.array([[n, 1]], np.float32)} for n in (4, -4)]
-    found = r"^calibration: .*'y' has NaN on calibration sample 1 .*node 'root' \(Sqrt\)"
+    found = r"^the tensor 'y' has NaN on calibration sample 1 .*node 'root' \(Sqrt\)"
     with pytest.raises(StepError, match=found):
         calibrate(tmp_path / "s", model, feeds, every_op=True)
 
