@@ -142,6 +142,9 @@ _MOST_VALUES = 1 << 20
 """Of an output of one sample: of larger ones so many are looked at, evenly spread."""
 _LEAST_VARIATION = 1e-4
 """Of an output's size: what varies less over samples says nothing of them."""
+_OTHER_QUANTITY = 64.0
+"""A gap in the deviations of an output's channels from which on they are of other quantities, as
+boxes in pixels and their scores are; those of one quantity are judged together."""
 
 
 @dataclass
@@ -176,6 +179,11 @@ class Variation:
         return 0.0 if self._squares is None else float(self._squares.sum())
 
     @property
+    def by_row(self) -> Array:
+        """The same by the first axis of outputs ``(rows, values)``."""
+        return np.zeros(0) if self._squares is None else np.asarray(self._squares.sum(axis=1))
+
+    @property
     def share(self) -> float:
         """The deviation over samples as a part of the values: 0 where all are equal, 1 at most.
 
@@ -188,37 +196,87 @@ class Variation:
 
 @dataclass
 class OutputR2:
-    """Running sums over samples for the coefficient of determination of one output."""
+    """Running sums over samples for the coefficient of determination of one output.
+
+    Each element is held against its own mean over the samples; where samples have several shapes,
+    or there is one sample alone, against the mean of its channel. Of a vector each value is a
+    channel. Channels whose deviations lie apart by a gap of more than 64 are of different
+    quantities, and the worst of these is what counts.
+    """
 
     variation: Variation = field(default_factory=Variation)
-    errors: list[float] = field(default_factory=list)
-    """By sample: the sum of squared differences."""
-    shapes: set[tuple[int, ...]] = field(default_factory=set)
+    """Of ``(channels, values)``."""
+    rows: list[tuple[Array, Array, Array | None, int]] = field(default_factory=list)
+    """By sample, for each channel: the sums of values, of squares and of squared errors, and how
+    many values it has. No errors where the variant's shape is another one."""
 
     def add(self, reference: Array, output: Array) -> None:
         """Add one sample."""
-        self.shapes |= {reference.shape, output.shape}
-        if len(self.shapes) > 1:
-            return
-        ref, out = _without_equal_infinities(_few(reference), _few(output))
+        same = reference.shape == output.shape
+        ref, out = _without_equal_infinities(reference, output if same else reference)
+        ref, out = _few(_by_quantity(ref)), _few(_by_quantity(out))
         self.variation.add(ref)
-        self.errors.append(float(np.sum((ref - out) ** 2)))
+        errors = np.sum((ref - out) ** 2, axis=1) if same else None
+        self.rows.append((ref.sum(axis=1), np.sum(ref**2, axis=1), errors, ref.shape[1]))
+
+    def values(self) -> list[float]:
+        """Return each sample's part of the coefficient, which is their mean; empty if untold."""
+        worst = self._worst()
+        return [] if worst is None else worst.tolist()
 
     def found(self) -> R2 | None:
-        """Return the coefficient; None where nothing can be told.
-
-        That is of one sample, of samples of several shapes, and where the reference gives nearly
-        the same for all of them.
-        """
-        count = len(self.errors)
-        if len(self.shapes) > 1 or count < 2 or self.variation.share <= _LEAST_VARIATION:
+        """Return the coefficient, or None where the reference gives nearly the same for all."""
+        values = self._worst()
+        if values is None:
             return None
-        if not all(map(math.isfinite, self.errors)):
+        count = len(values)
+        if not np.isfinite(values).all():
             return R2(-math.inf, -math.inf, -math.inf, count)
-        variance = self.variation.around_mean / count
-        half = t_quantile(0.975, count - 1) * standard_deviation(self.errors) / math.sqrt(count)
-        value = 1 - mean(self.errors) / variance
-        return R2(value, value - half / variance, min(1.0, value + half / variance), count)
+        value = float(values.mean())
+        if count == 1:
+            return R2(value, -math.inf, 1.0, count)
+        half = t_quantile(0.975, count - 1) * standard_deviation(values.tolist()) / math.sqrt(count)
+        return R2(value, value - half, min(1.0, value + half), count)
+
+    def _worst(self) -> Array | None:
+        """Return, of the worst quantity, each sample's share of variance that is kept: ``(N,)``."""
+        if not self.rows or len({row[0].shape for row in self.rows}) > 1:
+            return None
+        by_element = self.variation.same_shape and len(self.rows) > 1
+        sums, squares, sizes = (
+            np.array([row[0] for row in self.rows]),
+            np.array([row[1] for row in self.rows]),
+            np.array([[row[3]] for row in self.rows], np.float64),
+        )
+        means = sums.sum(axis=0) / max(1.0, sizes.sum())
+        around = np.maximum(squares - 2 * means * sums + sizes * means**2, 0.0)
+        varied = self.variation.by_row if by_element else around.sum(axis=0)
+        noise = np.array(
+            [a if row[2] is None else row[2] for row, a in zip(self.rows, around, strict=True)]
+        )
+        kept = [
+            1 - noise[:, channels].sum(axis=1) * len(self.rows) / varied[channels].sum()
+            for channels in _quantities(varied, squares.sum(axis=0))
+        ]
+        return min(kept, key=lambda shares: float(shares.mean()), default=None)
+
+
+def _quantities(varied: Array, energy: Array) -> list[Array]:
+    """Return groups of channels that vary, by energies: those of one quantity each."""
+    told = np.flatnonzero(varied > _LEAST_VARIATION**2 * energy)
+    order = told[np.argsort(-varied[told], kind="stable")]
+    gaps = np.flatnonzero(varied[order[:-1]] > _OTHER_QUANTITY**2 * varied[order[1:]]) + 1
+    return [group for group in np.split(order, gaps) if group.size]
+
+
+def _by_quantity(array: Array) -> Array:
+    """Return ``(channels, everything else)``, where each value of a vector is a channel."""
+    channels = _by_channel(array)
+    return channels.T if len(channels) == 1 and channels.size <= _MOST_CHANNELS else channels
+
+
+_MOST_CHANNELS = 4096
+"""Of a vector: of longer ones all values are one channel, as those of a signal are."""
 
 
 @dataclass(frozen=True)
@@ -254,10 +312,9 @@ _ENOUGH = 8
 """Samples from which an interval of their errors tells something."""
 
 
-def _few(values: Array) -> Array:
-    """Return an output's values, or some of them, as one vector."""
-    flat = values.reshape(-1)
-    return flat[:: 1 + (flat.size - 1) // _MOST_VALUES] if flat.size else flat
+def _few(rows: Array) -> Array:
+    """Return the columns of ``(channels, values)``, or some of them."""
+    return rows[:, :: 1 + (rows.size - 1) // _MOST_VALUES] if rows.size else rows
 
 
 def _by_channel(array: Array) -> Array:
@@ -308,10 +365,13 @@ def paired_drop(fp32: Sequence[float], variant: Sequence[float]) -> Drop:
     """Return the mean drop of a higher-is-better metric with values per sample.
 
     The interval is the normal one on the paired differences. With no difference at all it is
-    the rule of three: at 95 %, fewer than 3 in n samples would differ.
+    the rule of three for hits and misses: at 95 %, fewer than 3 in n samples would differ; of other
+    values no difference is none.
     """
     difference = np.asarray(fp32, np.float64) - np.asarray(variant, np.float64)
     mean, count = float(difference.mean()), len(difference)
+    if not difference.any() and not {*fp32, *variant} <= {0.0, 1.0}:
+        return Drop(0.0, (0.0, 0.0))
     if not difference.any():
         return Drop(0.0, (-min(1.0, 3 / count), min(1.0, 3 / count)))
     if count == 1:

@@ -12,7 +12,7 @@ from edgepack.errors import ModelError, ProfileError
 from edgepack.identifiers import comment, identifiers, package_segment, type_name
 from edgepack.model.facts import TensorSpec
 from edgepack.profile import Profile
-from edgepack.project import Project
+from edgepack.project import GivenAsTensor, Project
 
 AnswerKind = Literal["raw", "classification", "detection", "embedding"]
 
@@ -301,7 +301,7 @@ def _tensor(spec: TensorSpec, kotlin: str, swift: str, project: Project, role: s
         image=taken is not None and taken.image is not None,
         text=_text(project, spec.name) if role == "input" else "",
         mask=taken is not None and taken.mask is not None,
-        answer=given.kind if given else "raw",
+        answer="raw" if given is None or isinstance(given, GivenAsTensor) else given.kind,
     )
 
 

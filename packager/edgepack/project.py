@@ -243,11 +243,65 @@ class EmbeddingOutput(StrictModel):
         return self
 
 
+class RegressionOutput(StrictModel):
+    """Numbers that are read as they are, as a score or a size: the answer is the output itself."""
+
+    kind: Literal["regression"]
+    threshold: Finite | None = None
+    """Of a single number: where it decides something."""
+
+
+class ProbabilityOutput(StrictModel):
+    """Probabilities that decide something each: the answer is the output itself."""
+
+    kind: Literal["probability"]
+    threshold: Share = 0.5
+    """From which on the decision is yes."""
+    activation: Literal["none", "sigmoid"] = "none"
+    """What makes probabilities of what the model gives, before ``threshold``."""
+
+
+class MaskOutput(StrictModel):
+    """A class for each place, or whether it is in a region: the answer is the output itself."""
+
+    kind: Literal["mask"]
+    axis: Literal[1, -1] = 1
+    """Where scores of classes lie; with one value there, ``threshold`` decides."""
+    threshold: Finite = 0.5
+
+
+class TokensOutput(StrictModel):
+    """A sequence of ids, or floats whose last axis scores ids: the answer is the output itself."""
+
+    kind: Literal["tokens"]
+
+
+class SignalOutput(StrictModel):
+    """Sound or another signal along the last axis: the answer is the output itself."""
+
+    kind: Literal["signal"]
+    window: Positive = 256
+    """Values that are judged together: what is silent does not count."""
+
+
+GivenAsTensor = (
+    RawOutput | RegressionOutput | ProbabilityOutput | MaskOutput | TokensOutput | SignalOutput
+)
+"""Outputs whose answer is the tensor itself."""
 OutputDescription = Annotated[
-    RawOutput | ClassificationOutput | DetectionOutput | EmbeddingOutput,
+    RawOutput
+    | ClassificationOutput
+    | DetectionOutput
+    | EmbeddingOutput
+    | RegressionOutput
+    | ProbabilityOutput
+    | MaskOutput
+    | TokensOutput
+    | SignalOutput,
     Field(discriminator="kind"),
 ]
-"""What one output of the model means. Carried into the bundle."""
+"""What one output of the model means, and so what a variant of it is judged by. Carried into the
+bundle."""
 
 
 class Preprocess(StrictModel):

@@ -202,12 +202,15 @@ def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
         yield about
         yield f"{hash_mark}files: [{NAMES}]"
         yield f"{hash_mark}outputs: {{{_quoted(output.name)}: {meaning}}}"
+    elif (output.shape or ())[1:] == (1,):
+        yield "# One number: a score, or a decision (kind: probability, threshold: 0.5)."
+        yield f"# outputs: {{{_quoted(output.name)}: {{kind: regression}}}}"
     elif image_input(facts) and has_scores(facts):
         yield about
         yield f"# outputs: {{{_quoted(output.name)}: {{kind: classification, top: 5}}}}{_MARK}"
     elif image_input(facts):
         yield "# What the output means is not told by the model: without 'outputs', devices give"
-        yield "# tensors, and int8 is judged by how near they are. See docs/answers.md, metrics.md."
+        yield "# tensors, and int8 is judged by their numbers. See docs/answers.md, evaluating.md."
 
 
 def _meaning(facts: ModelFacts) -> str:

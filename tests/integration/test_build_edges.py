@@ -295,7 +295,7 @@ def test_outputs_when_described_decide_what_top1_is_taken_from(tmp_path):
     project = tiny_models.write_project(tmp_path, "outputs: {scores: {kind: raw}}")
     result = build(project=project, targets=["host"], out=tmp_path / "d")
     accuracy = result.bundles[0].bundle.manifest.variants[0].accuracy
-    assert accuracy.metric == "agreement (cosine)"
+    assert (accuracy.metric, accuracy.output) == ("r2", "scores")
     assert accuracy.agreement is None
     project.write_text(project.read_text().replace("{scores: ", "{scroes: "))
     with pytest.raises(ProfileError, match="no output 'scroes'"):

@@ -61,7 +61,7 @@ def test_int8_when_an_output_depends_on_the_data_is_judged_by_the_others(tmp_pat
     assert kept[-1]["sqnr_db"] > 20
 
     given = {"reference": inputs["model"], "model": tmp_path / "int8", "samples": inputs["samples"]}
-    said = int8_nets.run(Evaluation(None, None, None, "x86-64"), given, tmp_path / "evaluation")
+    said = int8_nets.run(Evaluation(None, None, (), None, "x86-64"), given, tmp_path / "evaluation")
     assert f"'where' has another shape than fp32's in {differing} of {SAMPLES} samples" in said.done
     result = json.loads((tmp_path / "evaluation" / EVALUATION).read_text())
     features = [np.stack([outputs["features"] for outputs in each]) for each in (exact, found)]

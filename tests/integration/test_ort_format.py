@@ -20,6 +20,7 @@ from edgepack.errors import StepError
 from edgepack.machine import architecture
 from edgepack.model.running import make_session, run_session
 from edgepack.steps import run_step
+from edgepack.steps.base import ORT_MODEL
 from edgepack.steps.ort_file import (
     kernels,
     normalized,
@@ -28,7 +29,7 @@ from edgepack.steps.ort_file import (
     saved_optimizations,
     write_config,
 )
-from edgepack.steps.ort_format import OPERATORS, ORT_MODEL, REPLAY, AsOrt
+from edgepack.steps.ort_format import OPERATORS, REPLAY, AsOrt
 from onnx import TensorProto, helper
 from onnxruntime import quantization
 from tiny_models import conv_net, images, save

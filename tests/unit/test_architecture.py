@@ -15,7 +15,7 @@ LAYERS = [
     {"yaml_source", "yaml_problems", "processes", "progress", "stored"},
     {"render", "profile", "grades", "project", "model", "data", "statistics", "reduced_runtime"}
     | {"apps", "maven"},
-    {"calibration", "accuracy", "preprocessing"},
+    {"calibration", "accuracy", "metrics", "preprocessing"},
     {"plan", "bundle", "devices", "backends", "quantization", "steps"},
     {
         "build",

@@ -158,6 +158,7 @@ class _Materials:
             references=None,
             metric=source.metric if source else None,
             scores_output=loaded.scores_output(outputs),
+            described=loaded.project.outputs,
             project=loaded.folder,
             interpreter=loaded.project.interpreter,
         )

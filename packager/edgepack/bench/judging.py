@@ -11,7 +11,7 @@ from edgepack.bench.kept_answers import read_as_they_come
 from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.data import SampleSet
 from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.project import PythonMetric
+from edgepack.project import OutputDescription, PythonMetric
 from edgepack.steps.base import MODEL
 from edgepack.steps.evaluation import Judge, as_accuracy, hook_of, uncompared
 
@@ -30,6 +30,7 @@ class Judging:
     """The file of what that model gives for each sample; it is written if it is not there yet."""
     metric: str | PythonMetric | None
     scores_output: str | None
+    described: dict[str, OutputDescription]
     project: Path
     interpreter: str | None
 
@@ -52,14 +53,15 @@ def judge_answers(given: Judging) -> Judged:
     """
     samples = SampleSet.read(given.samples)
     hooked = isinstance(given.metric, PythonMetric)
-    judge = Judge(samples.labels, given.scores_output, keep_outputs=hooked)
+    judge = Judge(samples.labels, given.scores_output, given.described, keep_outputs=hooked)
     outputs = (answer.outputs for answer in read_as_they_come(given.answers, len(samples)))
     if given.reference and given.references:
-        for reference in _references(given.reference, given.references, samples):
-            judge.add(reference, next(outputs))
+        references = _references(given.reference, given.references, samples)
+        for feed, reference in zip(samples, references, strict=True):
+            judge.add(reference, next(outputs), feed)
     else:
-        for output in outputs:
-            judge.add(output, output)
+        for feed, output in zip(samples, outputs, strict=True):
+            judge.add(output, output, feed)
 
     hook = hook_of(given.metric, samples, {"project": given.project}, given.interpreter)
     result = judge.result(given.metric, hook)

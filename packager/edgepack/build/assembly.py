@@ -55,13 +55,13 @@ from edgepack.render import (
     VariantLine,
     render_family,
 )
-from edgepack.steps.base import MODEL, NOTES, read_notes
+from edgepack.steps.base import MODEL, NOTES, ORT_MODEL, read_notes
 from edgepack.steps.bucketed import BucketIndex, read_buckets
 from edgepack.steps.calibration import Calibration
 from edgepack.steps.goldens import read_goldens
 from edgepack.steps.int4_weight import Int4Weight
 from edgepack.steps.layer_errors import read_layer_errors
-from edgepack.steps.ort_format import OPERATORS, ORT_MODEL
+from edgepack.steps.ort_format import OPERATORS
 from edgepack.steps.placed import read_placement
 
 # Their versions decide the bytes of a bundle.

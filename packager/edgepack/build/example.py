@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgepack.model.facts import TensorSpec
-from edgepack.project import InputDescription, Project, RawOutput, TokensInput
+from edgepack.project import GivenAsTensor, InputDescription, Project, TokensInput
 from edgepack.render import ExampleInput
 
 
@@ -22,7 +22,7 @@ def prediction_lines(
     described = project.inputs
     tokens = [d.tokens for d in described.values() if d.tokens is not None]
     made = {name for each in tokens for name in _beside_ids(each)}
-    meant = {name: d for name, d in project.outputs.items() if not isinstance(d, RawOutput)}
+    meant = {name: d for name, d in project.outputs.items() if not isinstance(d, GivenAsTensor)}
     if not meant and not tokens and not any(d.image for d in described.values()):
         return ()
     given = [_given(each, project) for each in examples if each.name not in made]

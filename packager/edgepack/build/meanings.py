@@ -28,6 +28,7 @@ from edgepack.project import (
     OutputDescription,
     RawOutput,
     TokensInput,
+    TokensOutput,
 )
 
 _Place = tuple[str, ...]
@@ -187,6 +188,24 @@ class _Check:
                 self._embedding(spec, meaning)
             case RawOutput():
                 self._labels(meaning.labels, ("outputs", spec.name))
+            case _:
+                self._tensor(spec, meaning)
+
+    def _tensor(self, spec: TensorSpec, meaning: OutputDescription) -> None:
+        """Check outputs that are read as they are."""
+        floats = spec.dtype.startswith("float")
+        if not floats and meaning.kind in ("regression", "probability", "signal"):
+            raise self._error(
+                ("outputs", spec.name, "kind"),
+                f"the output is {spec}, and a {meaning.kind} has floats",
+                "describe the output that holds them, or remove the description",
+            )
+        if isinstance(meaning, TokensOutput) and floats and len(spec.shape or (1, 1)) < 2:
+            raise self._error(
+                ("outputs", spec.name, "kind"),
+                f"the output is {spec}, and tokens are integers, or floats [..., ids]",
+                "describe the output that holds them, or remove the description",
+            )
 
     def _classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
         place = ("outputs", spec.name)

@@ -330,7 +330,11 @@ class _Planner:
             shipped=shipped,
             goldens=goldens,
             reference=reference,
-            evaluation=self._evaluation(None if self.facts.quantization else reference, model),
+            evaluation=self._evaluation(
+                None if self.facts.quantization else reference,
+                shipped if isinstance(file_format, OrtFormat) else model,
+                variant,
+            ),
             placed=placed,
             fusion=fusion,
             layers=layers,
@@ -461,7 +465,8 @@ class _Planner:
         source = project.samples.evaluation
         if project.limits == Limits() or source is None:
             return None
-        return LimitSearch(project.limits, source.metric, project.interpreter, wide)
+        described = tuple(project.outputs.items())
+        return LimitSearch(project.limits, source.metric, project.interpreter, described, wide)
 
     def _searched(self, prepared: str) -> dict[str, str | None]:
         """Return the inputs that a search takes besides: what an evaluation takes."""
@@ -473,15 +478,24 @@ class _Planner:
             "project": self.folder if hooked else None,
         }
 
-    def _evaluation(self, fp32: str | None, model: str) -> str | None:
+    def _evaluation(self, fp32: str | None, model: str, variant: Variant) -> str | None:
         """Add the step that evaluates a variant, beside the fp32 model if there is one."""
-        source = self.loaded.project.samples.evaluation
+        project = self.loaded.project
+        source = project.samples.evaluation
         if self.given is None or source is None:
             return None
         metric = source.metric
         hooked = not isinstance(metric, str | None)
+        config = variant.session.config if variant.backend == "cpu" else {}
         return self.builder.step(
-            Evaluation(metric, self.scores_output, self.loaded.project.interpreter, processor()),
+            Evaluation(
+                metric=metric,
+                scores_output=self.scores_output,
+                described=tuple(project.outputs.items()),
+                interpreter=project.interpreter,
+                processor=processor(),
+                config=tuple(sorted(config.items())),
+            ),
             reference=fp32,
             model=model,
             samples=self.given,

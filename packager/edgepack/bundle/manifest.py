@@ -99,6 +99,20 @@ class R2(StrictModel):
     high: float
 
 
+class OutputAccuracy(StrictModel):
+    """How near a variant's answers in one output are to fp32's, by the metric of its kind."""
+
+    metric: str
+    """``agreement``, ``decisions``, ``f1@0.5``, ``iou``, ``neighbours``, ``r2``, ``signal``,
+    ``tokens`` or ``equal``: docs/evaluating.md."""
+    value: float
+    """1 is fp32's own."""
+    interval: tuple[float, float] | None
+    """At 95 %; None of a single sample."""
+    others: dict[str, float] = {}
+    """Second figures, by name."""
+
+
 class MetricValue(StrictModel):
     """One of several values that the project's metric function returned."""
 
@@ -111,8 +125,10 @@ class Accuracy(StrictModel):
     """What the evaluation on the build host's CPU found for one variant."""
 
     metric: str
-    """``top1``, ``agreement``, the hook's name, or that of the value that decides where the hook
-    returns several."""
+    """``top1``, the hook's name, that of the value that decides where the hook returns several, or
+    that of the ``output``'s."""
+    output: str = ""
+    """The output that the metric is of, the worst one; nothing with labels or a hook."""
     higher_is_better: bool
     samples: int
     fp32: float | NotMeasured
@@ -126,6 +142,8 @@ class Accuracy(StrictModel):
     agreement: float | None
     """Share of samples with the same top-1 as fp32; None where outputs are not class scores."""
     worst: Closeness | None
+    outputs: dict[str, OutputAccuracy | NotMeasured] = {}
+    """By output; not measured where the samples tell nothing of it."""
     r2: dict[str, R2] = {}
     """By output of floats; those that tell nothing of the samples are left out."""
     says_nothing: str = ""

@@ -93,8 +93,8 @@ def _about_accuracy(manifest: Manifest) -> Iterator[str]:
             yield f"accuracy was not measured: {accuracy.reason}"
         elif isinstance(accuracy.fp32, NotMeasured):
             yield f"accuracy was not compared with fp32: {accuracy.fp32.reason}"
-        if isinstance(accuracy, Accuracy) and accuracy.others:
-            yield f"{variant.id}: {others_text(accuracy)}"
+        if isinstance(accuracy, Accuracy) and (others := others_text(accuracy)):
+            yield f"{variant.id}: {others}"
         if isinstance(layers, NotMeasured):
             yield f"the errors of {variant.id}'s nodes were not measured: {layers.reason}"
 
@@ -139,7 +139,8 @@ def _size(variant: ManifestVariant, sizes: Mapping[str, int]) -> str:
 
 def _measured_text(accuracy: Accuracy) -> str:
     """Return what the metric's column holds: fp32's value is the same for all variants."""
-    found = f"{accuracy.metric} on {accuracy.samples} samples, on this computer's CPU"
+    of_output = f" of {accuracy.output}" if accuracy.output else ""
+    found = f"{accuracy.metric}{of_output} on {accuracy.samples} samples, on this computer's CPU"
     return f"{found}; fp32 {accuracy.fp32:.4f}" if isinstance(accuracy.fp32, float) else found
 
 
@@ -163,7 +164,7 @@ def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, st
     return (
         f"{accuracy.value:.4f}",
         _NOT_KNOWN if same is None or accuracy.metric == "agreement" else f"{same:.1%}",
-        r2_text(accuracy) or _NOT_KNOWN,
+        _NOT_KNOWN if accuracy.metric == "r2" else r2_text(accuracy) or _NOT_KNOWN,
         near_text(accuracy.worst.sqnr_db) if accuracy.worst and not accuracy.r2 else _NOT_KNOWN,
     )
 
@@ -171,6 +172,7 @@ def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, st
 def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
     """Yield what the tables' words mean, as far as they are used."""
     from edgepack.bundle.manifest import Accuracy
+    from edgepack.metrics import ABOUT
 
     variants = [variant for manifest in manifests for variant in manifest.variants]
     if any(variant.predicted for variant in variants):
@@ -178,9 +180,11 @@ def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
     if any(variant.fused for variant in variants):
         yield "in int8: the share of an int8 model's kernels that the CPU computes in integers"
     found = [v.accuracy for v in variants if isinstance(v.accuracy, Accuracy)]
-    if any(accuracy.agreement is not None for accuracy in found):
-        yield "as fp32, agreement: the share of the samples with fp32's best class"
-    if any(accuracy.r2 for accuracy in found):
+    for name in dict.fromkeys(accuracy.metric for accuracy in found if accuracy.output):
+        yield f"{name}: {ABOUT[name]}"
+    if any(a.agreement is not None and a.metric != "agreement" for a in found):
+        yield "as fp32: the share of the samples with fp32's best class"
+    if any(accuracy.r2 and accuracy.metric != "r2" for accuracy in found):
         yield (
             "R²: of the worst output over the samples, with fp32's as the truth: 1 is fp32's own, 0"
             " a constant's"

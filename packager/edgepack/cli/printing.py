@@ -186,20 +186,24 @@ def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
         if isinstance(report.interval, NotMeasured)
         else f"{report.interval[0]:.4f} to {report.interval[1]:.4f} at 95 %"
     )
-    yield f"measured {found.metric}", f"{found.value:.4f} ({interval}), {found.samples} samples"
+    of_output = f" of {found.output}" if found.output else ""
+    yield (
+        f"measured {found.metric}{of_output}",
+        f"{found.value:.4f} ({interval}), {found.samples} samples",
+    )
     yield (
         "simulated on the host",
         known(host)
         if isinstance(host, NotMeasured)
         else f"{host.value:.4f}" + (f" ({host.metric})" if host.metric != found.metric else ""),
     )
-    if found.others:
-        yield "other values", others_text(found)
+    if others := others_text(found):
+        yield "other values", others
     if isinstance(found.fp32, float):
         yield "fp32", f"{found.fp32:.4f}"
     if found.worst:
         yield "worst output", f"{found.worst.output} {found.worst.sqnr_db:.1f} dB from fp32's"
-    if r2 := r2_text(found):
+    if found.metric != "r2" and (r2 := r2_text(found)):
         yield "R²", f"{r2}, of the worst output"
     if found.says_nothing:
         yield "no better than a constant", found.says_nothing

@@ -507,13 +507,17 @@ def _unrated_row(variant: str, size: str, why: NotMeasured, *, used: bool) -> Ac
     )
 
 
+def _metric_text(accuracy: Accuracy) -> str:
+    return accuracy.metric + (f" of {accuracy.output}" if accuracy.output else "")
+
+
 def _accuracy_row(variant: str, size: str, accuracy: Accuracy, *, used: bool) -> AccuracyRow:
     drop, interval = accuracy.drop, accuracy.drop_interval
     worst = accuracy.worst
     return AccuracyRow(
         variant=variant,
         size=size,
-        metric=accuracy.metric + (f"; {others_text(accuracy)}" if accuracy.others else ""),
+        metric="; ".join(filter(None, (_metric_text(accuracy), others_text(accuracy)))),
         fp32=f"{accuracy.fp32:#.4g}"
         if isinstance(accuracy.fp32, float)
         else f"not measured: {accuracy.fp32.reason}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgepack import statistics
 from edgepack.bench.report import RunReport, SweepPoint, TunedSetting
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.manifest import Accuracy, NotMeasured, OutputAccuracy
 from edgepack.results.rows import RunRow
 from edgepack.results.summary import (
     NS_PER_MS,
@@ -131,10 +131,18 @@ def r2_text(accuracy: Accuracy) -> str:
 
 
 def others_text(accuracy: Accuracy) -> str:
-    """Return the values of the metric's function beside the one that decides, in words."""
+    """Return what stands beside the metric, in words: other values of its function or output."""
+    told = accuracy.outputs.get(accuracy.output)
+    beside = told.others if isinstance(told, OutputAccuracy) else {}
     return ", ".join(
-        f"{name} {each.value:.4f}" + ("" if each.fp32 is None else f" (fp32 {each.fp32:.4f})")
-        for name, each in accuracy.others.items()
+        [
+            *(
+                f"{name} {each.value:.4f}"
+                + ("" if each.fp32 is None else f" (fp32 {each.fp32:.4f})")
+                for name, each in accuracy.others.items()
+            ),
+            *(f"{name} {value:.6g}" for name, value in beside.items()),
+        ]
     )
 
 

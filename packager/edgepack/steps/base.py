@@ -14,6 +14,8 @@ from pydantic import BaseModel
 
 MODEL = "model.onnx"
 """The file a step that makes a model writes."""
+ORT_MODEL = "model.ort"
+"""The one that a step writes which makes onnxruntime's own format of it."""
 NOTES = "notes.json"
 
 Inputs = Mapping[str, Path]

@@ -8,45 +8,44 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from edgepack.accuracy import (
     EQUAL_SQNR_DB,
-    R2,
     Array,
     Drop,
     OutputCloseness,
-    OutputR2,
-    array_cosine,
     class_scores,
     mean_interval,
     paired_drop,
 )
-from edgepack.bundle.manifest import Accuracy, Closeness, NotMeasured
+from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.data import SampleSet
 from edgepack.data.hook import save_arrays
 from edgepack.data.sources import run_hook
 from edgepack.errors import SamplesError, StepError
+from edgepack.metrics import Found, Nothing, OutputMetric, metric_for
+from edgepack.metrics.classes import Agreement
+from edgepack.metrics.numbers import R2Metric
 from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.project import PythonMetric
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.project import OutputDescription, PythonMetric
+from edgepack.steps.base import MODEL, ORT_MODEL, Inputs, Notes
 from edgepack.worker import report
 
 EVALUATION = "evaluation.json"
 NO_FP32 = "the model came quantized or float16, so there is no fp32 model to compare it with"
-_AGREEMENT = "agreement"
-_COSINE = "agreement (cosine)"
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The metric of fp32 and of the variant, and how close their outputs are.
 
-    Inputs: ``reference``, the prepared fp32 model, where there is one; ``model``, the variant;
-    ``samples``; ``project``, the project's folder, where the metric is a hook. Without a reference
-    nothing is compared: a metric of labels or of the user's has its value, agreement has none.
+    Inputs: ``reference``, the prepared fp32 model, where there is one; ``model``, the variant, as
+    the file that is shipped unless that is one of several; ``samples``; ``project``, the project's
+    folder, where the metric is a hook. Without a reference nothing is compared: a metric of labels
+    or of the user's has its value, agreement has none.
     """
 
     name: ClassVar[str] = "evaluation"
@@ -54,8 +53,12 @@ class Evaluation:
     metric: str | PythonMetric | None
     scores_output: str | None
     """The output that may hold class scores."""
+    described: tuple[tuple[str, OutputDescription], ...]
+    """What the project says of outputs."""
     interpreter: str | None
     processor: str
+    config: tuple[tuple[str, str], ...] = ()
+    """Session config entries of the variant."""
 
     @property
     def cacheable(self) -> bool:
@@ -77,13 +80,14 @@ class Evaluation:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``evaluation.json``."""
         samples = SampleSet.read(inputs["samples"])
-        variant = make_session(inputs["model"] / MODEL)
+        variant = make_session(model_file(inputs["model"]), config=dict(self.config))
         reference = make_session(inputs["reference"] / MODEL) if "reference" in inputs else None
         hooked = isinstance(self.metric, PythonMetric)
-        judge = Judge(samples.labels, self.scores_output, keep_outputs=hooked)
+        meant = dict(self.described)
+        judge = Judge(samples.labels, self.scores_output, meant, keep_outputs=hooked)
         for done, feed in enumerate(samples, 1):
             output = run_session(variant, feed)
-            judge.add(run_session(reference, feed) if reference else output, output)
+            judge.add(run_session(reference, feed) if reference else output, output, feed)
             report(done, len(samples))
         hook = hook_of(self.metric, samples, inputs, self.interpreter)
         result = judge.result(self.metric, hook)
@@ -110,6 +114,11 @@ class Evaluation:
                 f" variant {result['value']}{_told(result)}",
                 hint="check the metric's function and the labels",
             )
+
+
+def model_file(folder: Path) -> Path:
+    """Return the model in a step's folder, in whichever format it is."""
+    return next((folder / n for n in (ORT_MODEL, MODEL) if (folder / n).is_file()), folder / MODEL)
 
 
 @dataclass(frozen=True)
@@ -175,34 +184,50 @@ class Judge:
     labels: Array | None
     scores_output: str | None
     """The output that may hold class scores."""
+    described: Mapping[str, OutputDescription]
+    """By output."""
     keep_outputs: bool
+    metrics: dict[str, OutputMetric] = field(default_factory=dict)
+    """By output: that of its kind."""
+    numbers: dict[str, R2Metric] = field(default_factory=dict)
+    """By output of floats: R², which all of them have."""
     closeness: dict[str, OutputCloseness] = field(default_factory=dict)
     hits: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     """Top-1 hits of fp32 and of the variant."""
     agreements: list[float] = field(default_factory=list)
-    classes: Counter[int] = field(default_factory=Counter)
-    """fp32's best class, by how many samples have it."""
-    r2: dict[str, OutputR2] = field(default_factory=dict)
-    """By output of floats."""
-    cosines: list[dict[str, float]] = field(default_factory=list)
-    """By sample, each output's cosine with fp32's; of integers, the share that is equal."""
+    samples: int = 0
     reshaped: Counter[str] = field(default_factory=Counter)
     """By output: in how many samples its shape is not fp32's, as where the data decide how many
-    values there are. Such outputs are not judged unless no others are left."""
+    values there are. Those without a description are not judged unless no others are left."""
     outputs: tuple[list[Arrays], list[Arrays]] = field(default_factory=lambda: ([], []))
     fp32: dict[str, float] | None = None
     """What the user's metric says of fp32, once it was asked."""
 
-    def add(self, reference: Arrays, output: Arrays) -> None:
-        """Add the outputs of one sample."""
+    def add(self, reference: Arrays, output: Arrays, feed: Arrays) -> None:
+        """Add one sample: what fp32 and the variant give for a feed.
+
+        Raises:
+            SamplesError: An output has not the shape that its description wants.
+        """
         for name, array in reference.items():
             if array.dtype.kind == "f":
                 self.closeness.setdefault(name, OutputCloseness()).add(array, output[name])
-                self.r2.setdefault(name, OutputR2()).add(array, output[name])
+                self.numbers.setdefault(name, R2Metric()).add(array, output[name], feed)
             if array.shape != output[name].shape:
                 self.reshaped[name] += 1
+            if name not in self.metrics:
+                may_be_scores = name == self.scores_output
+                given = self.described.get(name)
+                self.metrics[name] = metric_for(given, array, may_be_scores=may_be_scores)
+            try:
+                self.metrics[name].add(array, output[name], feed)
+            except ValueError as error:
+                raise SamplesError(
+                    f"the output {name!r} of fp32 is not as it is described: {error}",
+                    hint="mend its description under 'outputs' in edgepack.yaml",
+                ) from error
         self._add_scores(reference, output)
-        self.cosines.append({name: _cosine(reference[name], output[name]) for name in reference})
+        self.samples += 1
         if self.keep_outputs:
             self.outputs[1].append(output)
             if self.fp32 is None:
@@ -211,24 +236,19 @@ class Judge:
     @property
     def left_out(self) -> str:
         """Say which outputs are not judged, or nothing if all are."""
-        judged = {*self._judged(self.cosines[0]), *self._judged(self.closeness)}
+        judged = {*self._judged(self.metrics), *self._judged(self.closeness)}
         return "".join(
             f"; {name!r} has another shape than fp32's in {self.reshaped[name]} of"
-            f" {len(self.cosines)} samples and is not judged"
+            f" {self.samples} samples and is not judged"
             for name in self.reshaped
             if name not in judged
         )
 
     def _judged(self, outputs: Iterable[str]) -> list[str]:
-        """Return those outputs that keep their shape, or all if none does."""
+        """Return those outputs that are described or keep their shape, or all if none is."""
         names = list(outputs)
-        return [name for name in names if name not in self.reshaped] or names
-
-    @property
-    def _worst_cosines(self) -> list[float]:
-        """By sample: that of the worst output."""
-        judged = self._judged(self.cosines[0])
-        return [min((found[name] for name in judged), default=1.0) for found in self.cosines]
+        kept = [n for n in names if n not in self.reshaped or _is_described(self.described.get(n))]
+        return kept or names
 
     def _add_scores(self, reference: Arrays, output: Arrays) -> None:
         if self.scores_output is None:
@@ -237,12 +257,10 @@ class Judge:
         ours, theirs = class_scores(reference[name]), class_scores(output[name])
         if ours is None or theirs is None:
             return
-        index = len(self.cosines)
         best, other = int(np.argmax(ours)), int(np.argmax(theirs))
         self.agreements.append(float(best == other))
-        self.classes[best] += 1
-        if self.labels is not None and np.ndim(self.labels[index]) == 0:
-            label = _class_index(self.labels[index], ours.size)
+        if self.labels is not None and np.ndim(self.labels[self.samples]) == 0:
+            label = _class_index(self.labels[self.samples], ours.size)
             self.hits[0].append(float(best == label))
             self.hits[1].append(float(other == label))
 
@@ -257,59 +275,59 @@ class Judge:
             SamplesError: The metric does not fit the outputs.
         """
         values: dict[str, Any] = {}
-        if hook is None:
-            named = metric if isinstance(metric, str) else None
-            name, higher, fp32, value, drop = self._metric(named)
+        by_output = self._by_output
+        if hook is not None:
+            found: _Metric | None = self._of_hook(hook, values)
         else:
-            name, higher, fp32, value, drop = self._of_hook(hook, values)
+            found = self._metric(metric if isinstance(metric, str) else None)
         floats = self._judged(self.closeness)
         worst = min(floats, key=lambda output: self.closeness[output].sqnr_db, default="")
         closeness = self.closeness.get(worst, OutputCloseness())
-        scored = len(self.agreements) == len(self.cosines)
-        r2 = {name: found for name, each in self.r2.items() if (found := each.found())}
+        if found is None:
+            reasons = {name: each for name, each in by_output.items() if isinstance(each, Nothing)}
+            return NotMeasured(reason=_untold(reasons)).model_dump()
+        r2 = {name: told for name, each in self.numbers.items() if (told := each.r2.found())}
+        scored = len(self.agreements) == self.samples
         return {
-            "metric": name,
-            "higher_is_better": higher,
-            "samples": len(self.cosines),
-            "fp32": fp32,
-            "value": value,
-            "drop": drop.value,
-            "drop_interval": drop.interval,
+            "metric": found.name,
+            "output": found.output,
+            "higher_is_better": found.higher_is_better,
+            "samples": self.samples,
+            "fp32": found.fp32,
+            "value": found.value,
+            "drop": found.drop.value,
+            "drop_interval": found.drop.interval,
             "agreement": float(np.mean(self.agreements)) if scored else None,
             "worst": {
                 "output": worst,
                 "cosine": closeness.cosine,
                 "sqnr_db": max(closeness.sqnr_db, -EQUAL_SQNR_DB),
             },
-            "r2": {name: found.bounded() for name, found in r2.items()},
-            "says_nothing": self._says_nothing(r2),
+            "outputs": {
+                name: _told_of(self.metrics[name], each) for name, each in by_output.items()
+            },
+            "r2": {name: told.bounded() for name, told in r2.items()},
+            "says_nothing": self._says_nothing(by_output),
             "values": values,
         }
 
-    def _says_nothing(self, r2: Mapping[str, R2]) -> str:
+    @property
+    def _by_output(self) -> dict[str, Found | Nothing]:
+        """By judged output: what the metric of its kind found."""
+        return {name: self.metrics[name].found() for name in self._judged(self.metrics)}
+
+    def _says_nothing(self, by_output: Mapping[str, Found | Nothing]) -> str:
         """Return why the variant is no better than a constant, or nothing."""
-        count = len(self.cosines)
-        # Where fp32 gives one class for all samples, classes tell nothing, and scores have to.
-        by_class = len(self.agreements) == count and len(self.classes) > 1
-        if by_class:
-            same, (_, often) = int(sum(self.agreements)), self.classes.most_common(1)[0]
-            if same <= often:
-                return (
-                    f"it has fp32's best class for {same} of {count} samples, and one class for all"
-                    f" of them would have it for {often}"
-                )
-        for name, found in r2.items():
-            if (by_class and name == self.scores_output) or found.beats_constants:
-                continue
-            return (
-                f"the R² of {name!r} is {found.value:.3f} (95 % interval {found.low:.3f} to"
-                f" {found.high:.3f}) over {count} samples, and a constant's is 0"
-            )
+        for name, found in by_output.items():
+            told = found
+            if isinstance(found, Nothing) and name in self.numbers:
+                # Where answers are the same for all samples, the numbers behind them have to tell.
+                told = self.numbers[name].found()
+            if isinstance(told, Found) and told.no_better:
+                return f"of {name!r}, {told.no_better}"
         return ""
 
-    def _of_hook(
-        self, hook: HookMetric, values: dict[str, Any]
-    ) -> tuple[str, bool, float, float, Drop]:
+    def _of_hook(self, hook: HookMetric, values: dict[str, Any]) -> _Metric:
         """Ask the user's metric; several values go into ``values``, by name."""
         if self.fp32 is None:
             self.fp32 = hook(self.outputs[0], "fp32")
@@ -325,44 +343,102 @@ class Judge:
             values |= {n: {"value": found[n], "fp32": self.fp32[n]} for n in found}
         higher, fp32, value = hook.metric.higher_is_better, self.fp32[name], found[name]
         drop = Drop((1 if higher else -1) * (fp32 - value), None)
-        return name, higher, fp32, value, drop
+        return _Metric(name, fp32, value, drop, higher_is_better=higher)
 
-    def _metric(self, metric: str | None) -> tuple[str, bool, float, float, Drop]:
+    def _metric(self, metric: str | None) -> _Metric | None:
         if metric == "top1" and not self._labelled:
             raise SamplesError(
                 "the metric top1 needs one vector of class scores per sample as first output,"
                 " and one class index per sample as label",
                 hint="use metric: {python: 'module:function', higher_is_better: true}",
             )
-        values = self._values(metric)
-        value = float(np.mean(values))
-        if values is self.hits[1]:
-            return "top1", True, float(np.mean(self.hits[0])), value, paired_drop(*self.hits)
-        name = _AGREEMENT if values is self.agreements else _COSINE
-        drop = paired_drop([1.0] * len(values), values)
+        if self._by_labels(metric):
+            fp32, value = (float(np.mean(hits)) for hits in self.hits)
+            return _Metric("top1", fp32, value, paired_drop(*self.hits))
+        worst = self._worst_output
+        if worst is None:
+            return None
+        output, name, found = worst
+        value = float(np.mean(found.values))
+        drop = paired_drop(found.own or [1.0] * len(found.values), found.values)
         low, high = drop.interval or (drop.value, drop.value)
         # Nothing is nearer to fp32 than itself.
         interval = (max(0.0, low), high) if drop.interval else None
-        return name, True, 1.0, value, Drop(drop.value, interval)
+        return _Metric(name, 1.0, value, Drop(drop.value, interval), output)
+
+    @property
+    def _worst_output(self) -> tuple[str, str, Found] | None:
+        """Return the output that is kept worst, and by which metric: of those described, if any.
+
+        Else the class scores decide, where there are any. Where the answers are the same for all
+        samples, the numbers behind them stand in.
+        """
+        told: dict[str, tuple[str, Found]] = {}
+        for name, kind_found in self._by_output.items():
+            metric, found = self.metrics[name], kind_found
+            if isinstance(kind_found, Nothing) and name in self.numbers:
+                metric = self.numbers[name]
+                found = metric.found()
+            if isinstance(found, Found):
+                told[name] = metric.name, found
+        first = [name for name in told if _is_described(self.described.get(name))]
+        first = first or [name for name in told if told[name][0] == Agreement.name]
+        worst = min(first or told, key=lambda n: float(np.mean(told[n][1].values)), default=None)
+        return None if worst is None else (worst, *told[worst])
 
     def interval(self, metric: str | PythonMetric | None) -> tuple[float, float] | NotMeasured:
         """Return the 95 % interval of the variant's metric, as far as it is a mean over samples."""
         if isinstance(metric, PythonMetric):
             return NotMeasured(reason=f"{metric.python} has no value for each sample")
-        found = mean_interval(self._values(metric))
-        # Hits, agreement and cosines are 1 at most.
+        if self._by_labels(metric):
+            values = self.hits[1]
+        elif worst := self._worst_output:
+            values = list(worst[2].values)
+        else:
+            return NotMeasured(reason="the samples tell nothing")
+        # Hits and agreement are 1 at most.
+        found = mean_interval(values)
         return (found[0], min(1.0, found[1])) if found else NotMeasured(reason="it is one sample")
 
-    def _values(self, metric: str | None) -> list[float]:
-        """Return the variant's value of each sample, of which the metric is the mean."""
-        if metric == "top1" or (metric is None and self._labelled):
-            return self.hits[1]
-        scored = len(self.agreements) == len(self.cosines)
-        return self.agreements if scored else self._worst_cosines
+    def _by_labels(self, metric: str | None) -> bool:
+        return metric == "top1" or (metric is None and self._labelled)
 
     @property
     def _labelled(self) -> bool:
-        return len(self.hits[0]) == len(self.cosines)
+        return len(self.hits[0]) == self.samples
+
+
+class _Metric(NamedTuple):
+    """A metric's value, which output it is of if it is of one, and how much worse than fp32's."""
+
+    name: str
+    fp32: float
+    value: float
+    drop: Drop
+    output: str = ""
+    higher_is_better: bool = True
+
+
+def _is_described(given: OutputDescription | None) -> bool:
+    return given is not None and given.kind != "raw"
+
+
+def _told_of(metric: OutputMetric, found: Found | Nothing) -> dict[str, Any]:
+    """Return what a metric found as the manifest has it."""
+    if isinstance(found, Nothing):
+        return NotMeasured(reason=found.reason).model_dump()
+    interval = mean_interval(found.values)
+    return {
+        "metric": metric.name,
+        "value": float(np.mean(found.values)),
+        "interval": interval and (interval[0], min(1.0, interval[1])),
+        "others": dict(found.others),
+    }
+
+
+def _untold(reasons: Mapping[str, Nothing]) -> str:
+    told = "; ".join(f"{name!r}: {each.reason}" for name, each in reasons.items())
+    return f"the evaluation samples tell nothing of a variant: {told}"
 
 
 def _told(result: dict[str, Any]) -> str:
@@ -383,15 +459,6 @@ def _class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy sca
     return index
 
 
-def _cosine(reference: Array, output: Array) -> float:
-    """Return the cosine of one output; of integers, the equal share; 0 if shapes differ."""
-    if reference.shape != output.shape:
-        return 0.0
-    if reference.dtype.kind == "f":
-        return array_cosine(reference, output)
-    return float(np.mean(reference == output)) if reference.size else 1.0
-
-
 def uncompared(result: dict[str, Any]) -> dict[str, Any]:
     """Return what is left of an evaluation whose reference was the model itself.
 
@@ -399,10 +466,12 @@ def uncompared(result: dict[str, Any]) -> dict[str, Any]:
     nothing: drop, agreement and closeness go, and if the metric is agreement, everything does.
     """
     missing = NotMeasured(reason=NO_FP32).model_dump()
-    if result["metric"] in {_AGREEMENT, _COSINE}:
+    if "metric" not in result:
+        return missing
+    if result.get("output", ""):
         return missing
     compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
-    compared |= {"r2": {}, "says_nothing": ""}
+    compared |= {"outputs": {}, "r2": {}, "says_nothing": ""}
     values = {n: {**each, "fp32": None} for n, each in result.get("values", {}).items()}
     return {**result, **compared, "fp32": missing, "values": values}
 
@@ -411,14 +480,7 @@ def as_accuracy(result: dict[str, Any]) -> Accuracy | NotMeasured:
     """Return an evaluation as the manifest holds it."""
     if "metric" not in result:
         return NotMeasured.model_validate(result)
-    interval, worst = result["drop_interval"], result["worst"]
-    return Accuracy.model_validate(
-        {
-            **result,
-            "drop_interval": tuple(interval) if interval else None,
-            "worst": Closeness.model_validate(worst) if worst else None,
-        }
-    )
+    return Accuracy.model_validate_json(json.dumps(result))
 
 
 def described(accuracy: Accuracy | NotMeasured) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.calibration.statistics import TensorStatistics, read_statistics
 from edgepack.data import SampleSet
 from edgepack.errors import StepError, listed
@@ -19,7 +20,7 @@ from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.profile import Dialect
-from edgepack.project import Limits, PythonMetric
+from edgepack.project import Limits, OutputDescription, PythonMetric
 from edgepack.quantization.closeness import Chosen, Closeness, FloatOutputs, HeldOut, split_samples
 from edgepack.quantization.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
 from edgepack.quantization.improving import Improving
@@ -62,6 +63,8 @@ class LimitSearch:
     limits: Limits
     metric: str | PythonMetric | None
     interpreter: str | None
+    described: tuple[tuple[str, OutputDescription], ...] = ()
+    """What the project says of outputs."""
     wide: bool = False
     """Whether the provider takes operators of 16 bits beside those of 8."""
 
@@ -277,15 +280,20 @@ def _metric(
     def measured(model: Path) -> Measured:
         nonlocal fp32, times
         session = make_session(model)
-        judge = Judge(samples.labels, scores_output, keep_outputs=hooked, fp32=fp32)
+        judge = Judge(
+            samples.labels, scores_output, dict(search.described), keep_outputs=hooked, fp32=fp32
+        )
         before, most = times * len(samples), MOST_MEASURED * len(samples)
         times += 1
         doing = f"measuring accuracy for the limit, time {times} of at most {MOST_MEASURED}"
         for done, (feed, expected) in enumerate(zip(samples, reference, strict=True), 1):
-            judge.add(expected, run_session(session, feed))
+            judge.add(expected, run_session(session, feed), feed)
             report(before + done, most, doing)
         found = judge.result(metric, hook)
         fp32 = judge.fp32
+        if "metric" not in found:
+            # Nothing is told of any variant, so that no search would tell more.
+            return Measured(0.0, EQUAL_SQNR_DB)
         return Measured(found["drop"], found["worst"]["sqnr_db"])
 
     return measured

@@ -14,7 +14,7 @@ from edgepack.errors import ModelError, StepError
 from edgepack.machine import processor
 from edgepack.model.reading import read_structure
 from edgepack.model.running import blame, make_session, run_session, runtime_errors
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import MODEL, ORT_MODEL, Inputs, Notes
 from edgepack.steps.comparing import probe_inputs
 from edgepack.steps.ort_file import (
     Operator,
@@ -29,7 +29,6 @@ from edgepack.steps.ort_file import (
 if TYPE_CHECKING:
     import onnxruntime
 
-ORT_MODEL = "model.ort"
 OPERATORS = "required_operators.config"
 
 REPLAY = {"session.enable_saved_runtime_optimizations": "1"}

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from edgepack.harness.edgepack_answers import Class, Detection
+from edgepack.metrics.objects import overlap
 from edgepack.trying import tensors
 from edgepack.trying.maps import MapKind
 from edgepack.trying.matching import Row as Object
-from edgepack.trying.matching import matched, overlap
+from edgepack.trying.matching import matched
 from edgepack.trying.verdicts import REFERENCE, Block, Cell, Compared, Level, Numbers, Row
 
 Array = np.ndarray[Any, Any]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgepack.harness.edgepack_answers import Box, Detection
+from edgepack.harness.edgepack_answers import Detection
+from edgepack.metrics.objects import overlap
 
 LEAST_OVERLAP = 0.5
 """Intersection over union from which two boxes are taken for the same object."""
@@ -58,16 +59,3 @@ def _taken(
 
 def _first(row: Row) -> Detection:
     return next(found for found in row if found is not None)
-
-
-def overlap(one: Box, other: Box) -> float:
-    """Return the intersection of two boxes over their union, 0 to 1; 0 where neither has area."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    shared = max(0.0, width) * max(0.0, height)
-    union = _area(one) + _area(other) - shared
-    return shared / union if union > 0 else 0.0
-
-
-def _area(box: Box) -> float:
-    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])

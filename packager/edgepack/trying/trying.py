@@ -29,6 +29,9 @@ from edgepack.trying.trial import Column, Drawn, Trial, Tried
 LIMIT = 12
 """Photos of a folder, and samples of an ``.npz``, unless told otherwise."""
 
+_ANSWERED = ("classification", "detection", "embedding")
+"""Kinds of outputs whose answer is another thing than the tensor itself."""
+
 Photo = tuple[np.ndarray[Any, Any], Any]
 
 
@@ -190,7 +193,7 @@ def _side_by_side(
     as_written: dict[str, dict[str, Any]] = {}
     for name, output in first.items():
         kind = reader.kinds.get(name, "raw")
-        shown = maps.kind_of(output, _input_size(sample)) if kind == "raw" else None
+        shown = maps.kind_of(output, _input_size(sample)) if kind not in _ANSWERED else None
         given = [answers[column][name] for column in columns]
         blocks.append(block(name, kind, given, shown))
         listed = kind in ("classification", "detection")

@@ -62,6 +62,7 @@ enum OutputDescription: Decodable, Sendable, Equatable {
 
     private enum Kind: String, Decodable {
         case raw, classification, detection, embedding
+        case regression, probability, mask, tokens, signal
     }
 
     private enum Keys: CodingKey {
@@ -70,7 +71,7 @@ enum OutputDescription: Decodable, Sendable, Equatable {
 
     init(from decoder: any Decoder) throws {
         switch try decoder.container(keyedBy: Keys.self).decode(Kind.self, forKey: .kind) {
-        case .raw: self = .raw
+        case .raw, .regression, .probability, .mask, .tokens, .signal: self = .raw
         case .classification: self = .classification(try ClassScores(from: decoder))
         case .detection: self = .detection(try DetectedRows(from: decoder))
         case .embedding: self = .embedding(try Pooling(from: decoder))

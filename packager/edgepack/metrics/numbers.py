@@ -1,0 +1,104 @@
+"""Outputs that are read as numbers: floats by R², integers by how many are equal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from edgepack.accuracy import OutputR2
+from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
+
+
+class R2Metric(OutputMetric):
+    """R² with fp32 as the truth (:class:`edgepack.accuracy.OutputR2`): 0 is the best constant's.
+
+    Of a single number for each sample it also gives Spearman's rank correlation and, with a
+    threshold, the share of the samples that are on fp32's side of it.
+    """
+
+    name = "r2"
+    about = "R² of the worst output, with fp32 as the truth: 1 is fp32's own, 0 a constant's"
+
+    def __init__(self, threshold: float | None = None) -> None:
+        self.threshold = threshold
+        self.r2 = OutputR2()
+        self.pairs: list[tuple[float, float]] = []
+        self.is_single = True
+
+    def add(self, reference: Array, output: Array, feed: Arrays) -> None:
+        """Add one sample of any shape."""
+        del feed
+        self.r2.add(reference, output)
+        self.is_single &= reference.size == output.size == 1
+        if self.is_single:
+            self.pairs.append((reference.item(), output.item()))
+
+    def found(self) -> Found | Nothing:
+        """Return R², and what else is told of single numbers."""
+        values = self.r2.values()
+        found = self.r2.found()
+        if found is None:
+            return Nothing("fp32 gives the same for all samples")
+        no_better = ""
+        if not found.beats_constants:
+            no_better = (
+                f"R² is {found.value:.3f}{_interval(found.low, found.high)} over"
+                f" {found.count} samples, and a constant's is 0"
+            )
+        return Found(values, others=self._of_single(), no_better=no_better)
+
+    def _of_single(self) -> dict[str, float]:
+        if not self.is_single or len(self.pairs) < 2:
+            return {}
+        ours, theirs = np.array(self.pairs, np.float64).T
+        others = {"rank correlation": _rank_correlation(ours, theirs)}
+        if self.threshold is not None:
+            same = (ours >= self.threshold) == (theirs >= self.threshold)
+            others[f"same side of {self.threshold:g}"] = float(same.mean())
+        return others
+
+
+def _interval(low: float, high: float) -> str:
+    return f" (95 % interval {low:.3f} to {high:.3f})" if math.isfinite(low) else ""
+
+
+def _rank_correlation(ours: Array, theirs: Array) -> float:
+    """Return Spearman's correlation, ties by their mean rank; 0 where one of both has one value."""
+    ranks = np.array([_ranks(ours), _ranks(theirs)])
+    ranks -= ranks.mean(axis=1, keepdims=True)
+    lengths = float(np.prod(np.linalg.norm(ranks, axis=1)))
+    return float(ranks[0] @ ranks[1]) / lengths if lengths else 0.0
+
+
+def _ranks(values: Array) -> Array:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[place], np.float64)
+
+
+class EqualMetric(OutputMetric):
+    """The share of the values that are equal, as of integers and bools."""
+
+    name = "equal"
+    about = "the share of the values that equal fp32's"
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self.first: Array | None = None
+        self.varies = False
+
+    def add(self, reference: Array, output: Array, feed: Arrays) -> None:
+        """Add one sample; with another shape nothing is equal."""
+        del feed
+        if self.first is None:
+            self.first = reference
+        self.varies |= not np.array_equal(self.first, reference)
+        same = reference.shape == output.shape
+        self.values.append(float(np.mean(reference == output)) if same and output.size else same)
+
+    def found(self) -> Found | Nothing:
+        """Return the share."""
+        if len(self.values) > 1 and not self.varies:
+            return Nothing("fp32 gives the same for all samples")
+        return Found(self.values)

@@ -1,0 +1,95 @@
+"""Detections: whether the objects are fp32's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgepack.harness.edgepack_answers import Box, Detection, detections
+from edgepack.harness.edgepack_images import Placement
+from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
+
+OVERLAPS = (0.5, 0.75, 0.9)
+"""Intersection over union from which a box stands for the same object; the first decides."""
+_PLANE = 1 << 20
+"""Pixels: a side of the picture that boxes of the input are laid into as they are."""
+
+
+class Objects(OutputMetric):
+    """F1 of the objects with fp32's as the truth, of each picture that has any: no labels needed.
+
+    An object is kept if one of its class overlaps it enough. One that fp32 has not counts as much
+    as one that is lost.
+    """
+
+    name = "f1@0.5"
+    about = "F1 of the objects that the variant finds, with fp32's as the truth, at an IoU of 0.5"
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        self.description = description
+        self.counts: list[tuple[int, int, tuple[int, ...]]] = []
+        """By picture: fp32's objects, the variant's, and how many are the same at each overlap."""
+
+    def add(self, reference: Array, output: Array, feed: Arrays) -> None:
+        """Add one picture's rows, as the description's layout has them."""
+        del feed
+        ours = self._objects(reference)
+        theirs = self._objects(output) if output.shape == reference.shape else []
+        same = tuple(_same(ours, theirs, least) for least in OVERLAPS)
+        self.counts.append((len(ours), len(theirs), same))
+
+    def _objects(self, output: Array) -> list[Detection]:
+        plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, _PLANE, _PLANE)
+        return detections(output, self.description, (), plane)
+
+    def found(self) -> Found | Nothing:
+        """Return F1 at each overlap, and how many of fp32's objects are kept."""
+        told = [counts for counts in self.counts if counts[0] or counts[1]]
+        ours = sum(counts[0] for counts in told)
+        if not ours:
+            return Nothing(
+                f"fp32 finds no object with a score of {self.description['score']:g} in any sample"
+            )
+        f1 = [
+            [2 * same[n] / (ours + theirs) for ours, theirs, same in told]
+            for n in range(len(OVERLAPS))
+        ]
+        kept = sum(same[0] for _, _, same in told)
+        others = {
+            f"f1@{least:g}": float(np.mean(values))
+            for least, values in zip(OVERLAPS[1:], f1[1:], strict=True)
+        }
+        others |= {"objects": float(ours), "kept": float(kept)}
+        no_better = "" if kept else f"it finds none of the {ours} objects that fp32 finds"
+        return Found(f1[0], others=others, no_better=no_better)
+
+
+def _same(ours: Sequence[Detection], theirs: Sequence[Detection], least: float) -> int:
+    """Return how many objects of one class overlap, each taken once, the nearest first."""
+    pairs = sorted(
+        (-share, i, j)
+        for i, one in enumerate(ours)
+        for j, other in enumerate(theirs)
+        if one.index == other.index and (share := overlap(one.box, other.box)) >= least
+    )
+    left, right = set(range(len(ours))), set(range(len(theirs)))
+    for _, i, j in pairs:
+        if i in left and j in right:
+            left.discard(i)
+            right.discard(j)
+    return len(ours) - len(left)
+
+
+def overlap(one: Box, other: Box) -> float:
+    """Return the intersection of two boxes over their union, 0 to 1; 0 where neither has area."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    shared = max(0.0, width) * max(0.0, height)
+    union = _area(one) + _area(other) - shared
+    return shared / union if union > 0 else 0.0
+
+
+def _area(box: Box) -> float:
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
