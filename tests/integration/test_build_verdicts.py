@@ -257,3 +257,11 @@ def test_project_with_samples_is_not_told_that_there_are_none(tmp_path):
     project = write_unquantizable(tmp_path, "linux-x86-64")
     result = build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
     assert not [text for text in result.warnings if "random" in text]
+
+
+def test_bundle_without_evaluation_samples_has_fp32_first(tmp_path):
+    project = tiny_models.write_project(tmp_path)
+    text = project.read_text()
+    project.write_text("\n".join(line for line in text.splitlines() if "evaluation" not in line))
+    (made,) = build(project=project, targets=["host"], out=tmp_path / "dist").bundles
+    assert [v.id for v in made.bundle.manifest.variants] == ["cpu-fp32", "cpu-int8-static"]

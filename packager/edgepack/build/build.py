@@ -22,7 +22,7 @@ from edgepack.build.judging import (
 )
 from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.build.planning import make_plan, unsampled
-from edgepack.build.timing import SlowerVariant, slower_variants
+from edgepack.build.timing import SlowerVariant, slower_variants, without_merit
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import BugError, EdgepackError, LimitError, ModelError, UsageError
 from edgepack.model.facts import model_facts, require_plain_signature
@@ -151,6 +151,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             progress=progress,
         )
         judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
+        slower = tuple(slower_variants(job.plan, judged, execution))
+        judged = [without_merit(verdict, slower, execution) for verdict in judged]
         bundles = [
             assemble(job, planned, verdict, execution, cache, out)
             for planned, verdict in zip(job.plan.bundles, judged, strict=True)
@@ -158,7 +160,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         ]
         libraries = list(_libraries(bundles, toolchains, repository, progress))
         aars = tuple(made for made in libraries if isinstance(made, Path))
-        slower = tuple(slower_variants(job.plan, judged, execution))
+        left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
         found = warnings(job.plan, judged, execution, job.limits)
         told = (*unsampled(job.loaded), *found)
     return BuildResult(
@@ -166,7 +168,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         missed=tuple(lost for verdict in judged for lost in verdict.missed),
         failed=tuple(lost for verdict in judged for lost in verdict.failed),
         refused=tuple(lost for v in judged if not v.shipped for lost in v.refused),
-        slower=slower,
+        slower=tuple(each for each in slower if (each.target, each.variant) in left),
         warnings=told,
         steps=len(job.plan.steps),
         from_cache=len(execution.from_cache),

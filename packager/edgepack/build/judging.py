@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from edgepack.steps.placed import read_placement
 
 UNJUDGED = "it is shipped whatever it loses; build from the float model to have them judged"
 """What follows where limits cannot be held against fp32."""
+NOTICEABLE_DROP = 0.01
+"""Of a metric: what loses more does not stand alone in a bundle, without the model in float."""
 _REASONS_SHOWN = 12
 _NODES_SHOWN = 4
 
@@ -112,16 +114,42 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
                 missed.append(MissedLimit(target, variant.variant.id, f"{reason}{tried}"))
         else:
             shipped.append((variant, accuracy))
+    # As the profile has them, which is by speed; what nothing shows to be as good comes behind,
+    # unless the user gave the order.
+    shipped.sort(key=lambda e: not e[0].named and bool(unproven(e[0], e[1], limits)))
     verdict = Verdict(target, tuple(shipped), tuple(missed), tuple(failed), tuple(refused))
     return verdict if planned.most is None else with_most(verdict, planned.most)
 
 
+def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+    """Return why nothing shows that a quantized variant is as good as it has to be, or nothing."""
+    if variant.carried or not is_quantized(variant):
+        return ""
+    if isinstance(accuracy, NotMeasured):
+        return f"its accuracy was not measured: {accuracy.reason}"
+    return unsettled(accuracy, limits)
+
+
+def is_quantized(variant: PlannedVariant) -> bool:
+    """Return whether a variant's recipe makes integers."""
+    return variant.variant.recipe.startswith("int")
+
+
 def with_most(verdict: Verdict, most: int) -> Verdict:
-    """Return a verdict that ships the best variants, one for the CPU among them if there is one."""
-    on_cpu = [entry for entry in verdict.shipped if entry[0].variant.backend == "cpu"]
+    """Return a verdict that ships the best variants.
+
+    One for the CPU is among them if there is one, and one in float where those that are quantized
+    lose something, or nobody knows what they lose.
+    """
     best = verdict.shipped[:most]
-    if on_cpu and on_cpu[0] not in best:
-        best = (*best[:-1], on_cpu[0])
+    loses = any(is_quantized(variant) and _loses(accuracy) for variant, accuracy in best)
+    needed: list[Callable[[PlannedVariant], bool]] = [lambda v: v.variant.backend == "cpu"]
+    if loses and not any(variant.carried for variant, _ in best):
+        needed.append(lambda v: not is_quantized(v))
+    # The one that meets most of it, so that the others stay.
+    kept = max(verdict.shipped, key=lambda entry: sum(is_it(entry[0]) for is_it in needed))
+    if not all(any(is_it(variant) for variant, _ in best) for is_it in needed):
+        best = (*best[:-1], kept)
     reason = (
         f"a bundle for {verdict.target} holds {most} at most, which are"
         f" {' and '.join(entry[0].variant.id for entry in best)}; --variant names others"
@@ -129,6 +157,12 @@ def with_most(verdict: Verdict, most: int) -> Verdict:
     surplus = [entry[0].variant.id for entry in verdict.shipped if entry not in best]
     refused = [RefusedVariant(verdict.target, name, reason) for name in surplus]
     return replace(verdict, shipped=best, refused=(*verdict.refused, *refused))
+
+
+def _loses(accuracy: Accuracy | NotMeasured) -> bool:
+    if isinstance(accuracy, NotMeasured) or accuracy.drop is None:
+        return True
+    return accuracy.drop > NOTICEABLE_DROP
 
 
 def tried_for(variant: PlannedVariant, execution: Execution) -> list[Tried]:
@@ -178,6 +212,8 @@ def warnings(
             name = f"{verdict.target} {variant.variant.id}"
             if variant.carried:
                 yield f"{name}: limits are not judged, {NO_FP32}: {UNJUDGED}"
+            elif isinstance(accuracy, NotMeasured):
+                yield f"{name}: limits are not judged: {accuracy.reason}"
             elif doubt := unsettled(accuracy, limits):
                 yield f"{name}: {doubt}"
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgepack.build.execution import Execution
-from edgepack.build.judging import Verdict
+from edgepack.build.judging import RefusedVariant, Verdict, is_quantized
 from edgepack.machine import architecture, cpu_flags
 from edgepack.plan import Plan, PlannedVariant
 from edgepack.processes import Workers
@@ -22,6 +22,8 @@ from edgepack.steps.base import MODEL
 _BUDGET_S = 1.2
 _MOST_RUNS = 100
 _SLOWER = 1.05
+_LEAST_BYTES = 100_000
+"""Smaller models are mostly graph, whose size is nobody's concern."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,36 @@ def slower_variants(
                 measured[int8, fp32] = compare_latency(int8, fp32, samples, config)
             if measured[int8, fp32].int8_is_slower:
                 yield SlowerVariant(verdict.target, variant.variant.id, measured[int8, fp32])
+
+
+def without_merit(
+    verdict: Verdict, slower: Sequence[SlowerVariant], execution: Execution
+) -> Verdict:
+    """Return a verdict without int8 that nobody asked for, is slower than fp32, and no smaller."""
+    refused = list(verdict.refused)
+    times = {each.variant: each.measured for each in slower if each.target == verdict.target}
+    shipped = []
+    for entry in verdict.shipped:
+        variant = entry[0]
+        found, size, fp32 = times.get(variant.variant.id), *_sizes(variant, execution)
+        others = [other for other, _ in verdict.shipped if not is_quantized(other)]
+        if found is None or variant.named or size < max(fp32, _LEAST_BYTES) or not others:
+            shipped.append(entry)
+            continue
+        reason = (
+            f"it is not smaller than fp32 ({size / 1e6:.2f} against {fp32 / 1e6:.2f} MB), and slower"
+            f" on this computer ({found.int8_ms:.3f} against {found.fp32_ms:.3f} ms); --variant names"
+            " it all the same"
+        )
+        refused.append(RefusedVariant(verdict.target, variant.variant.id, reason))
+    return replace(verdict, shipped=tuple(shipped), refused=tuple(refused))
+
+
+def _sizes(variant: PlannedVariant, execution: Execution) -> tuple[int, int]:
+    """Return the bytes of a variant's model, with its weights, and of fp32's."""
+    folders = (execution.artifacts[step].path for step in (variant.model, variant.reference))
+    size, fp32 = (sum(f.stat().st_size for f in folder.glob("model.*")) for folder in folders)
+    return size, fp32
 
 
 def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:

@@ -1,0 +1,114 @@
+"""Which variants a bundle holds, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from edgepack.build.execution import Execution
+from edgepack.build.judging import Verdict, unproven, with_most
+from edgepack.build.timing import LatencyComparison, SlowerVariant, without_merit
+from edgepack.bundle.manifest import Accuracy, Closeness, NotMeasured
+from edgepack.project import Limits
+
+NOT_MEASURED = NotMeasured(reason="the project has no evaluation samples")
+
+
+def accuracy(drop=0.0, interval=(0.0, 0.0)):
+    return Accuracy(
+        metric="f1@0.5",
+        output="boxes",
+        higher_is_better=True,
+        samples=40,
+        fp32=1.0,
+        value=1 - drop,
+        drop=drop,
+        drop_interval=interval,
+        agreement=None,
+        worst=Closeness(output="boxes", cosine=0.9995, sqnr_db=30),
+    )
+
+
+def planned(name, *, carried=False, named=False):
+    backend, recipe = name.split("-", 1)
+    variant = SimpleNamespace(id=name, backend=backend, recipe=recipe)
+    return SimpleNamespace(
+        variant=variant, carried=carried, named=named, model=name, reference="fp32"
+    )
+
+
+def verdict(*entries):
+    shipped = tuple((planned(name), found) for name, found in entries)
+    return Verdict("phone", shipped, (), (), ())
+
+
+def ids(found):
+    return [each.variant.id for each, _ in found.shipped]
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "why"),
+    [
+        ("cpu-fp32", NOT_MEASURED, ""),
+        ("cpu-int8-static", NOT_MEASURED, "its accuracy was not measured: the project has no"),
+        ("cpu-int8-dynamic", accuracy(0.005, (0, 0.01)), ""),
+        ("cpu-int8-dynamic", accuracy(0.005, (0, 0.04)), "f1@0.5 drops by 0.0050 on 40 samples"),
+    ],
+)
+def test_variant_that_nothing_shows_to_be_as_good_is_unproven(name, found, why):
+    said = unproven(planned(name), found, Limits(metric_drop=0.01))
+    assert said.startswith(why) if why else not said
+
+
+@pytest.mark.parametrize("found", [accuracy(0.075, (0.02, 0.13)), NOT_MEASURED])
+def test_bundle_of_few_when_int8_loses_keeps_one_in_float(found):
+    given = verdict(
+        ("npu-int8-static", found),
+        ("cpu-int8-static", found),
+        ("npu-fp16", accuracy()),
+        ("cpu-fp32", accuracy()),
+    )
+    assert ids(with_most(given, 2)) == ["npu-int8-static", "cpu-fp32"]
+
+
+def test_bundle_of_few_when_int8_loses_nothing_needs_none_in_float():
+    given = verdict(
+        ("npu-int8-static", accuracy(0.002, (0, 0.004))),
+        ("cpu-int8-static", accuracy(0.002, (0, 0.004))),
+        ("cpu-fp32", accuracy()),
+    )
+    assert ids(with_most(given, 2)) == ["npu-int8-static", "cpu-int8-static"]
+
+
+def slow_and(tmp_path: Path, bytes_of_int8: int, *, named=False, others=True):
+    """A verdict of int8 that is slower than fp32, with files of these sizes."""
+    artifacts = {}
+    for name, size in (("cpu-int8-static", bytes_of_int8), ("fp32", 300_000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.onnx").write_bytes(bytes(size))
+        artifacts[name] = SimpleNamespace(path=tmp_path / name)
+    artifacts["cpu-fp32"] = artifacts["fp32"]
+    int8 = (planned("cpu-int8-static", named=named), accuracy())
+    shipped = (int8, (planned("cpu-fp32"), accuracy())) if others else (int8,)
+    slower = SlowerVariant("phone", "cpu-int8-static", LatencyComparison(2.0, 1.0, 40))
+    execution = Execution(artifacts, frozenset(), {})
+    return without_merit(Verdict("phone", shipped, (), (), ()), [slower], execution)
+
+
+def test_int8_that_is_larger_and_slower_is_left_out_with_both_numbers(tmp_path):
+    found = slow_and(tmp_path, 320_000)
+    assert ids(found) == ["cpu-fp32"]
+    assert "(0.32 against 0.30 MB)" in found.refused[0].reason
+    assert "(2.000 against 1.000 ms)" in found.refused[0].reason
+
+
+@pytest.mark.parametrize(
+    "how", [{"bytes_of_int8": 100_000}, {"bytes_of_int8": 320_000, "named": True}], ids=str
+)
+def test_int8_that_is_smaller_or_named_stays(tmp_path, how):
+    assert "cpu-int8-static" in ids(slow_and(tmp_path, **how))
+
+
+def test_int8_that_is_all_there_is_stays(tmp_path):
+    assert ids(slow_and(tmp_path, 320_000, others=False)) == ["cpu-int8-static"]
