@@ -4,17 +4,20 @@ Executed by path, ``python hook.py MODE MODULE:FUNCTION FOLDER [LIMIT]``, with t
 folder as the working directory. It needs numpy there and nothing of edgepack. ``samples`` writes
 what the function yields to ``FOLDER/<n>.npz`` and ``FOLDER/labels.json``; ``metric`` reads
 ``FOLDER/<n>.npz``, ``FOLDER/names.json`` and ``FOLDER/labels.npy`` and writes the value, or several
-by name, to ``FOLDER/value.json``.
+by name, to ``FOLDER/value.json``; ``groups`` does so for the set without each of LIMIT groups of
+samples, every LIMIT-th one a group, as a list, and prints nothing that the function prints.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import io
 import itertools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +60,35 @@ def main() -> None:
     if mode == "samples":
         _write_samples(function, folder, int(sys.argv[4]) if len(sys.argv) > 4 else None)
         return
-    labels = folder / "labels.npy"
-    given = np.load(labels, allow_pickle=False) if labels.exists() else None
-    arguments: dict[str, Any] = {}
-    if "names" in inspect.signature(function).parameters:
-        arguments["names"] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
-    value = _numbers(function(_read_outputs(folder), given, **arguments))
-    (folder / "value.json").write_text(json.dumps(value), encoding="utf-8")
+    metric = _Metric(function, folder)
+    found: Any
+    if mode == "groups":
+        count = int(sys.argv[4])
+        with contextlib.redirect_stdout(io.StringIO()):
+            every = range(len(metric.outputs))
+            found = [metric([k for k in every if k % count != n]) for n in range(count)]
+    else:
+        found = metric(range(len(metric.outputs)))
+    (folder / "value.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+class _Metric:
+    """A metric's function with its set of samples."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self.function = function
+        self.outputs = _read_outputs(folder)
+        labels = folder / "labels.npy"
+        self.labels = np.load(labels, allow_pickle=False) if labels.exists() else None
+        self.names: list[str] | None = None
+        if "names" in inspect.signature(function).parameters:
+            self.names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+
+    def __call__(self, chosen: Sequence[int]) -> float | dict[str, float]:
+        """Return what the function says of some of the samples."""
+        labels = None if self.labels is None else self.labels[list(chosen)]
+        arguments = {} if self.names is None else {"names": [self.names[k] for k in chosen]}
+        return _numbers(self.function([self.outputs[k] for k in chosen], labels, **arguments))
 
 
 def _numbers(value: Any) -> float | dict[str, float]:  # noqa: ANN401  (whatever it returned)

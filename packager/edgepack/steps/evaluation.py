@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,9 +33,15 @@ from edgepack.metrics.numbers import R2Metric
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project import OutputDescription, PythonMetric
 from edgepack.steps.base import MODEL, ORT_MODEL, Inputs, Notes
-from edgepack.worker import report
+from edgepack.worker import report, tell
 
 EVALUATION = "evaluation.json"
+GROUPS = 10
+"""Of samples, which are left out in turn for the interval of a metric of the user's."""
+T_GROUPS = 2.262157
+"""The 97.5th percentile of Student's t distribution with 9 degrees of freedom."""
+LEAST_GROUPED = 2 * GROUPS
+"""Samples."""
 NO_FP32 = "the model came quantized or float16, so there is no fp32 model to compare it with"
 
 
@@ -84,7 +91,9 @@ class Evaluation:
         reference = make_session(inputs["reference"] / MODEL) if "reference" in inputs else None
         hooked = isinstance(self.metric, PythonMetric)
         meant = dict(self.described)
-        judge = Judge(samples.labels, self.scores_output, meant, keep_outputs=hooked)
+        judge = Judge(
+            samples.labels, self.scores_output, meant, keep_outputs=hooked, with_intervals=True
+        )
         for done, feed in enumerate(samples, 1):
             output = run_session(variant, feed)
             judge.add(run_session(reference, feed) if reference else output, output, feed)
@@ -142,17 +151,37 @@ class HookMetric:
         Raises:
             SamplesError: The hook fails, or does not return the value that is to decide.
         """
-        name, labels = self.metric.python, self.samples.labels
-        with tempfile.TemporaryDirectory() as scratch:
+        found = self._run("metric", outputs, about)
+        return self._decisive_first(
+            found if isinstance(found, dict) else {self.metric.python: found}
+        )
+
+    def groups(self, outputs: list[Arrays], about: str) -> list[float]:
+        """Return the value that decides of the set without each of some groups of its samples.
+
+        Raises:
+            SamplesError: The hook fails with fewer samples.
+        """
+        found = self._run("groups", outputs, about, str(GROUPS))
+        name = self.metric.value
+        return [
+            (each[name] if name else next(iter(each.values()))) if isinstance(each, dict) else each
+            for each in found
+        ]
+
+    def _run(self, mode: str, outputs: list[Arrays], about: str, *more: str) -> Any:  # noqa: ANN401
+        """Return what the function writes as JSON."""
+        labels = self.samples.labels
+        with tempfile.TemporaryDirectory(prefix="edgepack-metric-") as scratch:
             folder = Path(scratch)
             for n, arrays in enumerate(outputs):
                 save_arrays(folder / f"{n}.npz", arrays)
             (folder / "names.json").write_text(json.dumps(self.samples.names), encoding="utf-8")
             if labels is not None:
                 np.save(folder / "labels.npy", labels, allow_pickle=False)
-            run_hook(["metric", name, scratch], self.project, self.interpreter, about)
-            found = json.loads((folder / "value.json").read_text(encoding="utf-8"))
-        return self._decisive_first(found if isinstance(found, dict) else {name: found})
+            arguments = [mode, self.metric.python, scratch, *more]
+            run_hook(arguments, self.project, self.interpreter, about)
+            return json.loads((folder / "value.json").read_text(encoding="utf-8"))
 
     def _decisive_first(self, found: dict[str, float]) -> dict[str, float]:
         first = next(iter(found)) if self.metric.value is None else self.metric.value
@@ -202,6 +231,8 @@ class Judge:
     outputs: tuple[list[Arrays], list[Arrays]] = field(default_factory=lambda: ([], []))
     fp32: dict[str, float] | None = None
     """What the user's metric says of fp32, once it was asked."""
+    with_intervals: bool = False
+    """Whether the user's metric is asked for parts of the set too, for the interval of a drop."""
 
     def add(self, reference: Arrays, output: Arrays, feed: Arrays) -> None:
         """Add one sample: what fp32 and the variant give for a feed.
@@ -342,8 +373,36 @@ class Judge:
         if name != hook.metric.python:
             values |= {n: {"value": found[n], "fp32": self.fp32[n]} for n in found}
         higher, fp32, value = hook.metric.higher_is_better, self.fp32[name], found[name]
-        drop = Drop((1 if higher else -1) * (fp32 - value), None)
+        sign = 1 if higher else -1
+        drop = Drop(
+            sign * (fp32 - value), self._interval_of_hook(hook, sign, sign * (fp32 - value))
+        )
         return _Metric(name, fp32, value, drop, higher_is_better=higher)
+
+    def _interval_of_hook(
+        self, hook: HookMetric, sign: int, drop: float
+    ) -> tuple[float, float] | None:
+        """Return the 95 % interval of a drop of the user's metric, by the delete-a-group jackknife.
+
+        None where it is not asked for, there are too few samples, or the function takes no fewer.
+        """
+        if not self.with_intervals or self.samples < LEAST_GROUPED:
+            return None
+        try:
+            fp32, found = (
+                np.array(hook.groups(outputs, about), np.float64)
+                for outputs, about in zip(self.outputs, ("fp32", "the variant"), strict=True)
+            )
+        except SamplesError as error:
+            tell(
+                f"{hook.metric.python} has no interval, as it takes no part of the samples: {error}"
+            )
+            return None
+        drops = sign * (fp32 - found)
+        half = T_GROUPS * math.sqrt(
+            (GROUPS - 1) / GROUPS * float(np.sum((drops - drops.mean()) ** 2))
+        )
+        return drop - half, drop + half
 
     def _metric(self, metric: str | None) -> _Metric | None:
         if metric == "top1" and not self._labelled:
