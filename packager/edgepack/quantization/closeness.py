@@ -7,7 +7,7 @@ difference counts only if it is larger than what chance makes of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -53,7 +53,8 @@ MOST_CHANCE = 2 / 3
 of one class, one that differs makes it 0. Two classes, each as often, agree in half by chance."""
 # Below, all is noise; above, all is as good as equal.
 _LOWEST_DB, _HIGHEST_DB = 0.0, 60.0
-_LEAST_VARIATION = 0.01
+_LEAST_VARIATION = 1e-8
+"""Of a group's energy: what varies less over the samples tells nothing of them."""
 _NO_NUMBER = "an output has NaN or infinity: a small number was rounded to 0, and divided by"
 _KEPT_BYTES = 256_000_000
 
@@ -143,16 +144,18 @@ class Closeness:
     """How close one model is to the float model, on the same samples as all it is compared with."""
 
     signal: Array
-    """(samples, groups) float64: energy of the float model's outputs. A group is a group of
-    channels of similar range (:func:`edgepack.accuracy.range_groups`) of one output."""
+    """(samples, groups) float64: energy of the float model's outputs about their means over the
+    samples, element by element: what is the same for all of them is not what an output says. Of one
+    sample, and of an output whose shape differs between samples, it is the energy about 0. A group
+    is a group of channels of similar range (:func:`edgepack.accuracy.range_groups`) of one output;
+    those that do not vary are left out, unless none does."""
     noise: Array
     """(samples, groups) float64: energy of the difference; infinite where it is no number. Of an
     output of integers it is the number of values that differ, and its size is the signal. Where an
     output has another shape than the float model's, it is the share of the signal that the values
     are that there are too many or too few."""
     variation: Array
-    """(groups,) float64: energy of the differences of the float model's outputs from their means
-    over the samples; at least a hundredth of their energy, which is as good as 20 dB."""
+    """(groups,) float64: the signal of all samples, as of independent ones."""
     kinds: tuple[int, ...]
     """By group: groups of one kind have the same number. Between the ranges of two kinds of one
     output is a gap of more than 16."""
@@ -162,6 +165,9 @@ class Closeness:
     reshaped: frozenset[int] = frozenset()
     """Groups of outputs that have another shape than the float model's in some samples, as where
     the data decide how many values there are. They are not judged unless no others are left."""
+    offset: Array | float = 0.0
+    """(groups,) float64: the part of the noise, over all samples, that is the same error in each of
+    them."""
 
     @property
     def sqnr_db(self) -> float:
@@ -244,7 +250,28 @@ class Closeness:
         without = [self._gain(other, np.delete(every, n)) for n in range(count)]
         decides = abs(self._worst_gain(other, every)) >= NOTICEABLE_DB
         where = "in the worst channels" if decides else "on average over channels"
-        return judged_gain(self.gain_db(other), jackknife_error(without), where)
+        found = judged_gain(self.gain_db(other), jackknife_error(without), where)
+        farther_db = -self._gain_without_offset(other)
+        if found.verdict == "closer" and farther_db >= NOTICEABLE_DB:
+            return Judged(
+                "unclear",
+                f"closer by the same shift in all samples alone:"
+                f" {farther_db:.1f} dB farther without",
+            )
+        return found
+
+    def _gain_without_offset(self, other: Closeness) -> float:
+        """Return by how many dB this one is closer where each one's mean error is taken away."""
+        if len(self.signal) == 1:
+            return 0.0
+        groups = _others(len(self.kinds), self.reshaped | other.reshaped)
+        return _gain_of(self._steady_db(groups), other._steady_db(groups))
+
+    def _steady_db(self, groups: list[int]) -> Array:
+        """Return the SQNR of each group without the error that is the same in all samples."""
+        noise = np.maximum(self.noise.sum(0) - self.offset, 0.0)
+        found = _decibels(self.signal.sum(0)[groups], noise[groups])
+        return np.clip(found, _LOWEST_DB, _HIGHEST_DB)
 
     def gain_db(self, other: Closeness) -> float:
         """Return by how many dB this one is closer, on all samples."""
@@ -252,15 +279,10 @@ class Closeness:
 
     def _gain(self, other: Closeness, samples: Array) -> float:
         """Return by how many dB this one is closer on some of the samples."""
-        worst = self._worst_gain(other, samples)
-        ours, theirs = self._both_db(other, samples)
-        if abs(worst) >= NOTICEABLE_DB or not ours.size:
-            return worst
-        return float(ours.mean() - theirs.mean())
+        return _gain_of(*self._both_db(other, samples))
 
     def _worst_gain(self, other: Closeness, samples: Array) -> float:
-        ours, theirs = self._both_db(other, samples)
-        return float(ours.min(initial=_HIGHEST_DB) - theirs.min(initial=_HIGHEST_DB))
+        return _worst_gain_of(*self._both_db(other, samples))
 
     def _both_db(self, other: Closeness, samples: Array) -> tuple[Array, Array]:
         """Return the SQNR of each group that both have, of this one and of the other."""
@@ -286,6 +308,18 @@ class Closeness:
         return np.zeros(0, bool) if self.best is None else self.best[:, 0] == self.best[:, 1]
 
 
+def _gain_of(ours: Array, theirs: Array) -> float:
+    """Return by how many dB groups are closer: the worst ones, or all where these are not."""
+    worst = _worst_gain_of(ours, theirs)
+    if abs(worst) >= NOTICEABLE_DB or not ours.size:
+        return worst
+    return float(ours.mean() - theirs.mean())
+
+
+def _worst_gain_of(ours: Array, theirs: Array) -> float:
+    return float(ours.min(initial=_HIGHEST_DB) - theirs.min(initial=_HIGHEST_DB))
+
+
 @dataclass(frozen=True)
 class _Group:
     """Channels of similar range in one output; outputs of another size have groups of their own."""
@@ -297,6 +331,8 @@ class _Group:
     kind: int
     variation: float
     """See :class:`Closeness`."""
+    about_mean: bool = False
+    """Whether that is about the mean over the samples."""
 
 
 @dataclass
@@ -351,9 +387,12 @@ class HeldOut:
         session = make_session(model)
         energies, best = [], []
         reshaped: set[int] = set()
+        errors: dict[str, Array] = {}
         for feed, expected in zip(self.reference.feeds, self.reference, strict=True):
             found = run_session(session, feed)
-            energies.append(_energies(self._groups, expected, found))
+            centred = [self._centred(outputs) for outputs in (expected, found)]
+            energies.append(_energies(self._groups, *centred))
+            _add_errors(errors, *centred)
             reshaped |= _reshaped(self._groups, expected, found)
             best.append([self._best_class(outputs) for outputs in (expected, found)])
         pairs = np.array(energies, np.float64).reshape(len(energies), len(self._groups), 2)
@@ -361,6 +400,7 @@ class HeldOut:
         return Closeness(
             signal=pairs[:, :, 0],
             noise=pairs[:, :, 1],
+            offset=_offsets(self._groups, errors, len(energies)),
             variation=np.array([group.variation for group in self._groups], np.float64),
             kinds=tuple(group.kind for group in self._groups),
             best=np.array(best, np.int64) if scored else None,
@@ -368,16 +408,42 @@ class HeldOut:
         )
 
     @cached_property
-    def _groups(self) -> tuple[_Group, ...]:
-        """The groups of all float outputs, from what they hold on all the samples."""
+    def _totals(self) -> dict[str, _Total]:
         totals: dict[str, _Total] = {}
         for outputs in self.reference:
             for name, array in outputs.items():
                 totals.setdefault(name, _Total()).add(array)
+        return totals
+
+    @cached_property
+    def _groups(self) -> tuple[_Group, ...]:
+        """The groups of all outputs that vary over the samples; all, if none does."""
+        told = [group for group in self._groups_about(means=True) if group.variation > 0]
+        return tuple(told) or tuple(self._groups_about(means=False))
+
+    def _groups_about(self, *, means: bool) -> list[_Group]:
         groups: list[_Group] = []
-        for name, total in totals.items():
-            groups += _groups_of(name, total, groups[-1].kind + 1 if groups else 0)
-        return tuple(groups)
+        for name, total in self._totals.items():
+            kind = groups[-1].kind + 1 if groups else 0
+            groups += _groups_of(name, total, kind, means=means)
+        return groups
+
+    @cached_property
+    def _means(self) -> dict[str, Array]:
+        """The mean of each output that varies over the samples, element by element."""
+        varying = {group.output for group in self._groups if group.about_mean}
+        means = {name: self._totals[name].mean for name in varying}
+        return {name: mean for name, mean in means.items() if mean is not None}
+
+    def _centred(self, outputs: Arrays) -> Arrays:
+        """Return outputs less their means; those of another shape as they are."""
+        with np.errstate(invalid="ignore"):
+            return {
+                name: array - mean
+                if (mean := self._means.get(name)) is not None and mean.shape == array.shape
+                else array
+                for name, array in outputs.items()
+            }
 
     def _best_class(self, outputs: Arrays) -> int | None:
         scores = class_scores(outputs[self.scores_output]) if self.scores_output else None
@@ -408,32 +474,42 @@ class _Total:
         if self.count == 0:
             self.sum = np.zeros(array.shape, np.float64)
         if self.sum is not None:
-            self.sum = self.sum + array if self.sum.shape == array.shape else None
+            with np.errstate(invalid="ignore"):
+                self.sum = self.sum + array if self.sum.shape == array.shape else None
+
+    @property
+    def mean(self) -> Array | None:
+        """Element by element; None where shapes differ, of integers, and of one sample."""
+        return None if self.sum is None or self.count == 1 else self.sum / self.count
 
     def variation(self, size: int) -> Array:
-        """Return, for each channel, the energy of the differences from the mean."""
-        energy = self.energies.sums[size].signal
-        if self.sum is None or self.count == 1:
+        """Return, for each channel, the energy of the differences from the mean; 0 of hardly any.
+
+        Of independent samples, which are less near to their own mean than to the one of all.
+        """
+        energy, mean = self.energies.sums[size].signal, OutputCloseness()
+        if self.mean is None:
             return energy
-        mean = OutputCloseness()
-        mean.add(self.sum / self.count, self.sum / self.count)
-        around = (energy - self.count * mean.sums[size].signal) * self.count / (self.count - 1)
-        least: Array = np.maximum(around, _LEAST_VARIATION * energy)
-        return least
+        mean.add(self.mean, self.mean)
+        around = energy - self.count * mean.sums[size].signal
+        around[around <= _LEAST_VARIATION * energy] = 0.0
+        return np.asarray(around * self.count / (self.count - 1))
 
 
-def _groups_of(output: str, total: _Total, kind: int) -> Iterator[_Group]:
+def _groups_of(output: str, total: _Total, kind: int, *, means: bool) -> Iterator[_Group]:
     """Yield the groups of one output; their kinds count from the given number."""
+    about_mean = means and total.mean is not None
     if not total.energies.sums:
         yield _Group(output, 0, np.zeros(0, int), kind, float(total.size))
     for size, sums in total.energies.sums.items():
-        variation = total.variation(size)
+        variation = total.variation(size) if about_mean else sums.signal
         lowest = math.inf
         for channels in range_groups(sums.peak):
             peaks = sums.peak[channels]
             kind += bool(peaks.max() * SIMILAR_RANGE < lowest < math.inf)
             lowest = float(min(peaks[peaks > 0], default=0.0))
-            yield _Group(output, size, channels, kind, float(variation[channels].sum()))
+            varied = float(variation[channels].sum())
+            yield _Group(output, size, channels, kind, varied, about_mean)
         kind += 1
 
 
@@ -453,6 +529,35 @@ def _energies(
         )
         energies.append((signal, noise * _share(ours, theirs)))
     return energies
+
+
+def _add_errors(errors: dict[str, Array], expected: Arrays, found: Arrays) -> None:
+    """Add the errors of one sample to each output's sum, as far as shapes stay."""
+    for name, array in expected.items():
+        if array.dtype.kind == "f" and array.shape == found[name].shape:
+            with np.errstate(invalid="ignore"):
+                error = found[name].astype(np.float64) - array
+            # What is not finite in both is no error.
+            total = errors.setdefault(name, np.zeros(array.shape))
+            if total.shape == error.shape:
+                total += np.where(np.isfinite(error), error, 0.0)
+
+
+def _offsets(groups: Sequence[_Group], errors: Mapping[str, Array], count: int) -> Array:
+    """Return, by group, the energy of the mean error over so many samples."""
+    sums = {}
+    for name, total in errors.items():
+        one = OutputCloseness()
+        one.add(total / math.sqrt(count), total)
+        sums[name] = one.sums
+    return np.array(
+        [
+            float(sums[group.output][group.size].signal[group.channels].sum())
+            if group.size in sums.get(group.output, {})
+            else 0.0
+            for group in groups
+        ]
+    )
 
 
 def _energies_of(group: _Group, one: OutputCloseness) -> tuple[float, float]:

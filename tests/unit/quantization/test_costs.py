@@ -134,7 +134,7 @@ def share(weights, rounded_weights, rounded_after=None):
         exact, noisy = exact @ matrix, noisy @ rounded
         if rounded_after and rounded_after[0] == n:
             noisy = np.rint(noisy / rounded_after[1]) * rounded_after[1]
-    return float(np.sum((exact - noisy) ** 2) / np.sum(exact**2))
+    return float(np.sum((exact - noisy) ** 2) / np.sum((exact - exact.mean(0)) ** 2))
 
 
 def test_node_when_only_its_weights_are_rounded_costs_what_that_does_to_the_output(tmp_path):
