@@ -15,6 +15,7 @@ from edgepack.bench.report import (
     Inconclusive,
     Invalid,
     Memory,
+    OtherWork,
     PassedOver,
     PlacedNode,
     Placement,
@@ -99,6 +100,10 @@ def example_sampling(
     )
 
 
+QUIET = OtherWork(cores=4, own_cores=3.9, other_cores=0.02, stolen_cores=0.0, waiting=0.01)
+"""On a device that does nothing else."""
+
+
 def example_run(
     seed: int = 0,
     samples: int = 200,
@@ -138,6 +143,7 @@ def example_run(
         after=COOL,
         sampling=sampling,
         energy=Energy(joules=WATTS * elapsed_ns / 1e9, source="INA3221 VDD_IN"),
+        other_work=QUIET,
     ).model_copy(update=changes)
 
 

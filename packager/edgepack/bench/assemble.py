@@ -10,6 +10,7 @@ from edgepack import __version__
 from edgepack.bench.canary import CanaryRun, joined
 from edgepack.bench.conditions import tuned_settings
 from edgepack.bench.harness import Events
+from edgepack.bench.other_work import threads_of, work_notes
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import (
     SCHEMA_VERSION,
@@ -78,6 +79,8 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
     manifest, selection = question.manifest, measured.selection
     used = next(entry for entry in manifest.variants if entry.id == selection.variant)
     created = utc_now()
+    preset = question.preset.under(measured.scenario)
+    threads = threads_of(used, preset.scenario, selection.device.cpu_count)
     return RunReport(
         schema_version=SCHEMA_VERSION,
         id=report_id(created),
@@ -110,12 +113,13 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
             measured.runs,
             measured.placement,
             used,
-            question.preset.under(measured.scenario),
+            preset,
             unfinished=unfinished,
         ),
         notes=[
             *spread_notes(measured.runs),
             *sustained_notes(measured.runs),
+            *work_notes(measured.runs, threads),
             *condition_notes(selection, measured.runs, question.preset),
         ],
     )

@@ -233,6 +233,7 @@ class NativeHarness:
             after=ran.after,
             sampling=NOT_SAMPLED,
             energy=NO_ENERGY,
+            other_work=NOT_SAMPLED,
             **timed.model_dump(),
         )
 

@@ -34,9 +34,9 @@ class Valid(StrictModel):
     kind: Literal["valid"] = "valid"
 
 
-Cause = Literal["outputs", "placement", "supply", "settings", "queries", "conditions"]
-"""What has to be mended for numbers that can be used; ``conditions`` is heat, other work on the
-device, or too few runs."""
+Cause = Literal["outputs", "placement", "supply", "settings", "queries", "work", "conditions"]
+"""What has to be mended for numbers that can be used; ``work`` is other work on the device,
+``conditions`` is heat, or too few runs."""
 
 
 class Invalid(StrictModel):
@@ -122,6 +122,24 @@ class Energy(StrictModel):
     """Which sensor: ``RAPL package-0``, ``INA3221 VDD_IN``."""
 
 
+class OtherWork(StrictModel):
+    """What others took of the processor in the timed part of a run, by the system's own counters.
+
+    Cores are averages over that time: 0.5 is half of the time of one core.
+    """
+
+    cores: Annotated[int, Field(gt=0)]
+    """That the measured process may use; what happens on others is not counted."""
+    own_cores: Annotated[float, Field(ge=0)]
+    """On which the measured process ran."""
+    other_cores: Annotated[float, Field(ge=0)]
+    """On which other processes ran, or the kernel."""
+    stolen_cores: Annotated[float, Field(ge=0)]
+    """That the host of a virtual machine gave to others, while this one had work for them."""
+    waiting: Annotated[float, Field(ge=0, le=1)] | NotMeasured
+    """For what part of the time any process on the device had work and waited for a core."""
+
+
 class DeviceFacts(StrictModel):
     """What the device and its software are, as the harness found them."""
 
@@ -204,6 +222,7 @@ class ProcessRun(StrictModel):
     after: Conditions
     sampling: Sampling | NotMeasured = OLDER
     energy: Energy | NotMeasured = OLDER
+    other_work: OtherWork | NotMeasured = OLDER
 
     @property
     def timed_ns(self) -> int | NotMeasured:

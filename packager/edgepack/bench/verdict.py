@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from edgepack import statistics
+from edgepack.bench.other_work import threads_of, work_reason
 from edgepack.bench.presets import PRESETS, Preset
 from edgepack.bench.report import (
     LOW_POWER,
@@ -15,6 +16,7 @@ from edgepack.bench.report import (
     Conditions,
     Inconclusive,
     Invalid,
+    OtherWork,
     Placement,
     ProcessRun,
     RunReport,
@@ -56,7 +58,7 @@ class _Reason(NamedTuple):
 
 
 _PRIORITY: tuple[Cause, ...] = (
-    "outputs", "placement", "supply", "settings", "queries", "conditions",
+    "outputs", "placement", "supply", "work", "settings", "queries", "conditions",
 )  # fmt: skip
 """What has to be mended first: the others mean nothing before."""
 
@@ -110,6 +112,7 @@ def _reasons(
     placed: Cause = "conditions" if isinstance(placement, NotMeasured) else "placement"
     return [
         *_run_reasons(runs, variant, preset),
+        *_work_reasons(selection, runs, variant, preset),
         *(_Reason("queries", why) for why in scenario_reasons(preset.scenario, runs)),
         *(() if preset.heats else _sampled_reasons(runs)),
         *_changed_settings(runs),
@@ -175,6 +178,7 @@ def _invalid_hint(report: RunReport, verdict: Invalid, bundle: Path) -> str:
         "supply": f"{_CHARGE if phone else _STRONGER}, then: {again}",
         "settings": f"hold the device's clocks: {_again(report, bundle, tune=True)}",
         "queries": f"let fewer queries arrive, or allow more time for each, then: {again}",
+        "work": f"end what else runs there (top shows it), or on its host, then: {again}",
         "conditions": f"let the device cool down and idle, then: {again}",
     }[cause]
 
@@ -217,6 +221,17 @@ def _run_reasons(
         for cause, why in _throttling(run.before, run.after, _timed_samples(run)):
             if cause == "supply" or not preset.heats:
                 yield _Reason(cause, f"run {number}: {why}")
+
+
+def _work_reasons(
+    selection: Selection, runs: Sequence[ProcessRun], variant: ManifestVariant, preset: Preset
+) -> Iterator[_Reason]:
+    """Yield the runs in which others took much of the cores that the model runs on."""
+    threads = threads_of(variant, preset.scenario, selection.device.cpu_count)
+    for number, run in enumerate(runs, 1):
+        if preset.conclusive and isinstance(run.other_work, OtherWork):
+            why = work_reason(run.other_work, threads)
+            yield from [_Reason("work", f"run {number}: {why}")] if why else []
 
 
 def _throttling(
@@ -425,6 +440,8 @@ def _unknown(selection: Selection, runs: Sequence[ProcessRun]) -> dict[str, str]
             found["course of temperatures and clocks"] = run.sampling.reason
         elif "clocks" in run.sampling.unknown:
             found["clocks"] = run.sampling.unknown["clocks"]
+        if isinstance(run.other_work, NotMeasured):
+            found["other work"] = run.other_work.reason
     return found
 
 

@@ -23,8 +23,9 @@ read another machine's files.
 Sources: Linux's Documentation/driver-api/thermal/sysfs-api.rst,
 Documentation/admin-guide/pm/cpufreq.rst, Documentation/ABI/testing/sysfs-class-devfreq,
 Documentation/power/powercap/powercap.rst, Documentation/hwmon/ina3221.rst and
-Documentation/filesystems/proc.rst (1.7: /proc/stat); NVIDIA Jetson Linux Developer Guide, "Platform
-Power and Performance" (nvpmodel, over-current counters).
+Documentation/filesystems/proc.rst (1.7: /proc/stat) and Documentation/accounting/psi.rst;
+proc_pid_stat(5) of the Linux man-pages (/proc/PID/stat); NVIDIA Jetson Linux Developer Guide,
+"Platform Power and Performance" (nvpmodel, over-current counters).
 
 Needs Python 3.8 or newer, and nothing else.
 """
@@ -43,7 +44,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 Json = Dict[str, Any]
 
@@ -440,6 +441,11 @@ class Sampler:
             time.sleep(0.005)
         stand_back(self._child.pid)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that reads."""
+        return self._child.pid
+
     def stop(self) -> Json:
         """Return the ``Sampling`` of edgepack's reports, or why there is none."""
         try:
@@ -482,6 +488,87 @@ def cpu_ns() -> int:
     """Return the processor time that this process and those it waited for have taken so far."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time_ns() + int((children.ru_utime + children.ru_stime) * 1e9)
+
+
+class Used(NamedTuple):
+    """What was used of some cores until a moment, in nanoseconds."""
+
+    at_ns: int
+    worked: int
+    """By all processes and the kernel."""
+    stolen: int
+    """By the host of this virtual machine, while this one had work for the core."""
+    own: int
+    """By this process."""
+    helper: int
+    """By the sampler, as far as it may run on these cores."""
+    waited: Optional[int]
+    """For how long some process, on whatever core, had work and waited for one."""
+
+
+class OtherWork:
+    """What others take of the cores that this process may use, from here on.
+
+    Args:
+        helper: A process of ours, the sampler, which is not counted among the others.
+        root: Of the file system.
+    """
+
+    def __init__(self, helper: Optional[int] = None, root: Path = ROOT) -> None:
+        self._helper = helper
+        self._root = root
+        self._cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        self._before = self._used()
+
+    def taken(self) -> Json:
+        """Return the ``OtherWork`` of edgepack's reports until now, or why it is not known."""
+        after = self._used()
+        if self._before is None or after is None:
+            return not_measured("there is no /proc/stat that counts this process's cores")
+        return other_work(self._before, after, len(self._cores))
+
+    def _used(self) -> Optional[Used]:
+        ticks = _core_ticks(read(self._root / "proc/stat"))
+        if not self._cores or not self._cores <= ticks.keys():
+            return None
+        pressure = re.search(r"^some .* total=(\d+)", read(self._root / "proc/pressure/cpu"))
+        return Used(
+            at_ns=time.monotonic_ns(),
+            worked=_tick_ns(sum(sum(ticks[core][:3] + ticks[core][5:7]) for core in self._cores)),
+            stolen=_tick_ns(sum(sum(ticks[core][7:8]) for core in self._cores)),
+            own=time.process_time_ns(),
+            helper=self._helper_ns(),
+            waited=int(pressure[1]) * 1000 if pressure else None,
+        )
+
+    def _helper_ns(self) -> int:
+        """Return what the helper used; nothing if it keeps to other cores or has ended."""
+        _, _, text = read(self._root / f"proc/{self._helper}/stat").rpartition(")")
+        with contextlib.suppress(ProcessLookupError):
+            if self._helper and text and os.sched_getaffinity(self._helper) & self._cores:
+                # Columns 14 to 17: its own user and system time, and that of children it waited for
+                return _tick_ns(sum(map(int, text.split()[11:15])))
+        return 0
+
+
+def other_work(before: Used, after: Used, cores: int) -> Json:
+    """Return the ``OtherWork`` of edgepack's reports between two moments.
+
+    Ticks are of 10 ms, so that over less than a second it is rough.
+    """
+    elapsed = max(1, after.at_ns - before.at_ns)
+    own = after.own - before.own
+    others = after.worked - before.worked - own - (after.helper - before.helper)
+    waiting: Any = not_measured("there is no /proc/pressure/cpu")
+    if before.waited is not None and after.waited is not None:
+        waiting = round(min(1.0, (after.waited - before.waited) / elapsed), 4)
+    return {
+        "cores": cores,
+        "own_cores": round(own / elapsed, 4),
+        "other_cores": round(max(0, others) / elapsed, 4),
+        "stolen_cores": round((after.stolen - before.stolen) / elapsed, 4),
+        "waiting": waiting,
+    }
 
 
 def cool_down(limit_c: float, pause_s: float, root: Path = ROOT) -> Json:
@@ -587,12 +674,23 @@ def _opened(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:
 
 def _core_times(stat: str) -> Dict[int, Tuple[int, int]]:
     """Return the busy and all ticks of each core so far, from the text of /proc/stat."""
-    found = {}
-    for core, text in re.findall(r"^cpu(\d+) (.*)$", stat, re.MULTILINE):
-        ticks = [int(each) for each in text.split()[:8]]  # those after are in user and nice
-        idle = sum(ticks[3:5])
-        found[int(core)] = (sum(ticks) - idle, sum(ticks))
-    return found
+    found = _core_ticks(stat)
+    return {core: (sum(t) - sum(t[3:5]), sum(t)) for core, t in found.items()}
+
+
+def _core_ticks(stat: str) -> Dict[int, List[int]]:
+    """Return the ticks of each core so far, from the text of /proc/stat.
+
+    They are user, nice, system, idle, iowait, irq, softirq and steal.
+    """
+    return {  # those after the eighth are in user and nice
+        int(core): [int(each) for each in text.split()[:8]]
+        for core, text in re.findall(r"^cpu(\d+) (.*)$", stat, re.MULTILINE)
+    }
+
+
+def _tick_ns(ticks: int) -> int:
+    return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def _core_numbers(text: str) -> List[int]:

@@ -186,7 +186,9 @@ def measure(arguments: argparse.Namespace) -> Json:
     before = sensors.conditions()
     sampler = sensors.Sampler()
     warm = warm_up(infer, arguments, least_warm_up_s(model))
+    others = sensors.OtherWork(sampler.pid)
     timed = _SCENARIOS[arguments.scenario](infer, arguments, warm)
+    other_work = others.taken()
     sampling = sampler.stop()
     return {
         "variant": model.variant,
@@ -204,6 +206,9 @@ def measure(arguments: argparse.Namespace) -> Json:
         "after": sensors.conditions(),
         "sampling": sampling,
         "energy": sensors.energy(sampling, timed.from_ns, timed.to_ns),
+        "other_work": sensors.not_measured("the processor is emulated")
+        if providers.is_emulated()
+        else other_work,
     }
 
 

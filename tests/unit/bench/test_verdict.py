@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edgepack.bench.other_work import threads_of, work_notes
 from edgepack.bench.presets import PRESETS, find_preset
 from edgepack.bench.report import (
     Inconclusive,
     Invalid,
+    OtherWork,
     PassedOver,
     Placement,
     ProcessRun,
     Sample,
     Sampling,
+    Scenario,
     Selection,
     TunedSetting,
     Valid,
@@ -486,3 +489,107 @@ def test_verdict_is_inconclusive_when_process_runs_measure_different_speeds() ->
     found = verdict(slow)
     assert isinstance(found, Inconclusive)
     assert "run medians differ by" in found.reason
+
+
+def others(used: float, *, stolen: float = 0.0, cores: int = 2) -> OtherWork:
+    return OtherWork(cores=cores, own_cores=0.5, other_cores=used, stolen_cores=stolen, waiting=0.9)
+
+
+def judged(
+    work: OtherWork | NotMeasured, *, threads: int = 0, preset: str = "standard"
+) -> Valid | Invalid | Inconclusive:
+    """Judge five runs with so much other work beside them, of a variant with so many threads."""
+    runs = [example_run(seed, other_work=work) for seed in range(5)]
+    session = SessionSettings(intra_op_num_threads=threads)
+    own = variant().model_copy(update={"session": session})
+    return judge(selection(), runs, example_placement(), own, find_preset(preset))
+
+
+@pytest.mark.parametrize(
+    ("work", "threads", "share"),
+    [
+        (others(1.86), 0, "93% of the 2 cores"),
+        (others(0.1), 2, "5% of the 2 cores"),
+        (others(1.2), 1, "20% of the core "),
+        (others(2.5, cores=4), 2, "25% of the 2 cores"),
+        (others(0.0, stolen=0.2), 2, "10% of the 2 cores"),
+        (others(0.5, stolen=0.06), 1, "6% of the core "),
+    ],
+)
+def test_verdict_is_invalid_when_others_take_cores_that_the_model_runs_on(
+    work: OtherWork, threads: int, share: str
+) -> None:
+    found = judged(work, threads=threads)
+    assert isinstance(found, Invalid)
+    assert found.cause == "work"
+    assert len(found.reasons) == 5
+    assert found.reasons[0].startswith(f"run 1: others took {share}")
+    assert f"other processes used {work.other_cores:.2f} of {work.cores}" in found.reasons[0]
+    assert "something waited for a core 90% of the time" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("work", "threads"),
+    [
+        (others(0.09), 2),
+        (others(1.04), 1),
+        (others(2.05, cores=4), 2),
+        (others(0.0, stolen=0.09), 2),
+        (UNKNOWN, 2),
+    ],
+)
+def test_verdict_is_valid_when_others_leave_the_model_the_cores_it_runs_on(
+    work: OtherWork | NotMeasured, threads: int
+) -> None:
+    assert judged(work, threads=threads) == Valid()
+
+
+@pytest.mark.parametrize("preset", ["sustained", "quick"])
+def test_verdict_is_invalid_for_other_work_whatever_the_preset(preset: str) -> None:
+    assert isinstance(judged(others(1.9), preset=preset), Invalid)
+
+
+def test_verdict_of_a_smoke_preset_says_that_it_is_too_short_whatever_else_runs() -> None:
+    assert isinstance(judged(others(1.9), preset="smoke"), Inconclusive)
+
+
+def test_remedy_when_others_took_cores_is_to_end_them() -> None:
+    invalid = Invalid(reasons=["run 1: others took 93 % of the 2 cores"], cause="work")
+    assert remedy(example_report(verdict=invalid), Path("b")).startswith(
+        "end what else runs there (top shows it), or on its host, then: edgepack bench b"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "threads"),
+    [
+        ("cpu", {}, 4),
+        ("xnnpack", {"intra_op_num_threads": "3"}, 3),
+        ("openvino", {"device_type": "CPU", "num_of_threads": "2"}, 2),
+        ("openvino", {"device_type": "GPU"}, 1),
+        ("tensorrt", {}, 1),
+    ],
+)
+def test_cores_of_a_model_are_those_of_its_threads(
+    backend: str, options: dict[str, str], threads: int
+) -> None:
+    providers = [Provider(name="X", options=options)]
+    one = variant().model_copy(update={"backend": backend, "providers": providers})
+    assert threads_of(one, Scenario(), 4) == threads
+    assert threads_of(one, Scenario(name="server", threads=2), 4) == 2 * threads
+
+
+def test_notes_say_how_much_others_used_when_it_is_little_but_not_nothing() -> None:
+    def notes(*works: OtherWork | NotMeasured) -> list[str]:
+        return work_notes([example_run(other_work=work) for work in works], 2)
+
+    assert notes(others(0.01), UNKNOWN) == []
+    (said,) = notes(others(0.06), others(0.01))
+    assert "used up to 0.06 of 2 cores during a run, and others took up to 3% of those" in said
+    (said,) = notes(others(1.5, cores=4))
+    assert "up to 1.50 of 4 cores during a run, and others took up to 0% of those" in said
+
+
+def test_condition_notes_say_that_other_work_is_unknown() -> None:
+    notes = condition_notes(selection(), [example_run(other_work=UNKNOWN)])
+    assert notes == ["other work unknown: nobody knows"]

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgepack.bench.report import Conditions, Energy, Sampling
+from edgepack.bench.report import Conditions, Energy, OtherWork, Sampling
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.harness import edgepack_conditions as sensors
 from edgepack.resources import harness_dir
@@ -329,3 +329,90 @@ def test_sampler_document_is_a_sampling_of_the_report(tmp_path: Path) -> None:
     found = Sampling.model_validate(json.loads(done.stdout))
     assert len(found.samples) == 2
     assert found.interval_s == 0.5
+
+
+def stat(*ticks: str) -> dict[str, str]:
+    """Return a /proc/stat of cores, each with user, nice, system, idle, iowait, ... ticks."""
+    lines = [f"cpu{core} {text} 0 0" for core, text in enumerate(ticks)]
+    return {"proc/stat": "cpu  1 2 3 4 5 6 7 8 9 9\n" + "\n".join(lines) + "\nintr 1 2 3\n"}
+
+
+def process_stat(user: int, system: int) -> str:
+    return f"77 (a ) b) S {'0 ' * 10}{user} {system} 3 4 20 0 1\n"
+
+
+def taken_between(
+    monkeypatch: pytest.MonkeyPatch,
+    root: Path,
+    *states: dict[str, str],
+    sampler_on: int = 1,
+) -> Any:
+    """Have ten seconds pass between two states of a machine, of which this process used six."""
+    clocks = {"monotonic_ns": iter([0, 10 * SECOND]), "process_time_ns": iter([0, 6 * SECOND])}
+    for name, values in clocks.items():
+        monkeypatch.setattr(sensors.time, name, lambda values=values: next(values))
+    affinity = {0: {0, 1}, 77: {sampler_on}}
+    monkeypatch.setattr(sensors.os, "sysconf", lambda _: 100, raising=False)
+    monkeypatch.setattr(sensors.os, "sched_getaffinity", affinity.get, raising=False)
+    work = sensors.OtherWork(77, write_tree(root, states[0]))
+    write_tree(root, states[1])
+    return work.taken()
+
+
+PRESSURE = "some avg10=5.00 avg60=4.00 avg300=3.00 total={}\nfull avg10=0.00 total=0\n"
+BEFORE = {
+    **stat("100 0 0 900 50 0 0 7", "0 0 0 0 0 0 0 0", "0 0 0 0 0 0 0 0"),
+    "proc/pressure/cpu": PRESSURE.format(1_000_000),
+    "proc/77/stat": process_stat(10, 5),
+}
+AFTER = {
+    # Of ten seconds: 8 + 1 busy on the two cores that this process may use, 0.5 stolen.
+    **stat("600 200 100 1000 90 0 0 57", "50 0 30 890 10 10 10 0", "1000 0 0 0 0 0 0 0"),
+    "proc/pressure/cpu": PRESSURE.format(5_000_000),
+    "proc/77/stat": process_stat(20, 15),
+}
+
+
+@pytest.mark.parametrize(("sampler_on", "others"), [(1, 0.28), (2, 0.3)])
+def test_other_work_is_what_neither_this_process_nor_its_sampler_used_of_its_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler_on: int, others: float
+) -> None:
+    found = taken_between(monkeypatch, tmp_path, BEFORE, AFTER, sampler_on=sampler_on)
+    assert OtherWork.model_validate(found) == OtherWork(
+        cores=2, own_cores=0.6, other_cores=others, stolen_cores=0.05, waiting=0.4
+    )
+
+
+@pytest.mark.parametrize(
+    ("lacking", "field", "reason"),
+    [
+        ("proc/stat", None, "there is no /proc/stat that counts this process's cores"),
+        ("proc/pressure/cpu", "waiting", "there is no /proc/pressure/cpu"),
+    ],
+)
+def test_other_work_when_the_system_does_not_tell_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str, field: str | None, reason: str
+) -> None:
+    told = [{k: v for k, v in state.items() if k != lacking} for state in (BEFORE, AFTER)]
+    found = taken_between(monkeypatch, tmp_path, *told)
+    assert (found[field] if field else found) == sensors.not_measured(reason)
+    assert field is None or found["other_cores"] == 0.28
+
+
+def test_other_work_when_a_system_has_no_affinity_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(sensors.os, "sched_getaffinity", raising=False)
+    found = sensors.OtherWork(77, write_tree(tmp_path, BEFORE)).taken()
+    assert found["kind"] == "not-measured"
+
+
+@pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="needs Linux's /proc/stat")
+def test_other_work_of_this_machine_tells_its_own_from_that_of_others() -> None:
+    work = sensors.OtherWork()
+    until = time.process_time() + 0.3
+    while time.process_time() < until:
+        pass
+    found = OtherWork.model_validate(work.taken())
+    assert found.own_cores > 0
+    assert found.own_cores + found.other_cores <= found.cores + 0.2
