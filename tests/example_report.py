@@ -167,8 +167,8 @@ def example_accuracy(value: float, sqnr_db: float) -> Accuracy:
 def example_placement(provider: str = CPU) -> Placement:
     """Place two nodes on a provider."""
     nodes = [
-        PlacedNode(name=name, op=op, provider=provider, mean_us=mean_us)
-        for name, op, mean_us in (("conv_quant", "QLinearConv", 8123.4), ("fc", "QGemm", 95.2))
+        PlacedNode(name=name, op=op, provider=provider, mean_us=1.1 * us, median_us=us)
+        for name, op, us in (("conv_quant", "QLinearConv", 8123.4), ("fc", "QGemm", 95.2))
     ]
     return Placement(variant="cpu-int8-static", runs=10, nodes=nodes)
 
@@ -278,7 +278,8 @@ def many_nodes(count: int, *, provider: str) -> Placement:
             name=f"/model/stage{index // 6}/block{index % 6}/conv/Conv_quant",
             op="QLinearConv" if index % 3 else "QLinearAdd",
             provider=CPU if index % 9 == 4 else provider,
-            mean_us=round(900 / (1 + index), 2),
+            mean_us=round(1000 / (1 + index), 2),
+            median_us=round(900 / (1 + index), 2),
         )
         for index in range(count)
     ]

@@ -317,6 +317,13 @@ class PlacedNode(StrictModel):
     provider: Name
     mean_us: float
     """Microseconds, by onnxruntime's profiler, over all runs but the first."""
+    median_us: float | NotMeasured = OLDER
+    """The same, which one run that was interrupted does not move."""
+
+    @property
+    def cost_us(self) -> float:
+        """The median, or the mean where the bundle's harness was older and told that alone."""
+        return self.mean_us if isinstance(self.median_us, NotMeasured) else self.median_us
 
 
 class Placement(StrictModel):

@@ -36,6 +36,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 # Official builds of onnxruntime 1.29 and newer send telemetry unless this is set before they load.
@@ -428,8 +429,9 @@ def nodes_of_profile(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Return the nodes in the events of a profile that onnxruntime wrote.
 
     Returns:
-        For each node that ran: name, op, provider, and mean_us over all runs but the first (which
-        also allocates), in microseconds. A node that a provider compiled is one node.
+        For each node that ran: name, op, provider, and over all runs but the first (which also
+        allocates) median_us and mean_us, in microseconds. One run that was interrupted moves the
+        mean of a few, not their median. A node that a provider compiled is one node.
 
     Source: node events have cat "Node", a name that ends in "_kernel_time", and args.provider
     (onnxruntime 1.31.1, observed).
@@ -454,6 +456,7 @@ def nodes_of_profile(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
         durations_us.setdefault(key, []).append(float(event["dur"]))
     for key, node in nodes.items():
         counted = durations_us[key][1:] or durations_us[key]
+        node["median_us"] = median(counted)
         node["mean_us"] = sum(counted) / len(counted)
     return list(nodes.values())
 

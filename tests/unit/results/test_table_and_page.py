@@ -17,6 +17,8 @@ from edgepack.bench.report import (
     Inconclusive,
     Invalid,
     PassedOver,
+    PlacedNode,
+    Placement,
     Scenario,
     TunedSetting,
     Valid,
@@ -28,7 +30,7 @@ from edgepack.results.html import render_html, write_html
 from edgepack.results.summary import summarize
 from edgepack.results.table import report_table
 from edgepack.results.tried import STAGES
-from example_report import example_evaluation, example_report, example_run, varied_reports
+from example_report import CPU, example_evaluation, example_report, example_run, varied_reports
 from rich.console import Console
 from rich.table import Table
 
@@ -313,6 +315,21 @@ def test_page_when_a_run_has_one_before_says_what_changed() -> None:
     assert re.search(rf"latency p50 \S+ ms \S+ ms \+{ratio * 100:.0f}\.\d % \(.*?\) slower", text)
     assert "1.31.1, then 1.32.0" in text
     assert "bundle 1.4 MiB 1.4 MiB +0.0 % same" in text
+
+
+def test_page_ranks_nodes_by_their_median_and_those_of_older_reports_by_their_mean() -> None:
+    costs = (("interrupted", 4000.0, 10.0), ("costly", 500.0, 500.0))
+    nodes = [
+        PlacedNode(name=name, op="Conv", provider=CPU, mean_us=mean_us, median_us=median_us)
+        for name, mean_us, median_us in costs
+    ]
+    placement = Placement(variant="cpu-int8-static", runs=10, nodes=nodes)
+    text = text_of(render_html([example_report(placement=placement)]))
+    assert "median, of all costly Conv, CPU 500.0 µs, 98.0 % interrupted Conv, CPU 10.0 µs" in text
+    older = [node.model_copy(update={"median_us": NOT_KNOWN}) for node in nodes]
+    placement = placement.model_copy(update={"nodes": older})
+    text = text_of(render_html([example_report(placement=placement)]))
+    assert "mean, of all interrupted Conv, CPU 4,000.0 µs, 88.9 % costly Conv" in text
 
 
 def test_page_when_a_run_is_the_first_says_nothing_of_a_last_one() -> None:
