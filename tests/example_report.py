@@ -147,6 +147,12 @@ def example_run(
     ).model_copy(update=changes)
 
 
+def interrupted_run(seed: int = 0, times: int = 6, **changes: Any) -> ProcessRun:
+    """Describe a process run of 1 ms an inference, some of which others interrupted for 50 ms."""
+    latencies = [50_000_000] * times + [1_000_000] * (200 - times)
+    return example_run(seed, latencies_ns=latencies, **changes)
+
+
 def example_accuracy(value: float, sqnr_db: float) -> Accuracy:
     """Describe the accuracy of a variant."""
     drop = 0.9861 - value

@@ -26,7 +26,7 @@ from edgepack.bench.report import (
 )
 from edgepack.bench.sustained import sustained_notes
 from edgepack.bench.sweeps import Shapes
-from edgepack.bench.verdict import condition_notes, judge, spread_notes
+from edgepack.bench.verdict import condition_notes, heavy_tail_of, judge, spread_notes
 from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
 from edgepack.clock import utc_now
 from edgepack.devices.clocks import HeldSetting
@@ -116,6 +116,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
             preset,
             unfinished=unfinished,
         ),
+        heavy_tail=heavy_tail_of(measured.scenario, measured.runs),
         notes=[
             *spread_notes(measured.runs),
             *sustained_notes(measured.runs),

@@ -411,6 +411,9 @@ class RunReport(StrictModel):
     unfinished: Name = ""
     """Why it ended early; then what was measured until then is here."""
     verdict: Verdict
+    heavy_tail: Name = ""
+    """Why p90, p95, p99, mean, throughput and energy are inconclusive, and only p50 may be used;
+    empty if all may, and in older reports."""
     notes: list[str]
     """What the reader has to know that does not make the numbers invalid."""
 

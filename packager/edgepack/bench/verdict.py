@@ -22,6 +22,7 @@ from edgepack.bench.report import (
     RunReport,
     Sample,
     Sampling,
+    Scenario,
     Selection,
     Valid,
 )
@@ -47,6 +48,8 @@ WARMER_C = 10.0
 """Than the device was at first; from here on it is noted of a run."""
 SAMPLER_SHARE = 0.01
 """Of one core: what the sampler of the conditions may take without being noted."""
+HEAVY_TAIL = 10
+"""Times p50: a p99 beyond this is of what interrupted the model, and takes all but p50 along."""
 LOW_BATTERY_PERCENT = 20.0
 """Below it phones offer to save power, and may slow down to spare the battery; it is noted."""
 _SUPPLY = ("under-voltage", "average over-current", "instantaneous over-current")
@@ -361,6 +364,26 @@ def spread_notes(runs: Sequence[ProcessRun]) -> list[str]:
             " changed between runs; measure again when it is idle"
         )
     ]
+
+
+def heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:
+    """Return why only p50 may be used of a run's times; nothing if all of them may.
+
+    Of ``server`` all may: waiting belongs to its latencies, and its bound is one on p99.
+    """
+    if scenario.name == "server" or p99_ns <= HEAVY_TAIL * p50_ns:
+        return ""
+    return (
+        f"p99 is {p99_ns / 1e6:.3g} ms, more than {HEAVY_TAIL} times the p50 of"
+        f" {p50_ns / 1e6:.3g} ms: all figures but p50 are of what interrupted the model"
+    )
+
+
+def heavy_tail_of(scenario: Scenario, runs: Sequence[ProcessRun]) -> str:
+    """Return the same of all latencies of process runs."""
+    latencies_ns = sorted(latency for run in runs for latency in run.latencies_ns)
+    p50_ns, p99_ns = (statistics.ranked(latencies_ns, percent) for percent in (50, 99))
+    return heavy_tail(scenario, p50_ns, p99_ns)
 
 
 def _spread(runs: Sequence[ProcessRun]) -> float:

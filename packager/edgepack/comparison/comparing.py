@@ -20,7 +20,7 @@ from edgepack.bench.harness import Harness
 from edgepack.bench.presets import Preset, find_preset
 from edgepack.bench.report import Placement, ProcessRun, Selection
 from edgepack.bench.session import INTERRUPTED, INTERRUPTS, read_bundle, stage, why_ended
-from edgepack.bench.verdict import EMULATED, reasons_against
+from edgepack.bench.verdict import EMULATED, heavy_tail_of, reasons_against
 from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle, load_bundle
 from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.clock import utc_now
@@ -332,6 +332,9 @@ def _judged_device(
         *(f"base: {reason}" for reason in found.base.reasons),
         *(f"candidate: {reason}" for reason in found.candidate.reasons),
     ]
+    tails = _tail_reasons(question, found)
+    if tails:
+        answers = [_judged_by_p50(answer) for answer in answers]
     outcome: Outcome = overall([answer.outcome for answer in answers])
     if found.selection.device.emulated:
         reasons.append(EMULATED)
@@ -344,7 +347,9 @@ def _judged_device(
         reasons.insert(0, f"it ended early: {found.unfinished}")
         answers = [replace(answer, outcome=outcome) for answer in answers]
     else:
-        reasons += [reason for answer in answers if (reason := _reason(answer, question.rule))]
+        by_p50 = [answer for answer in answers if not tails or answer.metric.name == "p50"]
+        reasons += [reason for answer in by_p50 if (reason := _reason(answer, question.rule))]
+        reasons += tails
     notes = []
     if found.base.variant != found.candidate.variant:
         notes.append(
@@ -362,6 +367,21 @@ def _judged_device(
         notes=notes,
         unfinished=found.unfinished,
     )
+
+
+def _tail_reasons(question: Question, found: _Found) -> list[str]:
+    """Return on which sides only p50 may be judged by, if anything else is compared."""
+    if not question.margins.keys() - {"p50"}:
+        return []
+    sides = {"base": found.base, "candidate": found.candidate}
+    tails = {
+        name: heavy_tail_of(question.preset.scenario, side.runs) for name, side in sides.items()
+    }
+    return [f"{name}: {tail}" for name, tail in tails.items() if tail]
+
+
+def _judged_by_p50(answer: Answer) -> Answer:
+    return answer if answer.metric.name == "p50" else replace(answer, outcome="INCONCLUSIVE")
 
 
 def _reason(answer: Answer, rule: Rule) -> str:

@@ -54,7 +54,7 @@ class Point:
     p50_ms: float
     """The median over process runs."""
     p90_ms: float
-    """The median over process runs of each one's p90."""
+    """The median over process runs of each one's p90; NaN where it is inconclusive."""
     usable: bool
     """Whether it is neither invalid nor unfinished."""
     canary_sha256: str = ""
@@ -138,7 +138,8 @@ def find_changes(store: ResultsStore, wanted: RunFilter | None = None) -> list[S
 
 def point(row: RunRow) -> Point | None:
     """Return what a stored run says for a history; None if it is no benchmark."""
-    if row.run_p50_ms is None or row.run_p90_ms is None or min(row.run_p50_ms, row.run_p90_ms) <= 0:
+    p90_ms = math.nan if row.run_p90_ms is None else row.run_p90_ms
+    if row.run_p50_ms is None or row.run_p50_ms <= 0 or p90_ms <= 0:
         return None
     return Point(
         run=row.id,
@@ -153,7 +154,7 @@ def point(row: RunRow) -> Point | None:
         bundle=row.bundle,
         manifest_sha256=row.manifest_sha256 or "",
         p50_ms=row.run_p50_ms,
-        p90_ms=row.run_p90_ms,
+        p90_ms=p90_ms,
         usable=row.verdict != "INVALID" and not row.unfinished,
         canary_sha256=row.canary_sha256 or "",
         canary_ns=row.canary_ns or math.nan,
@@ -229,11 +230,13 @@ def changes_of(points: Sequence[Point]) -> list[Change]:
     points = points[-LONGEST:]
     found = []
     for metric, margin in MARGINS.items():
-        logs = np.log([one.p50_ms if metric == "p50" else one.p90_ms for one in points])
+        told = [one for one in points if metric == "p50" or not math.isnan(one.p90_ms)]
+        logs = np.log([one.p50_ms if metric == "p50" else one.p90_ms for one in told])
         splits = find_splits(logs, margin)
-        edges = [0, *splits, len(points)]
+        edges = [0, *splits, len(told)]
         for start, split, end in zip(edges, splits, edges[2:], strict=False):
-            found.append((split, _describe(points, logs, (start, split, end), metric)))
+            place = points.index(told[split])
+            found.append((place, _describe(told, logs, (start, split, end), metric)))
     return [change for _, change in sorted(found, key=lambda item: (item[0], item[1].metric))]
 
 

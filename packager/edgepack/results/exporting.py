@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 
 from edgepack import statistics
 from edgepack.bench.report import RunReport
+from edgepack.bench.verdict import heavy_tail_of
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.results.documents import Report
@@ -205,6 +206,8 @@ def _measures(report: RunReport) -> dict[str, dict[str, float]]:
             rate for run in report.runs if not isinstance(rate := run.throughput, NotMeasured)
         ],
     }
+    if heavy_tail_of(report.scenario, report.runs):  # both are inconclusive, which it cannot say
+        del per_run["latency-p90"], per_run["throughput"]
     measures = {name: _metric(values) for name, values in per_run.items() if values}
     if not isinstance(report.memory, NotMeasured):
         measures["peak-memory"] = {"value": float(report.memory.peak_bytes)}

@@ -434,26 +434,27 @@ def _row(
     interval = summary.median_interval_ms
     reach = "" if isinstance(interval, NotMeasured) else interval_text(interval)
     memory = report.memory
+    doubt = "inconclusive" if summary.heavy_tail else ""
     return Row(
         section=section,
         target=report.target,
         p50=Cell(milliseconds(summary.p50_ms), summary.p50_ms, reach),
-        p90=Cell(milliseconds(summary.p90_ms), summary.p90_ms),
-        throughput=_number(summary.throughput, "/s"),
+        p90=Cell(milliseconds(summary.p90_ms), summary.p90_ms, doubt),
+        throughput=_number(summary.throughput, "/s", doubt),
         accuracy=_accuracy_cell(accuracy, on_device=evaluation is not None),
         size=Cell(mebibytes(_used_bytes(report)), _used_bytes(report)),
         memory=Cell("unknown", -1)
         if isinstance(memory, NotMeasured)
         else Cell(peak_memory(report), memory.peak_bytes),
-        energy=_number(summary.energy_mj, " mJ"),
+        energy=_number(summary.energy_mj, " mJ", doubt),
         change=_change(section.since, report.verdict.kind),
     )
 
 
-def _number(value: float | NotMeasured, unit: str) -> Cell:
+def _number(value: float | NotMeasured, unit: str, note: str) -> Cell:
     if isinstance(value, NotMeasured):
         return Cell("unknown", -1)
-    return Cell(f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}", value)
+    return Cell(f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}", value, note)
 
 
 def _accuracy_cell(accuracy: Accuracy | NotMeasured, *, on_device: bool) -> Cell:

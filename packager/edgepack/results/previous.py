@@ -40,11 +40,13 @@ class Change:
     """After divided by before, with its 95 % interval where there are enough process runs."""
     words: tuple[str, str] = ("smaller", "larger")
     """For a ratio below and above 1."""
+    inconclusive: bool = False
+    """Whether one of the two figures must not be judged by."""
 
     @property
     def direction(self) -> str:
         """``less`` or ``more`` where all of the interval is; else nothing."""
-        if self.ratio is None:
+        if self.ratio is None or self.inconclusive:
             return ""
         sure = self.ratio if isinstance(self.ratio, Interval) else Interval(*[self.ratio] * 3)
         return "more" if sure.low > 1 else "less" if sure.high < 1 else ""
@@ -52,6 +54,8 @@ class Change:
     @property
     def word(self) -> str:
         """What the ratio means, in a word."""
+        if self.inconclusive:
+            return "inconclusive"
         if self.before == self.after:
             return "same"
         if self.ratio is None:
@@ -131,6 +135,7 @@ def percent(ratio: float) -> str:
 
 
 def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) -> list[Change]:
+    unusable = "invalid" in (before.verdict.kind, after.verdict.kind)
     found = [
         Change(
             "latency p50",
@@ -138,6 +143,7 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
             milliseconds(new.p50_ms),
             ratio_of_medians(old.run_medians_ms, new.run_medians_ms),
             FASTER_SLOWER,
+            unusable,
         ),
         Change(
             "latency p90",
@@ -145,6 +151,7 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
             milliseconds(new.p90_ms),
             ratio_of_medians(old.run_p90s_ms, new.run_p90s_ms),
             FASTER_SLOWER,
+            unusable or bool(old.heavy_tail or new.heavy_tail),
         ),
         Change(
             "session create, warm",
@@ -152,6 +159,7 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
             milliseconds(new.session_create_ms),
             ratio_of_medians(_creations(before), _creations(after)),
             FASTER_SLOWER,
+            unusable,
         ),
     ]
     if not isinstance(before.memory, NotMeasured) and not isinstance(after.memory, NotMeasured):

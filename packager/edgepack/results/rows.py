@@ -42,6 +42,7 @@ class RunRow:
     p50_ms: float | None = None
     """Over all latencies of all process runs, as ``p90_ms``."""
     p90_ms: float | None = None
+    """None, as ``run_p90_ms``, where a heavy tail makes it inconclusive."""
     low_ms: float | None = None
     """Of the 95 % interval of the run medians, as ``high_ms``."""
     high_ms: float | None = None
@@ -101,7 +102,7 @@ def _of_run(report: RunReport) -> RunRow:
         preset=_text(report.preset),
         scenario=report.scenario.name,
         p50_ms=summary.p50_ms,
-        p90_ms=summary.p90_ms,
+        p90_ms=None if summary.heavy_tail else summary.p90_ms,
         low_ms=low,
         high_ms=high,
         peak_bytes=None if isinstance(memory, NotMeasured) else min(memory.peak_bytes, LARGEST),
@@ -109,7 +110,7 @@ def _of_run(report: RunReport) -> RunRow:
         canary_ns=None if isinstance(canary, NotMeasured) else median(canary.medians_ns),
         canary_sha256=None if isinstance(canary, NotMeasured) else canary.model_sha256,
         run_p50_ms=_over_runs(report, 50),
-        run_p90_ms=_over_runs(report, 90),
+        run_p90_ms=None if summary.heavy_tail else _over_runs(report, 90),
         verdict=verdict_word(report),
         unfinished=bool(report.unfinished),
     )

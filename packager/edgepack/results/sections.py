@@ -34,6 +34,7 @@ from edgepack.results.previous import Since, percent
 from edgepack.results.summary import (
     NS_PER_MS,
     Summary,
+    but_p50,
     cold_creations_ns,
     interval_text,
     known,
@@ -276,7 +277,8 @@ def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
         if isinstance(interval, NotMeasured)
         else f"95 %: {interval_text(interval)}, {runs}"
     )
-    tail = f"p95 {milliseconds(summary.p95_ms)}"
+    doubt = "inconclusive; " if summary.heavy_tail else ""
+    tail = f"{doubt}p95 {milliseconds(summary.p95_ms)}"
     if not isinstance(summary.p99_ms, NotMeasured):
         tail += f", p99 {milliseconds(summary.p99_ms)}"
     return [
@@ -286,7 +288,7 @@ def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
             "throughput",
             summary.throughput,
             lambda value: f"{rate(value)}/s",
-            f"inferences, {scenario_text(report.scenario)}",
+            f"{doubt}inferences, {scenario_text(report.scenario)}",
         ),
         _tile("session create, cold", summary.cold_create_ms, milliseconds, _cold_count(report)),
         Tile(
@@ -296,7 +298,12 @@ def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
         ),
         Tile("first inference", milliseconds(summary.first_inference_ms), f"median of {runs}"),
         _memory_tile(report),
-        _tile("energy", summary.energy_mj, lambda value: f"{value:.3g} mJ", _energy_source(report)),
+        _tile(
+            "energy",
+            summary.energy_mj,
+            lambda value: f"{value:.3g} mJ",
+            f"{doubt}{_energy_source(report)}",
+        ),
         Tile("golden outputs", golden_text(report), golden_limit_text(report)),
     ]
 
@@ -381,7 +388,7 @@ def _phases(report: RunReport, summary: Summary) -> list[Range]:
     found.append(_range_of("session create, warm", warm_creations_ns(report)))
     found.append(_range_of("first inference", [run.first_inference_ns for run in report.runs]))
     found.append(_range_ms("p50 of a run", summary.run_medians_ms))
-    return [*found, _range_ms("p90 of a run", summary.run_p90s_ms)]
+    return [*found, _range_ms(but_p50(summary, "p90 of a run"), summary.run_p90s_ms)]
 
 
 def _range_of(label: str, values_ns: Sequence[int]) -> Range:
@@ -406,16 +413,17 @@ def _sustained(found: Sequence[Minute]) -> str:
 
 
 def _run_rows(report: RunReport, summary: Summary) -> list[RunRow]:
-    found = zip(report.runs, summary.run_medians_ms, summary.run_p90s_ms, strict=True)
+    p90s = [but_p50(summary, milliseconds(p90_ms)) for p90_ms in summary.run_p90s_ms]
+    found = zip(report.runs, summary.run_medians_ms, p90s, strict=True)
     return [_run_row(number, *each) for number, each in enumerate(found, 1)]
 
 
-def _run_row(number: int, run: ProcessRun, p50_ms: float, p90_ms: float) -> RunRow:
+def _run_row(number: int, run: ProcessRun, p50_ms: float, p90: str) -> RunRow:
     return RunRow(
         number=number,
         queries=len(run.latencies_ns),
         p50=milliseconds(p50_ms),
-        p90=milliseconds(p90_ms),
+        p90=p90,
         session_create=milliseconds(run.session_create_ns / NS_PER_MS),
         first_inference=milliseconds(run.first_inference_ns / NS_PER_MS),
         warm_up_iterations=run.warm_up_iterations,

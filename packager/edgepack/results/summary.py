@@ -16,6 +16,7 @@ from edgepack.bench.report import (
     RunReport,
     Scenario,
 )
+from edgepack.bench.verdict import heavy_tail
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.statistics import FLAGGED_Z, LISTED_Z, MAD_TO_SIGMA, Interval, Outliers
 
@@ -54,6 +55,9 @@ class Summary:
     """Inferences a second over the timed parts of all process runs."""
     energy_mj: float | NotMeasured
     """Millijoules for one inference, idle power included."""
+    heavy_tail: str
+    """Why all that depends on single inferences is inconclusive, which is every figure here but p50
+    and the run medians; empty if it is not."""
 
 
 def summarize(report: RunReport) -> Summary:
@@ -80,6 +84,9 @@ def summarize(report: RunReport) -> Summary:
         first_inference_ms=_median_ms([run.first_inference_ns for run in report.runs]),
         throughput=_throughput(report.runs),
         energy_mj=_energy(report.runs),
+        heavy_tail=heavy_tail(
+            report.scenario, *(_ranked(latencies_ms, each) * NS_PER_MS for each in (50, 99))
+        ),
     )
 
 
@@ -186,6 +193,11 @@ def scenario_text(scenario: Scenario) -> str:
     if scenario.latency_bound_ms is not None:
         parts.append(f"99 % within {scenario.latency_bound_ms:g} ms")
     return ", ".join(parts)
+
+
+def but_p50(summary: Summary, text: str) -> str:
+    """Return a figure that is not p50, marked where the tail makes it inconclusive."""
+    return f"{text} (inconclusive)" if summary.heavy_tail else text
 
 
 def throughput_text(value: float | NotMeasured) -> str:

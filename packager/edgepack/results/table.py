@@ -12,6 +12,7 @@ from edgepack.bundle.manifest import Accuracy, NotMeasured, OutputAccuracy
 from edgepack.results.rows import RunRow
 from edgepack.results.summary import (
     NS_PER_MS,
+    but_p50,
     energy_text,
     interval_text,
     known,
@@ -62,18 +63,18 @@ def report_rows(report: RunReport) -> list[tuple[str, str]]:
         ("variant", f"{report.variant_used} (asked for: {report.variant_requested})"),
         ("scenario", scenario_text(report.scenario)),
         ("latency min", milliseconds(summary.min_ms)),
-        ("latency mean", milliseconds(summary.mean_ms)),
+        ("latency mean", but_p50(summary, milliseconds(summary.mean_ms))),
         ("latency p50", milliseconds(summary.p50_ms)),
-        ("latency p90", milliseconds(summary.p90_ms)),
-        ("latency p95", milliseconds(summary.p95_ms)),
+        ("latency p90", but_p50(summary, milliseconds(summary.p90_ms))),
+        ("latency p95", but_p50(summary, milliseconds(summary.p95_ms))),
     ]
     if not isinstance(summary.p99_ms, NotMeasured):
-        rows.append(("latency p99", milliseconds(summary.p99_ms)))
+        rows.append(("latency p99", but_p50(summary, milliseconds(summary.p99_ms))))
     rows += [
         ("queries", f"{summary.samples} in {len(report.runs)} process runs"),
         ("95 % interval of run medians", interval_text(summary.median_interval_ms)),
-        ("throughput", throughput_text(summary.throughput)),
-        ("energy", energy_text(summary.energy_mj)),
+        ("throughput", but_p50(summary, throughput_text(summary.throughput))),
+        ("energy", but_p50(summary, energy_text(summary.energy_mj))),
         ("session create, cold", milliseconds(summary.cold_create_ms)),
         ("session create, warm", milliseconds(summary.session_create_ms)),
         ("first inference", milliseconds(summary.first_inference_ms)),
@@ -87,6 +88,7 @@ def report_rows(report: RunReport) -> list[tuple[str, str]]:
     rows += [("sweep", sweep_text(point)) for point in report.sweep]
     rows += [(f"tuned {each.name}", tuned_text(each)) for each in report.tuned]
     rows += [("passed over", f"{item.variant}: {item.reason}") for item in report.passed_over]
+    rows += [("inconclusive", summary.heavy_tail)] if summary.heavy_tail else []
     rows += [("note", note) for note in report.notes]
     return rows
 

@@ -23,7 +23,15 @@ from edgepack.bench.report import (
     TunedSetting,
     Valid,
 )
-from edgepack.bench.verdict import condition_notes, judge, remedy, require_valid, spread_notes
+from edgepack.bench.verdict import (
+    condition_notes,
+    heavy_tail,
+    heavy_tail_of,
+    judge,
+    remedy,
+    require_valid,
+    spread_notes,
+)
 from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.errors import InconclusiveError, UsageError
 from edgepack.profile import Provider, Requires, SessionSettings
@@ -34,6 +42,7 @@ from example_report import (
     example_placement,
     example_report,
     example_run,
+    interrupted_run,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -593,3 +602,21 @@ def test_notes_say_how_much_others_used_when_it_is_little_but_not_nothing() -> N
 def test_condition_notes_say_that_other_work_is_unknown() -> None:
     notes = condition_notes(selection(), [example_run(other_work=UNKNOWN)])
     assert notes == ["other work unknown: nobody knows"]
+
+
+def test_only_p50_may_be_used_when_p99_is_more_than_ten_times_as_long() -> None:
+    assert heavy_tail(Scenario(), 1e6, 10e6) == ""
+    said = heavy_tail(Scenario(), 1e6, 10.01e6)
+    assert said.startswith("p99 is 10 ms, more than 10 times the p50 of 1 ms: all figures but p50")
+
+
+@pytest.mark.parametrize("name", ["single-stream", "multi-stream"])
+def test_tail_of_all_runs_together_decides_what_may_be_used(name: Any) -> None:
+    runs = [interrupted_run(), example_run(1, latencies_ns=[1_000_000] * 200)]
+    assert heavy_tail_of(Scenario(name=name), runs).startswith("p99 is 50 ms")
+    assert heavy_tail_of(Scenario(name=name), [example_run(seed) for seed in range(5)]) == ""
+    assert heavy_tail_of(Scenario(name=name), [interrupted_run(times=1)]) == ""
+
+
+def test_tail_of_server_which_holds_waiting_is_left_to_its_bound() -> None:
+    assert heavy_tail_of(Scenario(name="server"), [interrupted_run()]) == ""

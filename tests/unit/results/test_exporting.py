@@ -21,7 +21,7 @@ from edgepack.results.importing import looks_like_log
 from edgepack.results.rows import row_of
 from edgepack.statistics import log_t_interval, median
 from example_history import history, noisy
-from example_report import example_evaluation, example_report, example_run
+from example_report import example_evaluation, example_report, example_run, interrupted_run
 
 FAST = example_report(id="fast", created="2026-11-21T09:30:12Z")
 SLOW = example_report(
@@ -165,6 +165,15 @@ def test_bencher_throughput_when_the_run_tells_it_is_in_inferences_a_second(stor
     ((name, measures),) = json.loads(export("timed", kind="bencher")).items()
     assert name.endswith("/cpu-int8-static/offline")
     assert measures["throughput"]["value"] == pytest.approx(250)
+
+
+def test_bencher_when_inferences_were_interrupted_has_no_figure_but_p50_of_the_times(store, export):
+    runs = [interrupted_run(seed) for seed in range(3)]
+    store.save(example_report(id="interrupted", runs=runs))
+    (measures,) = json.loads(export("interrupted", kind="bencher")).values()
+    assert set(measures) == {"latency", "peak-memory", "file-size"}
+    (row,) = csv.DictReader(io.StringIO(export("interrupted", kind="csv").decode()))
+    assert (row["p50_ms"], row["p90_ms"], row["run_p90_ms"]) == ("1.0", "", "")
 
 
 def test_bencher_when_only_invalid_runs_are_asked_for_says_how_to_have_them(export):

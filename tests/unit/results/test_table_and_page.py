@@ -30,7 +30,14 @@ from edgepack.results.html import render_html, write_html
 from edgepack.results.summary import summarize
 from edgepack.results.table import report_table
 from edgepack.results.tried import STAGES
-from example_report import CPU, example_evaluation, example_report, example_run, varied_reports
+from example_report import (
+    CPU,
+    example_evaluation,
+    example_report,
+    example_run,
+    interrupted_run,
+    varied_reports,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -518,3 +525,45 @@ def test_write_html_raises_when_the_folder_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ToolError, match="cannot write the page"):
         write_html([example_report()], tmp_path / "file" / "report.html")
+
+
+def test_table_when_some_inferences_were_interrupted_marks_all_but_p50() -> None:
+    report = example_report(runs=[interrupted_run(seed) for seed in range(5)])
+    lines = printed(report_table(report)).splitlines()
+    marked = [line.split("│")[1].strip() for line in lines if "(inconclusive)" in line]
+    assert marked == [
+        "latency mean", "latency p90", "latency p95", "latency p99", "throughput", "energy"
+    ]  # fmt: skip
+    assert any("p99 is 50 ms, more than 10 times the p50 of 1 ms" in line for line in lines)
+    assert "inconclusive" not in printed(report_table(example_report()))
+
+
+def test_page_when_some_inferences_were_interrupted_marks_all_but_p50() -> None:
+    before = example_report()
+    runs = [interrupted_run(seed) for seed in range(5)]
+    after = example_report(id="b", created="2026-11-22T09:30:12Z", runs=runs)
+    text = text_of(render_html([after, example_report(device="other")], history=[before]))
+    assert "Only p50 may be used, the rest is INCONCLUSIVE. p99 is 50 ms, more than" in text
+    assert text.count("1.000 ms inconclusive 3") == 0
+    for part in (
+        "latency p90 1.000 ms inconclusive; p95",
+        "/s inconclusive; inferences, single-stream",
+        "mJ inconclusive; per inference",
+        "p90 of a run (inconclusive)",
+        "1.000 ms 1.000 ms (inconclusive) 200",
+        "1.000 ms inconclusive ",
+    ):
+        assert part in text, part
+    assert re.search(r"latency p50 \S+ ms 1\.000 ms \S+ % \(.*?\) faster", text)
+    assert re.search(r"latency p90 \S+ ms 1\.000 ms \S+ % \(.*?\) inconclusive", text)
+    quiet = text_of(render_html([before, example_report(device="other")]))
+    assert "nconclusive" not in quiet
+
+
+def test_page_when_one_of_two_runs_is_invalid_does_not_say_which_is_slower() -> None:
+    before = example_report(verdict=Invalid(reasons=["others took 93% of the 2 cores"]))
+    runs = [example_run(seed, scale=1.3) for seed in range(5)]
+    after = example_report(id="b", created="2026-11-22T09:30:12Z", runs=runs)
+    text = text_of(render_html([after], history=[before]))
+    assert re.search(r"latency p50 \S+ ms \S+ ms \+3\S+ % \(.*?\) inconclusive", text)
+    assert "slower" not in text
