@@ -167,8 +167,10 @@ def render_html(
         raise UsageError("there is no report to show", hint=MAKE_ONE)
     newest_first = sorted(reports, key=lambda each: (each.created, each.id), reverse=True)
     sections = _sections(newest_first, history)
+    valid = [section for section in sections if section.report.verdict.kind == "valid"]
+    newest_valid = dict(_by_project(valid))
     overviews = [
-        _overview(number, title, group, evaluations)
+        _overview(number, title, group, newest_valid.get(title, []), evaluations)
         for number, (title, group) in enumerate(_by_project(sections), 1)
     ]
     script = _script()
@@ -282,9 +284,22 @@ def _by_project(sections: Iterable[Section]) -> list[tuple[str, list[Section]]]:
 
 
 def _overview(
-    number: int, title: str, sections: list[Section], evaluations: Sequence[EvaluationReport]
+    number: int,
+    title: str,
+    sections: list[Section],
+    valid: list[Section],
+    evaluations: Sequence[EvaluationReport],
 ) -> Overview:
-    by_device = sorted(sections, key=lambda each: (each.report.device, each.summary.p50_ms))
+    """Return what is shown of a project.
+
+    Args:
+        number: Of the project, on the page.
+        title: The project.
+        sections: The newest run of each device and variant.
+        valid: The newest VALID one of each; it may be older.
+        evaluations: Of all projects.
+    """
+    by_device = sorted(sections, key=_device_and_p50)
     rated = [(section, *_accuracy(section.report, evaluations)) for section in by_device]
     metrics = [accuracy.metric for _, accuracy, _ in rated if isinstance(accuracy, Accuracy)]
     metric = max(metrics, key=metrics.count) if metrics else ""
@@ -302,7 +317,14 @@ def _overview(
     else:
         marks = [_mark(section, _size_range(section)) for section in sections]
         value = "model file (MiB)"
-    best = _best([(section, accuracy) for section, accuracy, _ in rated], metric)
+    best = _best(
+        [
+            (section, _accuracy(section.report, evaluations)[0])
+            for section in sorted(valid, key=_device_and_p50)
+        ],
+        metric,
+        {section.anchor for section in sections},
+    )
     left_out = len(sections) - len(marks)
     return Overview(
         number=number,
@@ -316,16 +338,29 @@ def _overview(
     )
 
 
-def _best(rated: Sequence[tuple[Section, Accuracy | NotMeasured]], metric: str) -> list[Best]:
-    """Return the fastest VALID variant of each device; the given are the fastest first."""
+def _device_and_p50(section: Section) -> tuple[str, float]:
+    return section.report.device, section.summary.p50_ms
+
+
+def _best(
+    rated: Sequence[tuple[Section, Accuracy | NotMeasured]], metric: str, newest: set[str]
+) -> list[Best]:
+    """Return the fastest variant of each device.
+
+    Args:
+        rated: VALID runs, the fastest of a device first.
+        metric: Of the accuracies.
+        newest: The anchors of the newest runs, VALID or not.
+    """
     devices: dict[str, list[tuple[Section, Accuracy | NotMeasured]]] = {}
     for section, accuracy in rated:
-        if section.report.verdict.kind == "valid":
-            devices.setdefault(section.report.device, []).append((section, accuracy))
+        devices.setdefault(section.report.device, []).append((section, accuracy))
     found = []
     for device, variants in devices.items():
         (fastest, its), *_ = variants
         text = milliseconds(fastest.summary.p50_ms) + _compared(its, variants, metric)
+        if fastest.anchor not in newest:
+            text += f" (of {fastest.report.created[:10]}; newer runs are not VALID)"
         found.append(Best(device, fastest.report.variant_used, fastest.anchor, text))
     return found
 

@@ -239,6 +239,28 @@ def test_page_when_no_run_is_valid_names_no_fastest_one() -> None:
     assert "Fastest" not in text
 
 
+def test_page_when_an_older_run_is_valid_names_its_variant_and_when_that_was() -> None:
+    older = example_report()
+    newer = example_report(
+        id="b", created="2026-11-22T09:30:12Z", verdict=Invalid(reasons=["others took 93%"])
+    )
+    page = render_html([older, newer])
+    text = text_of(page)
+    assert "No run here is VALID" not in text
+    fastest = f"{summarize(older).p50_ms:#.4g} ms, top1 0.9833"
+    assert f"pi5-a : cpu-int8-static {fastest} (of 2026-11-21; newer runs are not VALID)" in text
+    assert '<a href="#run-2"><bdi>cpu-int8-static</bdi></a> <span' in page
+    assert "newer runs" not in text_of(render_html([older, example_report(device="pi5-b")]))
+
+
+def test_page_when_one_of_two_projects_has_no_valid_run_says_which() -> None:
+    invalid = example_report(id="b", project="cats", verdict=Invalid(reasons=["hot"]))
+    text = text_of(render_html([example_report(), invalid]))
+    assert "No run here is VALID" not in text
+    assert "No run of cats is VALID" in text
+    assert "No run of digits is VALID" not in text
+
+
 @pytest.mark.parametrize(
     ("scale", "verdict", "shown"),
     [
