@@ -517,6 +517,7 @@ def _change(found: Since | None, verdict: str) -> Cell:
 def _evaluation_row(report: EvaluationReport) -> EvaluationRow:
     measured, simulated = report.measured, report.simulated
     low, _, high = _accuracy_range(measured, report)
+    of_drop = ", of its drop from fp32" if isinstance(report.interval, NotMeasured) else ""
     same = isinstance(simulated, Accuracy) and simulated.metric == measured.metric
     return EvaluationRow(
         device=report.device,
@@ -524,7 +525,7 @@ def _evaluation_row(report: EvaluationReport) -> EvaluationRow:
         variant=report.variant,
         metric=measured.metric,
         measured=f"{measured.value:#.4g}",
-        interval="n/a" if low == high else f"{low:#.4g} to {high:#.4g}",
+        interval="n/a" if low == high else f"{low:#.4g} to {high:#.4g}{of_drop}",
         simulated=known(simulated)
         if isinstance(simulated, NotMeasured)
         else f"{simulated.value:#.4g}",

@@ -507,7 +507,8 @@ class Range:
 
 def rails(ranges: Sequence[Range]) -> list[Rail]:
     """Place positive ranges on one logarithmic rail."""
-    logs = [math.log(max(value, 1e-9)) for each in ranges for value in (each.low, each.high)]
+    ends = [value for each in ranges for value in (each.low, each.middle, each.high)]
+    logs = [math.log(max(value, 1e-9)) for value in ends]
     least, most = min(logs), max(logs)
     margin = 0.04 * (most - least) or 1.0
 

@@ -264,25 +264,27 @@ def section_of(
 
 def headline(summary: Summary) -> str:
     """Return the median with its interval."""
-    interval = summary.median_interval_ms
-    reach = "" if isinstance(interval, NotMeasured) else f", 95 %: {interval_text(interval)}"
+    unknown = isinstance(summary.median_interval_ms, NotMeasured)
+    reach = "" if unknown else f", {_p50_reach(summary)}"
     return f"p50 {milliseconds(summary.p50_ms)}{reach}"
+
+
+def _p50_reach(summary: Summary) -> str:
+    """Return the one interval that a page has of a run's p50, in words."""
+    interval = summary.median_interval_ms
+    if isinstance(interval, NotMeasured):
+        return known(interval)
+    return f"95 %: {interval_text(interval)}"
 
 
 def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
     runs = f"{len(report.runs)} process runs"
-    interval = summary.median_interval_ms
-    reach = (
-        known(interval)
-        if isinstance(interval, NotMeasured)
-        else f"95 %: {interval_text(interval)}, {runs}"
-    )
     doubt = "inconclusive; " if summary.heavy_tail else ""
     tail = f"{doubt}p95 {milliseconds(summary.p95_ms)}"
     if not isinstance(summary.p99_ms, NotMeasured):
         tail += f", p99 {milliseconds(summary.p99_ms)}"
     return [
-        Tile("latency p50", milliseconds(summary.p50_ms), reach),
+        Tile("latency p50", milliseconds(summary.p50_ms), f"{_p50_reach(summary)}; {runs}"),
         Tile("latency p90", milliseconds(summary.p90_ms), f"{tail}, {summary.samples:,} queries"),
         _tile(
             "throughput",
@@ -387,8 +389,16 @@ def _phases(report: RunReport, summary: Summary) -> list[Range]:
         found.append(_range_of("session create, cold", cold))
     found.append(_range_of("session create, warm", warm_creations_ns(report)))
     found.append(_range_of("first inference", [run.first_inference_ns for run in report.runs]))
-    found.append(_range_ms("p50 of a run", summary.run_medians_ms))
+    found.append(_p50_range(summary))
     return [*found, _range_ms(but_p50(summary, "p90 of a run"), summary.run_p90s_ms)]
+
+
+def _p50_range(summary: Summary) -> Range:
+    p50_ms, interval = summary.p50_ms, summary.median_interval_ms
+    low, high = p50_ms, p50_ms
+    if not isinstance(interval, NotMeasured):
+        low, high = interval.low, interval.high
+    return Range("p50", milliseconds(p50_ms), _p50_reach(summary), low, p50_ms, high)
 
 
 def _range_of(label: str, values_ns: Sequence[int]) -> Range:

@@ -30,6 +30,7 @@ from edgepack.results.html import render_html, write_html
 from edgepack.results.summary import summarize
 from edgepack.results.table import report_table
 from edgepack.results.tried import STAGES
+from edgepack.statistics import log_t_interval
 from example_report import (
     CPU,
     example_evaluation,
@@ -295,7 +296,8 @@ def test_page_when_a_device_was_evaluated_shows_its_metric_beside_the_simulated_
     values = dict(zip(panel["series"][0]["text"], panel["series"][0]["y"], strict=True))
     assert values[f"{report.device} · {report.variant_used}"] == evaluation.measured.value
     assert values[f"{other.device} · {other.variant_used}"] == 0.9833
-    assert "0.9806 0.9751 to 0.9861 0.9833 -0.0027" in text_of(page)
+    interval = "0.9751 to 0.9861, of its drop from fp32"
+    assert f"0.9806 {interval} 0.9833 -0.0027" in text_of(page)
 
 
 def test_figure_when_a_device_was_evaluated_draws_its_own_interval_and_says_so() -> None:
@@ -359,6 +361,26 @@ def test_page_ranks_nodes_by_their_median_and_those_of_older_reports_by_their_me
     placement = placement.model_copy(update={"nodes": older})
     text = text_of(render_html([example_report(placement=placement)]))
     assert "mean, of all interrupted Conv, CPU 4,000.0 µs, 88.9 % costly Conv" in text
+
+
+def test_page_has_one_interval_of_a_runs_p50_wherever_it_stands() -> None:
+    scales = (1.0, 1.01, 1.03, 1.05, 1.08)
+    report = example_report(runs=[example_run(n, scale=each) for n, each in enumerate(scales)])
+    summary = summarize(report)
+    interval = log_t_interval(summary.run_medians_ms)
+    p50, reach = f"{summary.p50_ms:#.4g} ms", f"{interval.low:#.4g} to {interval.high:#.4g} ms"
+    page = render_html([report, example_report(device="other")])
+    (series,) = figures_of(page, "overview-1")["overview"]["panels"][0]["series"]
+    at = series["text"].index("pi5-a · cpu-int8-static")
+    drawn = [series[end][at] for end in ("x_low", "x", "x_high")]
+    assert drawn == pytest.approx([interval.low, summary.p50_ms, interval.high], rel=1e-4)
+    section = text_of(page)
+    assert f"{p50} {reach}" in section  # the overview's table
+    assert f"p50 {p50}, 95 %: {reach}" in section  # the run's heading
+    assert f"latency p50 {p50} 95 %: {reach}; 5 process runs" in section  # its tile
+    assert f"p50 {p50} 95 %: {reach} p90 of a run" in section  # its phases
+    others = set(re.findall(rf"p50 {re.escape(p50)}\S* (?:95 %: )?(\S+ to \S+ ms)", section))
+    assert others == {reach}
 
 
 def test_page_when_a_run_is_the_first_says_nothing_of_a_last_one() -> None:
