@@ -45,7 +45,7 @@ class BuildResult:
     refused: tuple[RefusedVariant, ...]
     """All variants that were left out of targets without a bundle."""
     slower: tuple[SlowerVariant, ...]
-    """int8 variants that this host ran slower than fp32."""
+    """int8 variants that took longer than fp32 on this host, if only because it was busy."""
     warnings: tuple[str, ...]
     """What is wrong with preprocessing or the calibration samples, that there are none, and limits
     that could not be judged."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgepack.bench.other_work import work_reason
+from edgepack.bench.report import OtherWork
 from edgepack.build.execution import Execution
 from edgepack.build.judging import RefusedVariant, Verdict, is_quantized
 from edgepack.machine import architecture, cpu_flags
@@ -24,6 +26,8 @@ _MOST_RUNS = 100
 _SLOWER = 1.05
 _LEAST_BYTES = 100_000
 """Smaller models are mostly graph, whose size is nobody's concern."""
+_TURNS = (0, 1, 1, 0)
+"""Of int8 and of fp32: A B B A, so that a machine that gets slower slows both alike."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class LatencyComparison:
     fp32_ms: float
     runs: int
     """Of each model."""
+    inconclusive: str = ""
+    """Why the times do not tell which is slower; empty if they do."""
 
     @property
     def ratio(self) -> float:
@@ -42,14 +48,17 @@ class LatencyComparison:
         return self.int8_ms / self.fp32_ms
 
     @property
-    def int8_is_slower(self) -> bool:
+    def int8_took_longer(self) -> bool:
         """Whether int8 took at least 5 % longer; less than that, this look cannot tell."""
         return self.ratio >= _SLOWER
 
 
 @dataclass(frozen=True)
 class SlowerVariant:
-    """An int8 variant that this machine, which is of the target's kind, runs slower than fp32."""
+    """An int8 variant that took longer than fp32 on this machine, which is of the target's kind.
+
+    Whether it is slower, ``measured.inconclusive`` says.
+    """
 
     target: str
     variant: str
@@ -77,14 +86,36 @@ def compare_latency(
         ToolError: The worker process died.
     """
     with Workers(1) as workers:
-        int8_s, fp32_s = workers.call(_time_in_turns, int8, fp32, samples, dict(config or {}))
-    return LatencyComparison(1e3 * median(int8_s), 1e3 * median(fp32_s), len(int8_s))
+        turns_s, taken = workers.call(_time_in_turns, int8, fp32, samples, dict(config or {}))
+    return judge_turns(turns_s, taken)
+
+
+def judge_turns(
+    turns_s: Sequence[Sequence[float]], other_work: Mapping[str, object]
+) -> LatencyComparison:
+    """Return what turns of two models tell.
+
+    Args:
+        turns_s: The seconds of every run, of a turn of int8, two of fp32 and another of int8.
+        other_work: What others took of the processor meanwhile, as a harness says it: an
+            :class:`~edgepack.bench.report.OtherWork`, or why it is not known.
+    """
+    int8_s, fp32_s = ([*turns_s[a], *turns_s[b]] for a, b in ((0, 3), (1, 2)))
+    medians_ms = [1e3 * median(turn) for turn in turns_s]
+    why = ""
+    if "cores" in other_work:
+        work = OtherWork.model_validate(other_work)
+        why = work_reason(work, threads=work.cores)
+    if not why and min(medians_ms[0], medians_ms[3]) <= max(medians_ms[1:3]):
+        said = ", ".join(f"{each:.3f}" for each in medians_ms)
+        why = f"turns of one model differ as much as the two do: {said} ms (int8, fp32, fp32, int8)"
+    return LatencyComparison(1e3 * median(int8_s), 1e3 * median(fp32_s), len(int8_s), why)
 
 
 def slower_variants(
     plan: Plan, judged: Sequence[Verdict], execution: Execution
 ) -> Iterator[SlowerVariant]:
-    """Yield the shipped int8 and int4 variants that are slower than fp32 on this machine.
+    """Yield the shipped int8 and int4 variants that took longer than fp32 on this machine.
 
     Only variants for a CPU like this machine's are measured, and only those made from a float
     model; models that targets share, once.
@@ -102,7 +133,7 @@ def slower_variants(
                 samples = _samples(plan, variant, execution)
                 config = variant.variant.session.config
                 measured[int8, fp32] = compare_latency(int8, fp32, samples, config)
-            if measured[int8, fp32].int8_is_slower:
+            if measured[int8, fp32].int8_took_longer:
                 yield SlowerVariant(verdict.target, variant.variant.id, measured[int8, fp32])
 
 
@@ -117,7 +148,8 @@ def without_merit(
         variant = entry[0]
         found, size, fp32 = times.get(variant.variant.id), *_sizes(variant, execution)
         others = [other for other, _ in verdict.shipped if not is_quantized(other)]
-        if found is None or variant.named or size < max(fp32, _LEAST_BYTES) or not others:
+        is_told = found and not found.inconclusive and others
+        if found is None or not is_told or variant.named or size < max(fp32, _LEAST_BYTES):
             shipped.append(entry)
             continue
         reason = (
@@ -156,8 +188,12 @@ def _samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Path 
 
 def _time_in_turns(
     int8: Path, fp32: Path, samples: Path | None, config: dict[str, str]
-) -> tuple[list[float], list[float]]:
-    """Return the seconds of every run of both models; called in a worker."""
+) -> tuple[list[list[float]], dict[str, object]]:
+    """Return the seconds of every run of each turn, and what others took meanwhile.
+
+    Called in a worker.
+    """
+    from edgepack.harness import edgepack_conditions
     from edgepack.model.running import make_session, run_session
     from edgepack.steps.comparing import probe_inputs
 
@@ -170,10 +206,9 @@ def _time_in_turns(
 
     once = sum(run(0, 1) + run(1, 1))
     count = max(1, min(_MOST_RUNS, int(_BUDGET_S / (2 * once)) - 1))
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for which in (0, 1, 1, 0):
-        seconds[which].extend(run(which, count))
-    return seconds
+    others = edgepack_conditions.OtherWork()
+    turns_s = [run(which, count) for which in _TURNS]
+    return turns_s, others.taken()
 
 
 def _timed(call: Callable[[], object]) -> float:

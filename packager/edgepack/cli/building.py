@@ -52,9 +52,18 @@ def _print_bundle(built: BuiltBundle, slower: Sequence[SlowerVariant], *, verbos
 
 def _slower_text(slow: SlowerVariant) -> str:
     found = slow.measured
+    times = (
+        f"{found.int8_ms:.3f} against {found.fp32_ms:.3f} ms (medians of {found.runs} runs in"
+        " turns)"
+    )
+    if found.inconclusive:
+        return (
+            f"INCONCLUSIVE whether {slow.variant} is slower than fp32 on this computer: {times},"
+            f" but {found.inconclusive}. Build again when it does nothing else, or measure both on"
+            " the device (edgepack bench --variant)"
+        )
     return (
-        f"warning: {slow.variant} is slower than fp32 on this computer: {found.int8_ms:.3f}"
-        f" against {found.fp32_ms:.3f} ms (medians of {found.runs} runs in turns); the loader still"
+        f"warning: {slow.variant} is slower than fp32 on this computer: {times}; the loader still"
         " takes it first. Measure both on the device (edgepack bench --variant), and if fp32 is"
         " faster there, put it first under 'targets' in edgepack.yaml"
     )
