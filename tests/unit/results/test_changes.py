@@ -87,16 +87,21 @@ def test_change_of_p90_alone_when_p50_stays_is_found():
     assert (change.metric, change.since) == ("p90", "run-020")
 
 
-def test_p90_of_interrupted_runs_is_in_no_history_and_their_p50_is():
+def test_p90_of_interrupted_runs_is_in_no_history_and_that_of_others_is():
     reports = history(noisy(4, 30))
-    for number, report in enumerate(reports[20:], start=20):
-        latencies = [int(1.25 * each) for each in report.runs[0].latencies_ns]
-        runs = [example_run(latencies_ns=[*latencies[:7], *[20 * latencies[0]] * 3])]
+    for number, report in enumerate(reports):
+        latencies = report.runs[0].latencies_ns
+        if number in (3, 7, 24):
+            latencies = [*latencies[:8], *[20 * latencies[0]] * 2]
+        elif number >= 20:
+            latencies = [*latencies[:8], *[latencies[0] * 5 // 4] * 2]
+        runs = [example_run(latencies_ns=latencies)]
         reports[number] = report.model_copy(update={"runs": runs})
     told = points(reports)
-    assert [math.isnan(one.p90_ms) for one in told] == [False] * 20 + [True] * 10
+    assert [n for n, one in enumerate(told) if math.isnan(one.p90_ms)] == [3, 7, 24]
     (change,) = changes_of(told)
-    assert (change.metric, change.since) == ("p50", "run-020")
+    assert (change.metric, change.since) == ("p90", "run-020")
+    assert (change.runs_before, change.runs_after) == (18, 9)
 
 
 def test_drift_of_the_device_when_the_canary_drifts_too_is_blamed_on_the_device():
