@@ -23,6 +23,7 @@ from edgepack.bench.report import (
     Selection,
     SweepPoint,
     VariantFacts,
+    all_latencies_ns,
 )
 from edgepack.bench.sustained import sustained_notes
 from edgepack.bench.sweeps import Shapes
@@ -116,7 +117,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
             preset,
             unfinished=unfinished,
         ),
-        heavy_tail=heavy_tail_of(measured.scenario, measured.runs),
+        heavy_tail=heavy_tail_of(measured.scenario, all_latencies_ns(measured.runs)),
         notes=[
             *spread_notes(measured.runs),
             *sustained_notes(measured.runs),

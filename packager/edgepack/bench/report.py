@@ -7,6 +7,7 @@ Everything raw is kept; what a table shows is computed from it. What could not b
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -251,6 +252,11 @@ class ProcessRun(StrictModel):
         return self.inferences / len(self.latencies_ns)
 
 
+def all_latencies_ns(runs: Sequence[ProcessRun]) -> list[int]:
+    """Return all latencies of process runs, in order."""
+    return [latency for run in runs for latency in run.latencies_ns]
+
+
 class Creation(StrictModel):
     """How long making a session takes, each time in a process of its own."""
 
@@ -420,7 +426,7 @@ class RunReport(StrictModel):
     @property
     def latencies_ns(self) -> list[int]:
         """All latencies of all process runs, in order."""
-        return [latency for run in self.runs for latency in run.latencies_ns]
+        return all_latencies_ns(self.runs)
 
 
 class EvaluationReport(StrictModel):

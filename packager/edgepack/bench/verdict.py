@@ -379,10 +379,10 @@ def heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:
     )
 
 
-def heavy_tail_of(scenario: Scenario, runs: Sequence[ProcessRun]) -> str:
-    """Return the same of all latencies of process runs."""
-    latencies_ns = sorted(latency for run in runs for latency in run.latencies_ns)
-    p50_ns, p99_ns = (statistics.ranked(latencies_ns, percent) for percent in (50, 99))
+def heavy_tail_of(scenario: Scenario, latencies_ns: Sequence[int]) -> str:
+    """Return the same of latencies, of all process runs together."""
+    ordered = sorted(latencies_ns)
+    p50_ns, p99_ns = (statistics.ranked(ordered, percent) for percent in (50, 99))
     return heavy_tail(scenario, p50_ns, p99_ns)
 
 

@@ -18,7 +18,7 @@ from edgepack.bench.assemble import NOT_REACHED
 from edgepack.bench.conditions import tuned
 from edgepack.bench.harness import Harness
 from edgepack.bench.presets import Preset, find_preset
-from edgepack.bench.report import Placement, ProcessRun, Selection
+from edgepack.bench.report import Placement, ProcessRun, Selection, all_latencies_ns
 from edgepack.bench.session import INTERRUPTED, INTERRUPTS, read_bundle, stage, why_ended
 from edgepack.bench.verdict import EMULATED, heavy_tail_of, reasons_against
 from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle, load_bundle
@@ -375,7 +375,8 @@ def _tail_reasons(question: Question, found: _Found) -> list[str]:
         return []
     sides = {"base": found.base, "candidate": found.candidate}
     tails = {
-        name: heavy_tail_of(question.preset.scenario, side.runs) for name, side in sides.items()
+        name: heavy_tail_of(question.preset.scenario, all_latencies_ns(side.runs))
+        for name, side in sides.items()
     }
     return [f"{name}: {tail}" for name, tail in tails.items() if tail]
 

@@ -206,7 +206,9 @@ def _measures(report: RunReport) -> dict[str, dict[str, float]]:
             rate for run in report.runs if not isinstance(rate := run.throughput, NotMeasured)
         ],
     }
-    if heavy_tail_of(report.scenario, report.runs):  # both are inconclusive, which it cannot say
+    if heavy_tail_of(
+        report.scenario, report.latencies_ns
+    ):  # both are inconclusive, which it cannot say
         del per_run["latency-p90"], per_run["throughput"]
     measures = {name: _metric(values) for name, values in per_run.items() if values}
     if not isinstance(report.memory, NotMeasured):

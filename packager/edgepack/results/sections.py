@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgepack import statistics
 from edgepack.bench.report import (
+    SINGLE_STREAM,
     Canary,
     Conditions,
     PlacedNode,
@@ -16,7 +17,7 @@ from edgepack.bench.report import (
     RunReport,
     SweepPoint,
 )
-from edgepack.bench.verdict import remedy
+from edgepack.bench.verdict import heavy_tail_of, remedy
 from edgepack.bundle.manifest import Accuracy, LayerError, NotMeasured
 from edgepack.results.plots import (
     STRETCHES,
@@ -564,14 +565,15 @@ def _sweep_row(point: SweepPoint) -> SweepRow:
     if not point.latencies_ns:
         return SweepRow(point.batch, shapes, "n/a", "n/a", "n/a", 0, point.problem or "no queries")
     p50_ms = statistics.median(point.latencies_ns) / NS_PER_MS
-    p90_ms = statistics.percentile(point.latencies_ns, 90) / NS_PER_MS
+    p90 = milliseconds(statistics.percentile(point.latencies_ns, 90) / NS_PER_MS)
+    tail = heavy_tail_of(SINGLE_STREAM, point.latencies_ns)
     speed = f"{rate(point.batch / max(p50_ms, 1e-9) * 1e3)} samples/s"
     queries = len(point.latencies_ns)
     return SweepRow(
         point.batch,
         shapes,
         milliseconds(p50_ms),
-        milliseconds(p90_ms),
+        f"{p90} (inconclusive)" if tail else p90,
         speed,
         queries,
         "" if point.steady else "its warm-up was not steady",

@@ -20,6 +20,7 @@ from edgepack.bench.report import (
     PlacedNode,
     Placement,
     Scenario,
+    SweepPoint,
     TunedSetting,
     Valid,
     VariantFacts,
@@ -602,6 +603,17 @@ def test_page_when_some_inferences_were_interrupted_marks_all_but_p50() -> None:
     assert re.search(r"latency p90 \S+ ms 1\.000 ms \S+ % \(.*?\) inconclusive", text)
     quiet = text_of(render_html([before, example_report(device="other")]))
     assert "nconclusive" not in quiet
+
+
+def test_page_when_inferences_of_another_size_were_interrupted_marks_their_p90() -> None:
+    times = (("1", interrupted_run().latencies_ns), ("2", [2_000_000] * 30))
+    sweep = [
+        SweepPoint(shapes={"x": [int(batch), 3]}, batch=int(batch), latencies_ns=latencies_ns)
+        for batch, latencies_ns in times
+    ]
+    text = text_of(render_html([example_report(sweep=sweep)]))
+    assert "1 1.000 ms 1.000 ms (inconclusive) 1,000 samples/s" in text
+    assert "2 2.000 ms 2.000 ms 1,000 samples/s" in text
 
 
 def test_page_when_one_of_two_runs_is_invalid_does_not_say_which_is_slower() -> None:
