@@ -121,7 +121,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         notes=[
             *spread_notes(measured.runs),
             *sustained_notes(measured.runs),
-            *work_notes(measured.runs, threads),
+            *work_notes(measured.runs, threads, judged=preset.conclusive),
             *condition_notes(selection, measured.runs, question.preset),
         ],
     )

@@ -65,15 +65,19 @@ def work_reason(work: OtherWork, threads: int) -> str:
     )
 
 
-def work_notes(runs: Sequence[ProcessRun], threads: int) -> list[str]:
-    """Return a sentence on how much others used at most, if it is little but not nothing."""
+def work_notes(runs: Sequence[ProcessRun], threads: int, *, judged: bool) -> list[str]:
+    """Return a sentence on how much others used at most, if it is not nothing.
+
+    What is so much that it is a reason against the runs is not said again where it is ``judged``.
+    """
     known = [run.other_work for run in runs if isinstance(run.other_work, OtherWork)]
     most = max(known, key=lambda work: (taken_share(work, threads), work.other_cores), default=None)
     if most is None:
         return []
     share = taken_share(most, threads)
     used = max(work.other_cores for work in known)
-    if share < NOTED_SHARE and used < NOTED_CORES:
+    is_reason = judged and share >= TAKEN_SHARE
+    if is_reason or (share < NOTED_SHARE and used < NOTED_CORES):
         return []
     return [
         (

@@ -391,7 +391,8 @@ def _phases(report: RunReport, summary: Summary) -> list[Range]:
     found.append(_range_of("session create, warm", warm_creations_ns(report)))
     found.append(_range_of("first inference", [run.first_inference_ns for run in report.runs]))
     found.append(_p50_range(summary))
-    return [*found, _range_ms(but_p50(summary, "p90 of a run"), summary.run_p90s_ms)]
+    doubt = " (inconclusive)" if summary.heavy_tail else ""
+    return [*found, _range_ms(f"p90 of a run{doubt}", summary.run_p90s_ms)]
 
 
 def _p50_range(summary: Summary) -> Range:
@@ -424,7 +425,7 @@ def _sustained(found: Sequence[Minute]) -> str:
 
 
 def _run_rows(report: RunReport, summary: Summary) -> list[RunRow]:
-    p90s = [but_p50(summary, milliseconds(p90_ms)) for p90_ms in summary.run_p90s_ms]
+    p90s = [but_p50(summary, p90_ms, milliseconds) for p90_ms in summary.run_p90s_ms]
     found = zip(report.runs, summary.run_medians_ms, p90s, strict=True)
     return [_run_row(number, *each) for number, each in enumerate(found, 1)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -195,9 +195,14 @@ def scenario_text(scenario: Scenario) -> str:
     return ", ".join(parts)
 
 
-def but_p50(summary: Summary, text: str) -> str:
+def but_p50(
+    summary: Summary,
+    value: float | NotMeasured,
+    text: Callable[[float | NotMeasured], str],
+) -> str:
     """Return a figure that is not p50, marked where the tail makes it inconclusive."""
-    return f"{text} (inconclusive)" if summary.heavy_tail else text
+    doubtful = summary.heavy_tail and not isinstance(value, NotMeasured)
+    return f"{text(value)} (inconclusive)" if doubtful else text(value)
 
 
 def throughput_text(value: float | NotMeasured) -> str:

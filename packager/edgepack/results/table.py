@@ -63,18 +63,18 @@ def report_rows(report: RunReport) -> list[tuple[str, str]]:
         ("variant", f"{report.variant_used} (asked for: {report.variant_requested})"),
         ("scenario", scenario_text(report.scenario)),
         ("latency min", milliseconds(summary.min_ms)),
-        ("latency mean", but_p50(summary, milliseconds(summary.mean_ms))),
+        ("latency mean", but_p50(summary, summary.mean_ms, milliseconds)),
         ("latency p50", milliseconds(summary.p50_ms)),
-        ("latency p90", but_p50(summary, milliseconds(summary.p90_ms))),
-        ("latency p95", but_p50(summary, milliseconds(summary.p95_ms))),
+        ("latency p90", but_p50(summary, summary.p90_ms, milliseconds)),
+        ("latency p95", but_p50(summary, summary.p95_ms, milliseconds)),
     ]
     if not isinstance(summary.p99_ms, NotMeasured):
-        rows.append(("latency p99", but_p50(summary, milliseconds(summary.p99_ms))))
+        rows.append(("latency p99", but_p50(summary, summary.p99_ms, milliseconds)))
     rows += [
         ("queries", f"{summary.samples} in {len(report.runs)} process runs"),
         ("95 % interval of run medians", interval_text(summary.median_interval_ms)),
-        ("throughput", but_p50(summary, throughput_text(summary.throughput))),
-        ("energy", but_p50(summary, energy_text(summary.energy_mj))),
+        ("throughput", but_p50(summary, summary.throughput, throughput_text)),
+        ("energy", but_p50(summary, summary.energy_mj, energy_text)),
         ("session create, cold", milliseconds(summary.cold_create_ms)),
         ("session create, warm", milliseconds(summary.session_create_ms)),
         ("first inference", milliseconds(summary.first_inference_ms)),

@@ -590,14 +590,17 @@ def test_cores_of_a_model_are_those_of_its_threads(
 
 
 def test_notes_say_how_much_others_used_when_it_is_little_but_not_nothing() -> None:
-    def notes(*works: OtherWork | NotMeasured) -> list[str]:
-        return work_notes([example_run(other_work=work) for work in works], 2)
+    def notes(*works: OtherWork | NotMeasured, judged: bool = True) -> list[str]:
+        return work_notes([example_run(other_work=work) for work in works], 2, judged=judged)
 
     assert notes(others(0.01), UNKNOWN) == []
     (said,) = notes(others(0.06), others(0.01))
     assert "used up to 0.06 of 2 cores during a run, and others took up to 3% of those" in said
     (said,) = notes(others(1.5, cores=4))
     assert "up to 1.50 of 4 cores during a run, and others took up to 0% of those" in said
+    assert notes(others(1.5)) == []
+    (said,) = notes(others(1.5), judged=False)
+    assert "others took up to 75% of those" in said
 
 
 def test_condition_notes_say_that_other_work_is_unknown() -> None:

@@ -581,6 +581,10 @@ def test_table_when_some_inferences_were_interrupted_marks_all_but_p50() -> None
     ]  # fmt: skip
     assert any("p99 is 50 ms, more than 10 times the p50 of 1 ms" in line for line in lines)
     assert "inconclusive" not in printed(report_table(example_report()))
+    unknown = [run.model_copy(update={"energy": NOT_KNOWN}) for run in report.runs]
+    text = printed(report_table(report.model_copy(update={"runs": unknown})))
+    assert "unknown (this device does not say) " in text
+    assert "say) (inconclusive)" not in text
 
 
 def test_page_when_some_inferences_were_interrupted_marks_all_but_p50() -> None:
