@@ -106,7 +106,9 @@ class OutputCloseness:
         sums.signal = sums.signal + np.sum(ref**2, axis=1)
         sums.noise = sums.noise + np.sum((ref - out) ** 2, axis=1)
         sums.peak = np.maximum(sums.peak, np.max(np.abs(ref), axis=1, initial=0))
-        self.dot += float(np.sum(ref * out))
+        # Of an output with infinities nothing is a number.
+        with np.errstate(invalid="ignore"):
+            self.dot += float(np.sum(ref * out))
         self.reference_energy += float(np.sum(ref**2))
         self.output_energy += float(np.sum(out**2))
 

@@ -140,7 +140,7 @@ def change(folder: Path, ending: str, values) -> None:
     [
         ("_scale", lambda a: np.full_like(a, np.nan), "a scale is not a positive number"),
         ("_zero", lambda a: a[:, :1], "bytes of codes"),
-        ("_int4", lambda a: ~a, r"has a cosine of|is too far"),
+        ("_int4", lambda a: ~a, r"error is as large as|is too far"),
     ],
 )
 def test_step_when_it_lies_is_caught(folder, ending, values, message):

@@ -15,6 +15,7 @@ from edgepack.errors import StepError
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
+from edgepack.quantization.closeness import MOST_HELD_OUT, Chosen, FloatOutputs, HeldOut
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs, sentence_vectors
 from edgepack.steps.quantized import is_finite_as
 
@@ -189,6 +190,31 @@ class _Running:
             for values in (expected, given)
         )
         return min(array_cosine(*pair) for pair in zip(*pooled, strict=True))
+
+
+def require_signal(before: Path, after: Path, samples: Path | None, hint: str) -> None:
+    """Prove that outputs say more than a constant would, on as many samples as methods are kept by.
+
+    Without samples, or with one, nothing tells that, and no output may be far from the reference's.
+
+    Args:
+        before: The reference.
+        after: What was made of it.
+        samples: A sample set.
+        hint: What to do.
+
+    Raises:
+        StepError: The error is as large as what the outputs vary by.
+        ModelError: One of the two does not load or run.
+    """
+    real = SampleSet.read(samples) if samples else None
+    if real is None or len(real) < 2:
+        compare(before, after, samples).require_close(hint)
+        return
+    chosen = Chosen(real, tuple(spread(range(len(real)), MOST_HELD_OUT)))
+    found = HeldOut(FloatOutputs(before, chosen)).closeness(after)
+    if found.ruin:
+        raise StepError(f"on {len(chosen)} samples {found.ruin}", hint=hint)
 
 
 def worst_sqnr_db(before: Path, after: Path, samples: Path | None) -> float:

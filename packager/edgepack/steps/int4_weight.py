@@ -33,7 +33,7 @@ from edgepack.quantization.blockwise_writer import PRODUCT, SMALLEST, TABLE, Blo
 from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut, split_samples
 from edgepack.quantization.preparing import quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.comparing import compare, probe_inputs
+from edgepack.steps.comparing import compare, probe_inputs, require_signal
 from edgepack.steps.fp32 import require_ir
 from edgepack.steps.half import all_outputs_session, run_some
 from edgepack.steps.quantized import require_unquantized
@@ -140,7 +140,7 @@ class Int4Weight:
         require_int4(read_model(out / MODEL))
         found = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         found.require_finite()
-        found.require_close(_NEARER)
+        require_signal(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"), _NEARER)
         found.require_close_embeddings(_NEARER)
 
 

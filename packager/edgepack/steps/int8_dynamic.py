@@ -34,7 +34,7 @@ from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import blame, make_session, run_session, runtime_errors
 from edgepack.profile import Dialect
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.comparing import compare, probe_inputs
+from edgepack.steps.comparing import compare, probe_inputs, require_signal
 from edgepack.steps.fp32 import require_ir
 from edgepack.steps.half import constants_to_initializers, name_nodes
 from edgepack.steps.quantized import require_unquantized
@@ -189,7 +189,7 @@ class Int8Dynamic:
         require_dynamic_dialect(read_model(out / MODEL), self.dialect)
         found = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         found.require_finite()
-        found.require_close(_WITHOUT_INT8)
+        require_signal(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"), _WITHOUT_INT8)
         found.require_close_embeddings(_NEARER)
 
 
