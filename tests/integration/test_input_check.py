@@ -13,16 +13,17 @@ import tiny_models
 from edgepack.build import build
 from edgepack.data import write_sample_set
 from edgepack.data.sources import image_samples
+from edgepack.errors import ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import read_model, write_model
 from edgepack.preprocessing.alternatives import flow, normalized
-from edgepack.preprocessing.verdict import without_boxes
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps import run_step
 from edgepack.steps.base import MODEL
 from edgepack.steps.input_check import InputCheck
-from edgepack.steps.input_runs import best_detection
+from edgepack.steps.input_runs import best_score
 from edgepack.steps.prepared import fix_dims
+from edgepack.steps.read_answers import ReadAnswers
 from edgepack.yaml_source import parse_yaml
 from onnx import TensorProto, helper
 
@@ -173,8 +174,8 @@ def test_best_detection_when_an_output_has_boxes_is_the_one_with_the_best_score(
     output = np.zeros((1, 6, 9), np.float32)
     output[0, :, 5] = 8, 9, 6, 4, 0.2, 0.7
     meaning = DetectionOutput(kind="detection", layout="yolo")
-    assert best_detection(output, meaning) == pytest.approx((0.7, 4))
-    assert best_detection(np.zeros((1, 6, 0), np.float32), meaning) is None
+    assert best_score(output, meaning) == pytest.approx(0.7)
+    assert best_score(np.zeros((1, 6, 0), np.float32), meaning) == 0
 
 
 def test_check_when_scores_are_described_as_boxes_warns(tmp_path):
@@ -193,22 +194,12 @@ def test_check_when_scores_are_described_as_boxes_warns(tmp_path):
     (tmp_path / "samples").mkdir()
     write_sample_set(tmp_path / "samples", (spec,), samples, None)
     described = (("out", DetectionOutput(kind="detection", layout="yolo")),)
-    step = InputCheck((), None, described, "x86-64")
+    step = ReadAnswers(described, (640, 640), "x86-64")
     (tmp_path / "found").mkdir()
     inputs = {name: tmp_path / name for name in ("model", "samples")}
-    notes = run_step(step, inputs, tmp_path / "found")
-    assert "less than 2 pixels wide or high in all 12 samples" in notes.facts["warnings"][-1]
-
-
-@pytest.mark.parametrize(
-    ("sides", "said"),
-    [([1.0] * 20, "in all 20 samples"), ([1.0] * 19 + [30.0], ""), ([0.5] * 5, "")],
-    ids=["all tiny", "one is not", "few samples"],
-)
-def test_warning_of_outputs_without_boxes_is_given_where_all_are_tiny(sides, said):
-    found = without_boxes(sides)
-    assert said in found
-    assert bool(found) == bool(said)
+    with pytest.raises(ProfileError, match=r"'out' is not what .* boxes without area") as caught:
+        run_step(step, inputs, tmp_path / "found")
+    assert "the boxes are from 0 to 1" in caught.value.hint
 
 
 @pytest.mark.parametrize("in_graph", [False, True], ids=["outside", "in_graph"])

@@ -17,6 +17,7 @@ from edgepack.build.judging import (
     FailedVariant,
     MissedLimit,
     RefusedVariant,
+    answers,
     judge,
     warnings,
 )
@@ -54,6 +55,8 @@ class BuildResult:
     """How many of the steps were there already."""
     aars: tuple[Path, ...] = ()
     """Compiled libraries for Android apps, in the Maven repository ``maven`` beside the bundles."""
+    saw: tuple[str, ...] = ()
+    """What fp32 answers to the samples, a line for each described output that tells."""
     uncompiled: tuple[EdgepackError, ...] = ()
     """Why a bundle has no such library that was asked for."""
 
@@ -173,6 +176,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         steps=len(job.plan.steps),
         from_cache=len(execution.from_cache),
         aars=aars,
+        saw=tuple(line for found in answers(job.plan, execution) for line in found),
         uncompiled=tuple(error for error in libraries if isinstance(error, EdgepackError)),
     )
 

@@ -21,6 +21,7 @@ WORDS = {
     "calibration": "finding the ranges of activations",
     "layer-errors": "measuring each node's error",
     "input-check": "looking whether the samples are what the model expects",
+    "read-answers": "reading fp32's answers to the samples",
     "fusion": "counting what the CPU fuses",
     "goldens": "computing golden outputs",
     "evaluation": "measuring accuracy",

@@ -20,6 +20,7 @@ from edgepack.steps.calibration import Calibration
 from edgepack.steps.evaluation import NO_FP32, as_accuracy
 from edgepack.steps.input_check import InputCheck
 from edgepack.steps.placed import read_placement
+from edgepack.steps.read_answers import ReadAnswers
 
 UNJUDGED = "it is shipped whatever it loses; build from the float model to have them judged"
 """What follows where limits cannot be held against fp32."""
@@ -200,11 +201,12 @@ def warnings(
         # Targets may share a calibration or have one each of the same samples.
         texts = [text for artifact in made for text in read_notes(artifact.path).facts["warnings"]]
         yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))
-    looks = [step for step in plan.steps if step.step.name == InputCheck.name]
+    looks = [s for s in plan.steps if s.step.name in (InputCheck.name, ReadAnswers.name)]
     for look in looks:
         lost = execution.failed.get(look.id)
         if lost and look.inputs["model"] not in execution.failed:
-            yield f"preprocessing: it could not be looked at: {lost.problem}"
+            topic = "preprocessing" if look.step.name == InputCheck.name else "outputs"
+            yield f"{topic}: it could not be looked at: {lost.problem}"
     if limits == Limits():
         return
     for verdict in judged:
@@ -216,6 +218,13 @@ def warnings(
                 yield f"{name}: limits are not judged: {accuracy.reason}"
             elif doubt := unsettled(accuracy, limits):
                 yield f"{name}: {doubt}"
+
+
+def answers(plan: Plan, execution: Execution) -> Iterator[Sequence[str]]:
+    """Yield what fp32 answers to samples, a line for each output."""
+    for step in plan.steps:
+        if step.step.name == ReadAnswers.name and step.id in execution.artifacts:
+            yield read_notes(execution.artifacts[step.id].path).facts["saw"]
 
 
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:

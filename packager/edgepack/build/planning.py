@@ -26,6 +26,7 @@ from edgepack.build.shapes import with_shape_profiles
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
 from edgepack.errors import EdgepackError, ModelError, ProfileError, SamplesError, UsageError, nearest
+from edgepack.harness.edgepack_images import placement
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.plan import Plan, PlanBuilder, PlannedBundle, PlannedVariant
@@ -65,6 +66,7 @@ from edgepack.steps.recipes import (
     recipe_step,
     takes_16_bits,
 )
+from edgepack.steps.read_answers import ReadAnswers
 from edgepack.steps.rewritten import Rewritten
 from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part, PythonSamples
 from edgepack.steps.simplified import Simplified
@@ -361,7 +363,14 @@ class _Planner:
             processor=processor(),
             called="the model" if self.facts.quantization else "fp32",
         )
-        self.builder.step(step, model=reference, samples=self.evaluation or self.calibration)
+        samples = self.evaluation or self.calibration
+        self.builder.step(step, model=reference, samples=samples)
+        if project.outputs:
+            sizes = [placement(1, 1, d.resize.model_dump())[-2:] for _, d in images]
+            look = ReadAnswers(
+                tuple(project.outputs.items()), sizes[0] if len(sizes) == 1 else None, processor()
+            )
+            self.builder.step(look, model=reference, samples=samples)
 
     def _layers(self, variant: Variant, model: str, probes: str | None) -> str | None:
         """Add the step that holds an int8 model's tensors beside those it was made from."""

@@ -23,6 +23,8 @@ def print_build(result: BuildResult, *, verbose: bool = False) -> None:
         _print_bundle(built, result.slower, verbose=verbose)
     for library in result.aars:
         write_line(str(library))
+    for line in result.saw:
+        write_line(f"fp32 answers, {line}")
     for warning in result.warnings:
         write_line(f"warning: {warning}")
     manifests = [built.bundle.manifest for built in result.bundles]

@@ -157,7 +157,7 @@ def detections(
     Raises:
         ValueError: Another shape.
     """
-    centred, scores = _rows(output, description["layout"], len(labels))
+    centred, scores = rows(output, description["layout"], len(labels))
     index = scores.argmax(axis=1)
     best = scores[np.arange(len(scores)), index]
     boxes = _corners(centred)
@@ -172,7 +172,7 @@ def detections(
     ]
 
 
-def _rows(output: np.ndarray, layout: str, labels: int) -> Tuple[np.ndarray, np.ndarray]:
+def rows(output: np.ndarray, layout: str, labels: int) -> Tuple[np.ndarray, np.ndarray]:
     """Return boxes ``(N, 4)`` and class scores ``(N, C)``; a NaN scores minus infinity."""
     before = 5 if layout == "yolov5" else 4
     rows = output[0].astype(np.float64) if output.ndim == 3 and len(output) == 1 else None

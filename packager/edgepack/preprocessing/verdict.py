@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +38,6 @@ class Seen:
     """Class scores by sample; empty where no output holds them."""
     best: list[float] = field(default_factory=list)
     """The best detection's score by sample; empty where no output is described as one."""
-    sides: list[float] = field(default_factory=list)
-    """The shorter side of its box, in pixels of the input; of samples that have one."""
     variations: dict[str, Variation] = field(default_factory=dict)
     """By float output."""
     divergence: float | None = None
@@ -124,22 +121,6 @@ def find(seen: Seen, setting: Setting) -> Finding:
         reasons += [_far_from_normalization(seen, setting)] if far > _TOO_FAR else []
     reasons += [text] if (text := _contradiction(seen, setting.beginning)) else []
     return Finding(tuple(reasons), in_doubt, by_chance, right)
-
-
-def without_boxes(sides: Sequence[float]) -> str:
-    """Return a warning if an output that is described as a detection seems to hold no boxes.
-
-    ``sides`` are those of :class:`Seen`. Shapes do not tell: scores of 80 classes fit a layout of
-    boxes and 76 classes as well.
-    """
-    if len(sides) < FEWEST or max(sides) >= _LEAST_SIDE:
-        return ""
-    return (
-        f"the best detection's box is less than {_LEAST_SIDE} pixels wide or high in all"
-        f" {len(sides)} samples: does the output hold what its 'layout' in edgepack.yaml says,"
-        " centre, width and height in pixels of the input? Boxes from 0 to 1, boxes as corners and"
-        " outputs without boxes do not (docs/answers.md)"
-    )
 
 
 def _hardly_varying(seen: Seen, called: str) -> list[str]:

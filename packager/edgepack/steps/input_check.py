@@ -22,7 +22,7 @@ from edgepack.preprocessing.ranking import (
     told,
 )
 from edgepack.preprocessing.signs import FEWEST
-from edgepack.preprocessing.verdict import Finding, Seen, find, without_boxes
+from edgepack.preprocessing.verdict import Finding, Seen, find
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.input_runs import Runner
@@ -89,7 +89,7 @@ class InputCheck:
             return [], f"all {len(chosen)} samples are equal, which tells nothing"
         own = runner.seen(samples.inputs(index) for index in chosen)
         text, done = self._about_input(runner, samples, chosen, labels, own)
-        return [*filter(None, (text, without_boxes(own.sides)))], done
+        return [text] if text else [], done
 
     def _about_input(
         self,

@@ -177,19 +177,14 @@ class Runner:
                 continue
             # A shape that only a run tells may be none of a detection: devices say so then.
             with contextlib.suppress(ValueError):
-                best = best_detection(outputs[name], meaning)
-                found.best.append(best[0] if best else 0.0)
-                found.sides += [best[1]] if best else []
+                found.best.append(best_score(outputs[name], meaning))
 
 
-def best_detection(output: Array, meaning: DetectionOutput) -> tuple[float, float] | None:
-    """Return score and shorter side, in pixels of the input, of an output's best detection."""
+def best_score(output: Array, meaning: DetectionOutput) -> float:
+    """Return the score of an output's best detection, 0 where it has none."""
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
     best = edgepack_answers.detections(output, description, (), _PLACE)
-    if not best:
-        return None
-    left, top, right, bottom = best[0].box
-    return best[0].score, min(right - left, bottom - top)
+    return best[0].score if best else 0.0
 
 
 class _Moments:

@@ -1,0 +1,263 @@
+"""What fp32 answers to samples, read as the project describes its outputs; whether it can be so.
+
+Shapes do not tell one layout of boxes from another, or probabilities from logits. Values do: boxes
+have area and lie in the picture, scores and probabilities lie between 0 and 1. Pure: arrays in.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from edgepack.harness.edgepack_answers import detections, rows
+from edgepack.harness.edgepack_images import Placement
+from edgepack.project import (
+    ClassificationOutput,
+    DetectionOutput,
+    OutputDescription,
+    ProbabilityOutput,
+)
+
+Array = np.ndarray[Any, Any]
+Layout = Literal["yolo", "yolov5"]
+
+LEAST_SIDE = 2.0
+"""Pixels: boxes of less are none that a camera shows."""
+LEAST_INSIDE = 0.5
+"""Of a box's area: what lies mostly outside the picture is no object in it."""
+LEAST_GOOD = 0.5
+"""Of the boxes that count: with fewer good ones the description is refused."""
+FITS = 0.9
+"""Of the boxes: from here on another layout is proposed."""
+FEWEST = 8
+"""Boxes, or samples: fewer are too few to refuse anything for."""
+_SLACK = 1e-3
+_OVER = 1.02
+"""By so much a corner may lie outside the picture."""
+_BEYOND = 0.25
+"""Of corners that are read as centre and size, at least so many reach out of the picture."""
+_LAYOUTS: tuple[Layout, ...] = ("yolo", "yolov5")
+_PLANE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Misread:
+    """A description that cannot be right."""
+
+    problem: str
+    hint: str
+
+
+class Reading(ABC):
+    """Collects what one output says, sample by sample."""
+
+    @abstractmethod
+    def add(self, output: Array) -> None:
+        """Add one sample's.
+
+        Raises:
+            ValueError: It has not the shape that the description wants.
+        """
+
+    @abstractmethod
+    def said(self, samples: int) -> str:
+        """Return what was seen on so many samples, in words."""
+
+    def misread(self) -> Misread | None:
+        """Return why the description cannot be right, or None."""
+        return None
+
+
+def reading_of(description: OutputDescription, size: tuple[int, int] | None) -> Reading | None:
+    """Return what reads an output; None of kinds whose values say nothing about themselves.
+
+    Args:
+        description: The project's.
+        size: Width and height of the model's input in pixels, for a detection.
+    """
+    match description:
+        case DetectionOutput() if size is not None:
+            return Boxes(description, size)
+        case ClassificationOutput():
+            return Classes(description)
+        case ProbabilityOutput():
+            return Probabilities(description)
+        case _:
+            return None
+
+
+@dataclass
+class Boxes(Reading):
+    """The objects of a detection."""
+
+    description: DetectionOutput
+    size: tuple[int, int]
+    """Width and height of the input."""
+    objects: int = 0
+    with_objects: int = 0
+    classes: Counter[int] = field(default_factory=Counter)
+    good: dict[Layout, list[bool]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
+    """By layout: of each row that counts, whether it can be an object."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """Of rows read as described: what is wrong with them."""
+    unit: list[bool] = field(default_factory=list)
+    """Of rows read as described: whether the box lies between 0 and 1."""
+
+    def add(self, output: Array) -> None:
+        """Add one picture's rows."""
+        plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, _PLANE, _PLANE)
+        found = detections(output, self.description.model_dump(), (), plane)
+        self.objects += len(found)
+        self.with_objects += bool(found)
+        self.classes.update(each.index for each in found)
+        for layout in _LAYOUTS:
+            if layout == self.description.layout:
+                self._look(layout, output)
+            else:
+                self._try(layout, output)
+
+    def _try(self, layout: Layout, output: Array) -> None:
+        try:
+            self._look(layout, output)
+        except ValueError:
+            self.good[layout].append(False)
+
+    def _look(self, layout: Layout, output: Array) -> None:
+        boxes, scores = rows(output, layout, 0)
+        best = scores.max(axis=1, initial=-np.inf)
+        counts = (best >= self.description.score) & np.isfinite(boxes).all(axis=1)
+        boxes, best = boxes[counts], best[counts]
+        faults = {
+            "scores above 1": best > 1 + _SLACK,
+            "boxes without area": boxes[:, 2:].min(axis=1, initial=np.inf) < LEAST_SIDE,
+            "boxes outside the picture": _inside(boxes, self.size) < LEAST_INSIDE,
+            "boxes that fit the picture as corners only": np.full(
+                len(boxes), _are_corners(boxes, self.size)
+            ),
+        }
+        bad = np.any(list(faults.values()), axis=0)
+        self.good[layout] += (~bad).tolist()
+        if layout == self.description.layout:
+            self.faults.update({what: int(which.sum()) for what, which in faults.items()})
+            self.unit += (np.abs(boxes) <= 1.5).all(axis=1).tolist()
+
+    def said(self, samples: int) -> str:
+        """Return how many objects there were."""
+        if not self.objects:
+            return f"no object with a score of {self.description.score:g} in {samples} samples"
+        return (
+            f"{self.objects} objects of {len(self.classes)} classes"
+            f" in {self.with_objects} of {samples} samples"
+        )
+
+    def misread(self) -> Misread | None:
+        """Return why boxes cannot be read so, and the layout that fits."""
+        own = self.good[self.description.layout]
+        if len(own) < FEWEST or np.mean(own) >= LEAST_GOOD:
+            return None
+        what = [f"{number} of {len(own)} {name}" for name, number in self.faults.items() if number]
+        return Misread(
+            f"read as {self.description.layout!r} the output has {', '.join(what)}",
+            self._remedy(),
+        )
+
+    def _remedy(self) -> str:
+        for layout in _LAYOUTS:
+            found = self.good[layout]
+            if layout != self.description.layout and found and np.mean(found) >= FITS:
+                return f"layout: {layout} fits"
+        if np.mean(self.unit) >= FITS:
+            return (
+                "the boxes are from 0 to 1, not in pixels of the input: export the model with boxes"
+                " in pixels, or describe the output as raw"
+            )
+        return (
+            "boxes are centre, width and height in pixels of the input, then scores from 0 to 1"
+            " (docs/answers.md): export the model so, or describe the output as raw"
+        )
+
+
+def _inside(boxes: Array, size: tuple[int, int]) -> Array:
+    """Return the share of each box's area that lies in the picture."""
+    half = np.maximum(boxes[:, 2:], 0) / 2
+    low, high = boxes[:, :2] - half, boxes[:, :2] + half
+    shown = np.clip(np.minimum(high, size) - np.maximum(low, 0), 0, None).prod(axis=1)
+    area = (2 * half).prod(axis=1)
+    return np.asarray(np.divide(shown, area, out=np.ones_like(area), where=area > 0))
+
+
+def _are_corners(boxes: Array, size: tuple[int, int]) -> bool:
+    """Return whether boxes lie in the picture as two corners each, and many do not as they are."""
+    first, second = boxes[:, :2], boxes[:, 2:]
+    fit = (second > first).all(axis=1) & (second <= np.array(size) * _OVER).all(axis=1)
+    beyond = (first - second / 2 < 0).any(axis=1) | (first + second / 2 > size).any(axis=1)
+    return len(boxes) > 0 and bool(fit.mean() >= FITS and beyond.mean() >= _BEYOND)
+
+
+@dataclass
+class Classes(Reading):
+    """The best classes of a classification."""
+
+    description: ClassificationOutput
+    best: Counter[int] = field(default_factory=Counter)
+    shares: list[bool] = field(default_factory=list)
+    """Whether scores are shares of 1 before any activation."""
+
+    def add(self, output: Array) -> None:
+        """Add one sample's scores."""
+        scores = output.astype(np.float64).reshape(-1)
+        self.best[int(scores.argmax())] += 1
+        self.shares.append(bool(scores.min() >= 0 and abs(scores.sum() - 1) <= _SLACK))
+
+    def said(self, samples: int) -> str:
+        """Return how many classes there were."""
+        index, often = self.best.most_common(1)[0]
+        return f"{len(self.best)} classes in {samples} samples, class {index} in {often} of them"
+
+    def misread(self) -> Misread | None:
+        """Return that the model has made shares of the scores itself."""
+        is_done = self.description.activation != "none" and all(self.shares)
+        if len(self.shares) < FEWEST or not is_done:
+            return None
+        return Misread(
+            f"the output is shares of 1 in all {len(self.shares)} samples: the model has applied"
+            " softmax itself",
+            "activation: none",
+        )
+
+
+@dataclass
+class Probabilities(Reading):
+    """The decisions of a probability."""
+
+    description: ProbabilityOutput
+    values: list[Array] = field(default_factory=list)
+
+    def add(self, output: Array) -> None:
+        """Add one sample's."""
+        self.values.append(output.astype(np.float64).reshape(-1))
+
+    def said(self, samples: int) -> str:
+        """Return how many decisions were yes."""
+        values = np.concatenate(self.values)
+        if self.description.activation == "sigmoid":
+            values = 1 / (1 + np.exp(-np.clip(values, -700, 700)))
+        yes = int((values >= self.description.threshold).sum())
+        return f"{yes} of {values.size} decisions are yes in {samples} samples"
+
+    def misread(self) -> Misread | None:
+        """Return that these are no probabilities."""
+        values = np.concatenate(self.values)
+        if self.description.activation != "none" or len(self.values) < FEWEST:
+            return None
+        low, high = float(values.min()), float(values.max())
+        if low >= -_SLACK and high <= 1 + _SLACK:
+            return None
+        return Misread(
+            f"the output has values from {low:.4g} to {high:.4g}, and a probability is 0 to 1",
+            "activation: sigmoid, where these are logits",
+        )

@@ -1,0 +1,121 @@
+"""Whether outputs can mean what the project says: by what fp32 gives for samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from edgepack.preprocessing.readings import reading_of
+from edgepack.project import (
+    ClassificationOutput,
+    DetectionOutput,
+    EmbeddingOutput,
+    ProbabilityOutput,
+)
+
+SIZE = (640, 480)
+YOLO = DetectionOutput(kind="detection", layout="yolo")
+YOLOV5 = DetectionOutput(kind="detection", layout="yolov5")
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(20260101)
+
+
+def objects(random, count=12):
+    """Boxes ``(count, 4)`` that lie in the picture, and scores of 3 classes with one high each."""
+    sides = random.uniform(20, 150, (count, 2))
+    centres = random.uniform(sides / 2, np.array(SIZE) - sides / 2)
+    scores = random.uniform(0, 0.1, (count, 3))
+    scores[np.arange(count), random.integers(0, 3, count)] = random.uniform(0.5, 1, count)
+    return np.hstack([centres, sides]), scores
+
+
+def yolo(boxes, scores):
+    """``(1, 7, 60)``: the objects, and rows without any."""
+    rows = np.zeros((1, 60, 7))
+    rows[0, : len(boxes)] = np.hstack([boxes, scores])
+    return rows.transpose(0, 2, 1)
+
+
+def read(description, outputs):
+    reading = reading_of(description, SIZE)
+    for output in outputs:
+        reading.add(np.asarray(output))
+    return reading
+
+
+def test_boxes_as_described_are_counted(random):
+    outputs = [yolo(*objects(random, 3)) for _ in range(6)]
+    found = read(YOLO, [*outputs, np.zeros((1, 7, 60))])
+    assert found.misread() is None
+    assert found.said(7).endswith("in 6 of 7 samples")
+
+
+BROKEN = {
+    "corners": (
+        lambda b, s: (np.hstack([b[:, :2] - b[:, 2:] / 2, b[:, :2] + b[:, 2:] / 2]), s),
+        "fit the picture as corners only",
+        "centre, width and height",
+    ),
+    "unit": (
+        lambda b, s: (b / [*SIZE, *SIZE], s),
+        "boxes without area",
+        "the boxes are from 0 to 1",
+    ),
+    "logits": (lambda b, s: (b, 20 * s - 5), "scores above 1", "scores from 0 to 1"),
+    "no boxes": (lambda b, s: (0 * b, s), "boxes without area", "from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_boxes_of_another_kind_are_refused_with_what_was_found(random, how):
+    breaks, problem, hint = BROKEN[how]
+    outputs = [yolo(*breaks(*objects(random))) for _ in range(4)]
+    wrong = read(YOLO, outputs).misread()
+    assert problem in wrong.problem
+    assert hint in wrong.hint
+
+
+def test_boxes_when_another_layout_fits_name_it(random):
+    outputs = []
+    for _ in range(4):
+        boxes, scores = objects(random)
+        # Read as yolov5, the first class stands for the object and hides all others.
+        outputs.append(yolo(boxes, scores).transpose(0, 2, 1))
+    outputs = [np.where(np.arange(7) == 4, 30 * o, o) for o in outputs]
+    wrong = read(YOLO, outputs).misread()
+    assert "scores above 1" in wrong.problem
+    assert read(YOLOV5, [yolo(*objects(random)).transpose(0, 2, 1)] * 4).misread() is None
+
+
+def test_boxes_when_few_say_nothing_refuse_nothing(random):
+    boxes, scores = objects(random, 3)
+    assert read(YOLO, [yolo(0 * boxes, scores)]).misread() is None
+    assert "no object with a score of 0.25" in read(YOLO, [np.zeros((1, 7, 60))]).said(1)
+
+
+def test_probabilities_that_are_logits_are_refused(random):
+    logits = random.normal(0, 3, (12, 1, 1))
+    plain = ProbabilityOutput(kind="probability")
+    assert read(plain, logits).misread().hint.startswith("activation: sigmoid")
+    sigmoid = ProbabilityOutput(kind="probability", activation="sigmoid")
+    found = read(sigmoid, logits)
+    assert found.misread() is None
+    assert found.said(12) == f"{int((logits >= 0).sum())} of 12 decisions are yes in 12 samples"
+    assert read(plain, random.uniform(0, 1, (12, 1, 1))).misread() is None
+
+
+def test_classes_whose_softmax_is_done_already_are_refused(random):
+    shares = random.dirichlet(np.ones(5), 12)[:, None]
+    soft = ClassificationOutput(kind="classification", activation="softmax")
+    assert read(soft, shares).misread().hint == "activation: none"
+    assert read(soft, np.log(shares)).misread() is None
+    found = read(ClassificationOutput(kind="classification"), shares)
+    assert found.misread() is None
+    assert "classes in 12 samples" in found.said(12)
+
+
+def test_kinds_whose_values_say_nothing_are_not_read():
+    assert reading_of(EmbeddingOutput(kind="embedding", pooling="none"), SIZE) is None
+    assert reading_of(YOLO, None) is None
