@@ -14,6 +14,7 @@ from edgepack.errors import ModelError, StepError
 from edgepack.model.facts import TensorSpec, signature
 from edgepack.model.running import make_session, run_session
 from edgepack.steps.base import MODEL, Notes, run_step
+from edgepack.steps.comparing import EMBEDDING_PROBES
 from edgepack.steps.fp16 import Fp16
 from edgepack.steps.prepared import fix_dims
 from onnx import TensorProto, helper, numpy_helper
@@ -103,22 +104,132 @@ def test_constant_when_both_kinds_of_nodes_read_it_is_exact_for_the_float32_one(
     assert np.array_equal(stored["w_fp16"], weights.astype(np.float16))
 
 
-def test_activation_when_it_overflows_on_real_samples_stays_float32(tmp_path):
-    nodes = [
+def squared():
+    return [
         node("Relu", ["x"], ["r"], "r"),
         node("Mul", ["r", "r"], ["s"], "square"),
         node("Sqrt", ["s"], ["q"], "root"),
         node("Neg", ["q"], ["y"], "neg"),
     ]
-    vector(tmp_path, nodes)
-    samples = tmp_path / "samples"
-    samples.mkdir()
-    rows = [("one", {"x": array(1, 2, 3, 400)})]
-    write_sample_set(samples, [TensorSpec("x", "float32", (1, 4))], rows)
-    notes = half(tmp_path, samples=samples)
+
+
+def samples_with(folder, index, row, *, count=40):
+    """Samples of small numbers, but for one."""
+    rows = [(f"s{n}", {"x": array(*(row if n == index else (1, 2, 3, 4)))}) for n in range(count)]
+    (folder / "samples").mkdir()
+    write_sample_set(folder / "samples", [TensorSpec("x", "float32", (1, 4))], rows)
+    return folder / "samples"
+
+
+def compared_of(count):
+    """The samples that a comparison takes at most."""
+    return [n * count // EMBEDDING_PROBES for n in range(EMBEDDING_PROBES)]
+
+
+@pytest.mark.parametrize("index", [0, *compared_of(40)[1::5]])
+def test_activation_when_it_overflows_on_one_real_sample_stays_float32(tmp_path, index):
+    vector(tmp_path, squared())
+    notes = half(tmp_path, samples=samples_with(tmp_path, index, (1, 2, 3, 400)))
     assert notes.facts["float32_nodes"] == ["root", "square"]
-    assert "'s' reaches 160000" in notes.done
+    told = "the tensor 's' reaches 160000, float16 ends at 65504"
+    assert notes.facts["float32_reasons"]["square"] == told
+    assert f"'square' ({told})" in notes.done
     assert result(tmp_path, (1, 2, 3, 400)).tolist() == [-1, -2, -3, -400]
+
+
+def test_activation_when_it_is_over_half_of_float16s_range_stays_float32(tmp_path):
+    vector(tmp_path, squared())
+    notes = half(tmp_path, samples=samples_with(tmp_path, 7, (1, 2, 3, 200)))
+    assert notes.facts["float32_nodes"] == ["root", "square"]
+    assert "'s' reaches 40000, over half of 65504" in notes.facts["float32_reasons"]["square"]
+
+
+def test_activation_when_it_is_under_half_of_float16s_range_is_float16(tmp_path):
+    vector(tmp_path, squared())
+    notes = half(tmp_path, samples=samples_with(tmp_path, 7, (1, 2, 3, 180)))
+    assert notes.facts["float32_nodes"] == []
+
+
+def test_output_when_it_overflows_on_a_sample_that_is_compared_is_no_fault(tmp_path):
+    nodes = [
+        node("Relu", ["x"], ["r"], "r"),
+        node("Mul", ["r", "r"], ["s"], "square"),
+        node("Transpose", ["s"], ["y"], "turn", perm=[0, 1]),
+    ]
+    vector(tmp_path, nodes)
+    notes = half(tmp_path, samples=samples_with(tmp_path, compared_of(40)[-1], (300, 2, 3, 4)))
+    assert notes.facts["float32_nodes"] == ["square", "turn"]
+    assert result(tmp_path, (300, 2, 3, 4)).tolist() == [90000, 4, 9, 16]
+
+
+def test_model_when_every_node_overflows_is_refused_with_tensors_and_values(tmp_path):
+    vector(tmp_path, [node("Neg", ["x"], ["n"], "neg"), node("Abs", ["n"], ["y"], "abs")])
+    samples = samples_with(tmp_path, 3, (1e5, 2, 3, 4))
+    with pytest.raises(StepError, match=r"no.*float16: 'neg' \(the tensor 'n' reaches 100000,"):
+        half(tmp_path, samples=samples)
+
+
+def test_infinity_when_the_float32_model_has_it_is_no_overflow(tmp_path):
+    nodes = [
+        node("Relu", ["x"], ["r"], "r"),
+        node("Where", ["mask", "r", "never"], ["w"], "where"),
+        node("Softmax", ["w"], ["y"], "softmax"),
+    ]
+    constants = [("mask", np.array([[True, False, True, True]])), ("never", np.float32(-np.inf))]
+    vector(tmp_path, nodes, constants)
+    assert half(tmp_path).facts["float32_nodes"] == []
+    assert result(tmp_path)[1] == 0
+
+
+INSIDE = {
+    "ReduceL2": ((300, 2, 3, 4), "within it values reach 90029"),
+    "ReduceLogSumExp": ((11, 2, 3, 4), "within it values reach 59"),
+}
+
+
+@pytest.mark.parametrize("op", INSIDE)
+def test_node_when_it_overflows_within_itself_stays_float32(tmp_path, op):
+    row, told = INSIDE[op]
+    nodes = [
+        node("Relu", ["x"], ["r"], "r"),
+        node(op, ["r"], ["l"], "reduce", keepdims=1),
+        node("Div", ["r", "l"], ["y"], "div"),
+    ]
+    vector(tmp_path, nodes)
+    notes = half(tmp_path, samples=samples_with(tmp_path, 5, row))
+    assert notes.facts["float32_nodes"] == ["reduce"]
+    assert told in notes.facts["float32_reasons"]["reduce"]
+
+
+@pytest.mark.parametrize("floats", [0, 1])
+def test_model_when_an_output_is_a_sequence_or_of_integers_is_converted(tmp_path, floats):
+    nodes = [
+        node("Relu", ["x"], ["y"], "r"),
+        node("SequenceConstruct", ["y"], ["seq"], "construct"),
+        node("Cast", ["y"], ["i"], "cast", to=TensorProto.INT64),
+    ]
+    vector(tmp_path, nodes)
+    model = onnx.load(tmp_path / "in" / MODEL)
+    model.graph.output.append(helper.make_tensor_value_info("i", TensorProto.INT64, [1, 4]))
+    model.graph.output.append(helper.make_tensor_sequence_value_info("seq", FLOAT, [1, 4]))
+    del model.graph.output[: 1 - floats]
+    onnx.save(model, tmp_path / "in" / MODEL)
+    (tmp_path / "out").mkdir()
+    assert Fp16(8, ()).run({"model": tmp_path / "in"}, tmp_path / "out").facts["float16_nodes"] == 1
+
+
+def test_division_when_float16_makes_zero_of_a_divisor_on_one_sample_stays_float32(tmp_path):
+    nodes = [
+        node("Abs", ["x"], ["a"], "abs"),
+        node("Div", ["a", "a"], ["d"], "div"),
+        node("Neg", ["d"], ["y"], "neg"),
+    ]
+    vector(tmp_path, nodes)
+    tiny = (2e-8, 2, 3, 4)
+    notes = half(tmp_path, samples=samples_with(tmp_path, compared_of(40)[9], tiny))
+    assert notes.facts["float32_nodes"] == ["abs", "div"]
+    assert "NaN or infinity of 'd'" in notes.facts["float32_reasons"]["div"]
+    assert result(tmp_path, tiny).tolist() == [-1, -1, -1, -1]
 
 
 def test_epsilon_when_float16_has_zero_for_it_stays_float32(tmp_path):

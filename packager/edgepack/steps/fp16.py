@@ -15,8 +15,9 @@ float32 is used here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,7 +30,7 @@ from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare, probe_inputs
+from edgepack.steps.comparing import EMBEDDING_PROBES, NEARER_EMBEDDINGS, compare, probe_inputs
 from edgepack.steps.fp32 import require_ir
 from edgepack.steps.half import (
     SUFFIX,
@@ -51,8 +52,20 @@ if TYPE_CHECKING:
 LARGEST = 65504.0
 """The largest finite float16 (IEEE 754 binary16)."""
 
+# Other inputs than the samples may make tensors larger: twice as large they still have to fit.
+_HEADROOM = 2
+# What overflows within an operator, by the largest value that comes out: TensorRT makes several
+# layers of these (onnx-tensorrt, builtin_op_importers.cpp, read): the sum of squares before a
+# square root, exponentials before a logarithm.
+_INSIDE: Mapping[str, Callable[[float], float]] = {
+    "ReduceL2": np.square,
+    "ReduceLogSumExp": np.exp,
+}
 _ROUNDS = 8
+# Samples on which tensors are compared one by one.
 _PROBES = 4
+# Samples on which nothing may overflow: at least those that a comparison takes.
+_RANGE_PROBES = EMBEDDING_PROBES
 _NAMED = 5
 # An output nearer than this is taken as it is; fp16 variants are judged equal from 30 dB on.
 _FAR_DB = 20.0
@@ -103,11 +116,11 @@ class Fp16:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``.
 
-        Nodes whose tensors leave float16's range on the samples, and nodes that then still make
-        NaN or infinity of finite values, stay float32. For that and for the SQNR float16 is
-        emulated: every result rounded to float16 from float32 arithmetic, which is what a device
-        with float32 accumulators does. (onnxruntime's CPU provider does not round between most
-        nodes: it has no float16 kernels for them.)
+        Nodes whose tensors leave half of float16's range on up to 32 samples, and nodes that then
+        still make NaN or infinity of finite values, stay float32. For that and for the SQNR
+        float16 is emulated: every result rounded to float16 from float32 arithmetic, which is what
+        a device with float32 accumulators does. (onnxruntime's CPU provider does not round between
+        most nodes: it has no float16 kernels for them.)
 
         Raises:
             StepError: Nothing can be float16, or NaN or infinity remains; names the nodes.
@@ -115,13 +128,22 @@ class Fp16:
         model = read_model(inputs["model"] / MODEL)
         lower_ir(model, self.max_ir)
         tracer = Tracer.of(model)
-        feeds = list(probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), _PROBES))
-        reasons = _out_of_range(tracer, feeds) | self._float32_by_rule(tracer)
+        probes = partial(probe_inputs, inputs["model"] / MODEL, inputs.get("samples"))
+        reasons = _out_of_range(tracer, probes(_RANGE_PROBES)) | self._float32_by_rule(tracer)
         reasons |= dict.fromkeys(self.float32_nodes, "as was asked for")
         real = "samples" in inputs
-        half, reasons, sqnr_db = _sound(tracer, feeds, reasons, reduce_noise=real)
+        feeds = list(probes(_PROBES))
+        while True:
+            half, reasons, sqnr_db = _sound(tracer, feeds, reasons, reduce_noise=real)
+            # On each of the feeds it is sound, so this one is another and the loop ends.
+            broken = _broken_feed(tracer, half, probes(_RANGE_PROBES))
+            if broken is None:
+                break
+            feeds.append(broken)
         if not half.nodes:
-            raise StepError("nothing in the model can be float16", hint=_REMEDY)
+            told = _listed(_kept(tracer, reasons))
+            why = f": {told}" if told else ""
+            raise StepError(f"nothing in the model can be float16{why}", hint=_REMEDY)
         write_model(half.model, out / MODEL)
         tried = "the samples" if real else "seeded random inputs"
         return _notes(tracer, half, reasons, sqnr_db, tried)
@@ -159,13 +181,11 @@ class Fp16:
 def _notes(
     tracer: Tracer, half: Half, reasons: dict[str, str], sqnr_db: float, tried: str
 ) -> Notes:
-    """Return what was done; of the float32 nodes, those that could have been float16 but for us."""
-    could = set(convert(tracer, ()).nodes)
-    kept = {name: reason for name, reason in reasons.items() if name in could}
+    """Return what was done, and which nodes are float32 that could be float16."""
+    kept = _kept(tracer, reasons)
     done = f"fp16: {len(half.nodes)} nodes, SQNR {sqnr_db:.1f} dB on {tried}"
     if kept:
-        named = [f"{name!r} ({reason})" for name, reason in sorted(kept.items())]
-        done += f"; {len(kept)} stay float32: {listed(named, _NAMED, '; ')}"
+        done += f"; {len(kept)} stay float32: {_listed(kept)}"
     if half.flushed:
         done += f"; {half.flushed} weights are too small for float16 and become 0"
     facts: dict[str, Any] = {
@@ -176,6 +196,16 @@ def _notes(
         "sqnr_db": sqnr_db,
     }
     return Notes(done, facts)
+
+
+def _kept(tracer: Tracer, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes that could be float16 but for a reason, with it, in the reasons' order."""
+    could = set(convert(tracer, ()).nodes)
+    return {name: reason for name, reason in reasons.items() if name in could}
+
+
+def _listed(kept: Mapping[str, str]) -> str:
+    return listed([f"{name!r} ({reason})" for name, reason in kept.items()], _NAMED, "; ")
 
 
 def _fault(problem: str) -> StepError:
@@ -239,30 +269,72 @@ def _bad_constants(tracer: Tracer) -> dict[str, str]:
 
 
 def _out_of_range(tracer: Tracer, feeds: Iterable[Arrays]) -> dict[str, str]:
-    """Return the nodes that make or read a tensor beyond float16's range on the probe inputs."""
+    """Return the nodes that make or read a tensor that float16 holds with no headroom, or not."""
     peaks: dict[str, float] = {}
     for feed in feeds:
         for tensors in (feed, *tracer.runs(feed)):
             for name, values in tensors.items():
-                if tracer.is_float32(name) and _too_large(values):
-                    peak = float(np.max(np.abs(values[np.isfinite(values)])))
-                    peaks[name] = max(peaks.get(name, 0.0), peak)
-    return {
-        node.name: f"the tensor {name!r} reaches {peaks[name]:.6g}"
+                if tracer.is_float32(name):
+                    peaks[name] = max(peaks.get(name, 0.0), _peak(values))
+    large = {name: peak for name, peak in peaks.items() if peak * _HEADROOM > LARGEST}
+    reasons = {
+        node.name: f"the tensor {name!r} reaches {large[name]:.6g}, {_limit(large[name])}"
         for node in tracer.model.graph.node
         for name in (*node.input, *node.output)
-        if name in peaks
+        if name in large
     }
+    for node in tracer.model.graph.node:
+        if node.op_type in _INSIDE and (peak := peaks.get(node.output[0])):
+            with np.errstate(over="ignore"):
+                inside = _INSIDE[node.op_type](peak)
+            if inside * _HEADROOM > LARGEST:
+                told = f"within it values reach {inside:.6g}, {_limit(inside)}"
+                reasons.setdefault(node.name, told)
+    return reasons
+
+
+def _limit(peak: float) -> str:
+    if peak > LARGEST:
+        return f"float16 ends at {LARGEST:.0f}"
+    return f"over half of {LARGEST:.0f}, where float16 ends: other inputs may pass it"
+
+
+def _peak(values: np.ndarray[Any, Any]) -> float:
+    """Return the largest finite magnitude; 0 where there is none."""
+    if not values.size:
+        return 0.0
+    peak = float(max(values.max(), -values.min()))
+    if np.isfinite(peak):
+        return peak
+    return float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))
+
+
+def _broken_feed(tracer: Tracer, half: Half, feeds: Iterable[Arrays]) -> Arrays | None:
+    """Return the first input for which float16 makes NaN or infinity where float32 does not."""
+    names = [v.name for v in half.model.graph.output if tracer.is_float32(v.name)]
+    # No names at all would be taken for all of them.
+    if not names:
+        return None
+    session = all_outputs_session(emulated(half))
+    for feed in feeds:
+        given = run_some(session, names, feed)
+        if all(np.isfinite(array).all() for array in given.values()):
+            continue
+        expected = run_some(tracer.session, names, feed)
+        if not all(is_finite_as(given[name], expected[name]) for name in names):
+            return feed
+    return None
 
 
 @dataclass(frozen=True)
 class _Trial:
     """What float16 does to the tensors of a model on the probe inputs."""
 
-    broken: set[str]
-    """Nodes that make NaN or infinity, which float32 does not have, of values without."""
-    noisy: set[str]
-    """Nodes whose results are mostly noise while what they read is not."""
+    broken: Mapping[str, str]
+    """Nodes that make NaN or infinity, which float32 does not have, of values without; the tensor.
+    """
+    noisy: Mapping[str, str]
+    """Nodes whose results are mostly noise while what they read is not; the tensor."""
     sqnr_db: float
     """The worst over outputs and probe inputs; between -200 and 200."""
 
@@ -284,7 +356,7 @@ def _sound(
     """
     reasons = dict(reasons)
     best: tuple[Half, dict[str, str], float] | None = None
-    broken: set[str] = set()
+    broken: Mapping[str, str] = {}
     for _ in range(_ROUNDS):
         half = convert(tracer, reasons)
         trial = _try(tracer, half, feeds)
@@ -293,11 +365,15 @@ def _sound(
             best = half, dict(reasons), trial.sqnr_db
         if not trial.broken and (trial.sqnr_db >= _FAR_DB or not reduce_noise):
             break
-        more = _upstream(tracer, trial.broken or trial.noisy, reasons)
+        what = "NaN or infinity" if trial.broken else "mostly noise"
+        more = {
+            name: f"makes {what} of {tensor!r} in float16, or leads to it"
+            for culprit, tensor in sorted((trial.broken or trial.noisy).items())
+            for name in sorted(_upstream(tracer, {culprit}, reasons))
+        }
         if not more:
             break
-        what = "NaN or infinity" if trial.broken else "mostly noise"
-        reasons |= dict.fromkeys(more, f"makes {what} in float16, or leads to it")
+        reasons |= more
     if best is None:
         names = ", ".join(repr(name) for name in sorted(broken)[:_NAMED])
         raise StepError(f"in float16 these nodes make NaN or infinity: {names}", hint=_REMEDY)
@@ -327,12 +403,13 @@ def _try(tracer: Tracer, half: Half, feeds: list[Arrays]) -> _Trial:
     )
 
 
-def _origins(model: onnx.ModelProto, bad: set[str]) -> set[str]:
-    """Return the nodes that make a bad tensor of none that is bad."""
+def _origins(model: onnx.ModelProto, bad: set[str]) -> dict[str, str]:
+    """Return the nodes that make a bad tensor of none that is bad, and this tensor."""
     return {
-        node.name
+        node.name: name
         for node in model.graph.node
-        if bad.intersection(node.output) and not bad.intersection(node.input)
+        for name in node.output
+        if name in bad and not bad.intersection(node.input)
     }
 
 
