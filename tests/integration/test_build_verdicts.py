@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,14 @@ def test_build_when_calibration_samples_tell_little_warns_in_text_and_json(
     assert f"warning: calibration: {warning}" in capsys.readouterr().out
     print_json(result)
     assert json.loads(capsys.readouterr().out)["warnings"] == list(result.warnings)
+
+
+def test_build_when_its_onnxruntime_is_newer_than_the_pin_warns_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["edgepack.build.build"], "version", lambda _: "99.1.0")
+    project = tiny_models.write_project(tmp_path)
+    result = build(project=project, targets=["host"], variants=["cpu-fp32"], out=tmp_path / "dist")
+    (told,) = [text for text in result.warnings if "99.1.0" in text]
+    assert f"requires {result.bundles[0].bundle.manifest.runtime['onnxruntime'][2:]}" in told
 
 
 def test_build_tells_what_it_tried_in_the_manifest_and_to_those_who_ask(tmp_path, capsys):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from edgepack.aar import Toolchain, find_toolchain, write_aar
@@ -22,6 +23,7 @@ from edgepack.build.judging import (
     warnings,
 )
 from edgepack.build.offering import named_targets, offer_int8_dynamic
+from edgepack.build.pins import older_runtimes
 from edgepack.build.planning import make_plan, unsampled
 from edgepack.build.timing import SlowerVariant, slower_variants, without_merit
 from edgepack.bundle.writing import require_writable_folder
@@ -48,8 +50,8 @@ class BuildResult:
     slower: tuple[SlowerVariant, ...]
     """int8 variants that took longer than fp32 on this host, if only because it was busy."""
     warnings: tuple[str, ...]
-    """What is wrong with preprocessing or the calibration samples, that there are none, and limits
-    that could not be judged."""
+    """What is wrong with preprocessing or the calibration samples, that there are none, limits that
+    could not be judged, and targets that require an older onnxruntime than the one that built."""
     steps: int
     from_cache: int
     """How many of the steps were there already."""
@@ -165,7 +167,9 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         aars = tuple(made for made in libraries if isinstance(made, Path))
         left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
         found = warnings(job.plan, judged, execution, job.limits)
-        told = (*unsampled(job.loaded), *found)
+        profiles = [planned.profile for planned in job.plan.bundles]
+        pins = older_runtimes(profiles, version("onnxruntime"))
+        told = (*unsampled(job.loaded), *found, *pins)
     return BuildResult(
         bundles=tuple(bundles),
         missed=tuple(lost for verdict in judged for lost in verdict.missed),
