@@ -86,3 +86,20 @@ def run_fp32_alone(folder: Path, variant: str, *rest: Any) -> Ran:
     if variant != "cpu-fp32":
         crash()
     return run_variant(folder, variant, *rest)
+
+
+def resident_after_large_blocks() -> int:
+    """Take and give back 320 MB in blocks of 16 MB, keep small ones taken after; what stays."""
+    bytearray(20 << 20)
+    before = _resident()
+    blocks = []
+    kept = []
+    for _ in range(20):
+        blocks.append(bytearray(b"x") * (16 << 20))
+        kept.append(bytearray(100 << 10))
+    del blocks
+    return _resident() - before
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -277,6 +277,11 @@ _SERVE = "from edgepack.worker import main; main()"
 # Sums of matrix products depend on how many threads share them, and so would a bundle's bytes.
 # onnxruntime has threads of its own. The names are OpenBLAS's and Accelerate's.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1"}
+# glibc takes memory from its heap for blocks as large as were freed before, up to 32 MiB each, and
+# keeps what lies below one in use (mallopt(3), M_MMAP_THRESHOLD): a session's weights then stay
+# after it is gone. With a threshold that is set, large blocks go back at once.
+_LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
+_ENVIRONMENT = {**_ONE_THREAD, **_LARGE_BLOCKS}
 
 
 class _Worker:
@@ -285,7 +290,7 @@ class _Worker:
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         self._child = start_program(
-            [sys.executable, "-c", _SERVE], environment=_ONE_THREAD, stderr=self._log.fileno()
+            [sys.executable, "-c", _SERVE], environment=_ENVIRONMENT, stderr=self._log.fileno()
         )
 
     @property

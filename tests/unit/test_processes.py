@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def test_worker_when_it_crashes_says_how_and_the_next_call_works(workers):
         workers.call(worker_tasks.crash)
     assert "last words" in str(caught.value)
     assert workers.call(worker_tasks.environment, "ORT_DISABLE_TELEMETRY") == "1"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's malloc")
+def test_worker_when_it_frees_large_blocks_gives_them_back_to_the_system(workers):
+    assert workers.call(worker_tasks.resident_after_large_blocks) < 64 << 20
 
 
 def test_worker_when_it_refuses_raises_the_same_error_here(workers):

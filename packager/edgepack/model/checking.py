@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
 from edgepack.model.facts import ModelFacts, require_plain_signature
 from edgepack.model.finding import Finding
 from edgepack.model.ir import loadable
-from edgepack.model.reading import fits_a_message, read_model
+from edgepack.model.reading import external_files, fits_a_message, read_model, read_structure
 from edgepack.model.running import make_session
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def checker_findings(model: Path) -> list[Finding]:
@@ -18,19 +22,30 @@ def checker_findings(model: Path) -> list[Finding]:
     Raises:
         ModelError: The file cannot be read as a model.
     """
-    import onnx
+    import onnx.checker
     from onnx.checker import ValidationError
 
-    loaded = read_model(model)
     try:
-        # The checker takes what protobuf can hold in memory; larger models it reads itself.
-        small = fits_a_message(loaded, onnx.checker.MAXIMUM_PROTOBUF)
-        onnx.checker.check_model(loaded if small else str(model))
+        onnx.checker.check_model(_checkable(model))
     except ValidationError as error:
         reason = f"onnx.checker refuses the model: {' '.join(str(error).split())}"
         remedy = "nothing to do if it runs; else export the model again"
         return [Finding("onnx", "note", "", reason, remedy)]
     return []
+
+
+def _checkable(model: Path) -> onnx.ModelProto | str:
+    """Return what the checker is to take: what it reads itself is in memory fewer times.
+
+    It judges where external data lie by rules of its own, so they are read for it, as far as
+    protobuf can hold them.
+    """
+    import onnx
+
+    if not external_files(read_structure(model)):
+        return str(model)
+    loaded = read_model(model)
+    return loaded if fits_a_message(loaded, onnx.checker.MAXIMUM_PROTOBUF) else str(model)
 
 
 def carrying_findings(facts: ModelFacts) -> list[Finding]:

@@ -84,12 +84,14 @@ def model_facts(path: Path) -> ModelFacts:
     Raises:
         ModelError: The file cannot be read as a model (see :mod:`edgepack.model.reading`).
     """
+    # Before the model is read: this reads it too.
+    digest = model_digest(path)
     model = read_structure(path)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     inputs, outputs = signature(model)
     return ModelFacts(
         name=path.name,
-        sha256=model_digest(path),
+        sha256=digest,
         file_bytes=path.stat().st_size,
         ir_version=model.ir_version,
         opset=opsets.get("", opsets.get("ai.onnx", 0)),

@@ -214,11 +214,15 @@ def model_digest(path: Path) -> str:
     model = read_structure(path)
     for tensor in external_tensors(model):
         _check_external(tensor, path)
-    digest = hashlib.sha256(path.read_bytes())
+    digest = _file_sha256(path)
     for name in external_files(model):
-        with (path.resolve().parent / name).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(_file_sha256(path.resolve().parent / name).digest())
     return digest.hexdigest()
+
+
+def _file_sha256(path: Path) -> hashlib._Hash:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256")
 
 
 def fits_a_message(model: onnx.ModelProto, limit_bytes: int = INLINE_LIMIT_BYTES) -> bool:

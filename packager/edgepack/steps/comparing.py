@@ -220,11 +220,14 @@ def require_signal(before: Path, after: Path, samples: Path | None, hint: str) -
 def worst_sqnr_db(before: Path, after: Path, samples: Path | None) -> float:
     """Return the worst SQNR of ``after`` against ``before`` over outputs and probe inputs.
 
+    One session is there at a time: two hold the weights twice.
+
     Raises:
         ModelError: One of the two does not load or run.
     """
-    old, new = make_session(before), make_session(after)
-    return min(
-        min_sqnr_db(run_session(old, feed), run_session(new, feed))
-        for feed in probe_inputs(before, samples, PROBES)
-    )
+
+    def outputs(model: Path) -> list[Arrays]:
+        session = make_session(model)
+        return [run_session(session, feed) for feed in probe_inputs(before, samples, PROBES)]
+
+    return min(map(min_sqnr_db, outputs(before), outputs(after)))

@@ -55,10 +55,11 @@ class Prepared:
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``."""
+        # Before the model is read: the checker holds it twice.
+        refused = [finding.reason for finding in checker_findings(inputs["source"])]
         model = read_model(inputs["source"])
         lowered = lower_ir(model, highest_ir())
-        done = [lowered] if lowered else []
-        done += [finding.reason for finding in checker_findings(inputs["source"])]
+        done = [lowered, *refused] if lowered else refused
         done += [*_constants_only(model), *fix_dims(model, dict(self.dims))]
         write_model(model, out / MODEL)
         return Notes("; ".join(done) or "taken as it is")

@@ -34,18 +34,13 @@ class Simplified:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``: simplified and proven equal, or as it came, with the reason."""
         source = inputs["model"] / MODEL
-        model = read_model(source)
-        before = len(model.graph.node)
         try:
-            simplified = simplify(model)
-            _require_same_signature(model, simplified)
-            write_model(simplified, out / MODEL)
+            before, after = _simplify_file(source, out / MODEL)
             sqnr = worst_sqnr_db(source, out / MODEL, inputs.get("samples"))
         except EdgepackError as error:
             return _skip(source, out, error.problem)
         if sqnr < _SAME_DB:
             return _skip(source, out, f"its result is {sqnr:.0f} dB from the model")
-        after = len(simplified.graph.node)
         return Notes(f"onnxsim: {before} nodes to {after}, outputs equal to {sqnr:.0f} dB")
 
     def verify(self, inputs: Inputs, out: Path) -> None:
@@ -57,6 +52,19 @@ class Simplified:
         _require_same_signature(
             read_structure(inputs["model"] / MODEL), read_structure(out / MODEL)
         )
+
+
+def _simplify_file(source: Path, result: Path) -> tuple[int, int]:
+    """Write what onnxsim makes of a model; return how many nodes there were, and are.
+
+    Raises:
+        StepError: onnxsim fails, or changes the signature.
+    """
+    model = read_model(source)
+    simplified = simplify(model)
+    _require_same_signature(model, simplified)
+    write_model(simplified, result)
+    return len(model.graph.node), len(simplified.graph.node)
 
 
 def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
