@@ -26,11 +26,13 @@ _MOST_IDLE = 3
 _MOST_BYTES = 400_000_000
 _SETTLE = """
 import os
+import tempfile
 from edgepack.model.running import make_session
 for name in {names!r}:
     os.environ.pop(name, None)
 os.environ.update({values!r})
 os.chdir({folder!r})
+tempfile.tempdir = None
 make_session.__kwdefaults__["threads"] = 1
 """
 
@@ -58,10 +60,10 @@ def kept_workers() -> Iterator[None]:
 
 
 class _Worker(processes._Worker):
-    def __init__(self) -> None:
+    def __init__(self, scratch: str) -> None:
         self.environment = _environment()
         self.was_changed = False
-        super().__init__()
+        super().__init__(scratch)
 
     def call(self, function, arguments, told):
         # It opens what later calls use.
@@ -72,14 +74,17 @@ class _Worker(processes._Worker):
     def can_be_kept(self) -> bool:
         return self.is_alive and not self.was_changed and self._resident_bytes() < _MOST_BYTES
 
-    def settle(self) -> None:
+    def settle(self, scratch: str) -> None:
         """Take this process's folder and environment, and forget what was printed.
+
+        Temporary files go to ``scratch``, as those of a worker that was started for it.
 
         Sessions have one thread: those of several processes that wait for work keep all CPUs busy.
         """
         self._log.seek(0)
         self._log.truncate()
         values = {name: os.environ[name] for name in _OF_EACH_TEST if name in os.environ}
+        values["TMPDIR"] = scratch
         source = _SETTLE.format(names=_OF_EACH_TEST, values=values, folder=str(Path.cwd()))
         self.call(exec, (source, {}), {})
 
@@ -96,14 +101,14 @@ class _Kept:
         self.lock = threading.Lock()
         self.leave_none = processes.Workers.__exit__
 
-    def take(self) -> _Worker:
+    def take(self, scratch: str) -> _Worker:
         environment = _environment()
         with self.lock:
             fitting = [worker for worker in self.idle if worker.environment == environment]
             if fitting:
                 self.idle.remove(fitting[0])
-        worker = fitting[0] if fitting else _Worker()
-        worker.settle()
+        worker = fitting[0] if fitting else _Worker(scratch)
+        worker.settle(scratch)
         return worker
 
     def leave(self, workers: processes.Workers) -> None:

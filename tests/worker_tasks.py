@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -86,6 +88,15 @@ def run_fp32_alone(folder: Path, variant: str, *rest: Any) -> Ran:
     if variant != "cpu-fp32":
         crash()
     return run_variant(folder, variant, *rest)
+
+
+def leave_files(ends: str) -> None:
+    """Make a temporary folder, and never come to remove it."""
+    tempfile.mkdtemp(prefix="left-")
+    if ends == "crashes":
+        os.abort()
+    report(1, 1)
+    time.sleep(60)
 
 
 def resident_after_large_blocks() -> int:

@@ -206,6 +206,10 @@ class Workers:
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
         self._killed = False
+        # What workers that are killed leave there goes with it.
+        self._scratch = tempfile.TemporaryDirectory(
+            prefix="edgepack-workers-", ignore_cleanup_errors=True
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -214,6 +218,7 @@ class Workers:
         self.kill()
         for worker in self._all:
             worker.close()
+        self._scratch.cleanup()
 
     def kill(self) -> None:
         """Kill every worker, whatever it computes; calls that wait for one raise ToolError."""
@@ -260,7 +265,7 @@ class Workers:
                 raise ToolError("the build was stopped", hint="start it again")
             if self._idle:
                 return self._idle.pop()
-            worker = _Worker()
+            worker = _Worker(self._scratch.name)
             self._all.append(worker)
             return worker
 
@@ -287,10 +292,13 @@ _ENVIRONMENT = {**_ONE_THREAD, **_LARGE_BLOCKS}
 class _Worker:
     """One process that serves calls. What it prints goes to a file, for error messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: str) -> None:
+        """Start it; ``scratch`` is the folder for its temporary files."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         self._child = start_program(
-            [sys.executable, "-c", _SERVE], environment=_ENVIRONMENT, stderr=self._log.fileno()
+            [sys.executable, "-c", _SERVE],
+            environment={**_ENVIRONMENT, "TMPDIR": scratch},
+            stderr=self._log.fileno(),
         )
 
     @property

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_worker_when_it_crashes_says_how_and_the_next_call_works(workers):
         workers.call(worker_tasks.crash)
     assert "last words" in str(caught.value)
     assert workers.call(worker_tasks.environment, "ORT_DISABLE_TELEMETRY") == "1"
+
+
+@pytest.mark.parametrize("ends", ["crashes", "is killed"])
+def test_worker_when_it_ends_early_leaves_no_temporary_files(tmp_path, monkeypatch, ends):
+    monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    seen = []
+
+    def stop(*_):
+        seen.extend(path.name for path in tmp_path.rglob("*"))
+        raise KeyboardInterrupt
+
+    def start():
+        with Workers(1) as pool:
+            pool.call(worker_tasks.leave_files, ends, on_progress=stop)
+
+    with pytest.raises(KeyboardInterrupt if ends == "is killed" else ToolError):
+        start()
+    assert ends == "crashes" or any(name.startswith("left-") for name in seen)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's malloc")
