@@ -13,6 +13,7 @@ from edgepack.backends import BACKENDS
 from edgepack.backends.base import Placement
 from edgepack.backends.checking import chosen_targets, load_target, project_targets
 from edgepack.build.carrying import Carrying
+from edgepack.build.constants import project_constants
 from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.calibration.following import clamps
 from edgepack.calibration.histogram import Histogram
@@ -26,7 +27,7 @@ from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.processes import Workers
 from edgepack.profile import Profile, Variant
-from edgepack.project import SampleSource, find_project
+from edgepack.project import ConstantValue, SampleSource, find_project
 from edgepack.quantization.writer import observed_tensors
 from edgepack.steps.base import MODEL, Step, run_step
 from edgepack.steps.bucketed import bucket_dims, fixed, static_problem, wants_static
@@ -69,6 +70,8 @@ class Inspection:
     findings: tuple[Finding, ...]
     """What holds everywhere."""
     variants: tuple[VariantInspection, ...]
+    constants: Mapping[str, ConstantValue] = field(default_factory=dict)
+    """Inputs that the project gives one value for good."""
 
 
 def inspect(
@@ -91,31 +94,38 @@ def inspect(
     """
     loaded = find_project(model, project)
     facts = model_facts(loaded.model_path)
+    constants = project_constants(loaded, facts.inputs)
+    fixed = tuple(loaded.project.constants)
     profiles = [*chosen_targets(loaded, targets)] or [*project_targets(loaded)]
     with Workers(1) as workers:
         findings = [*workers.call(checker_findings, loaded.model_path)]
         blocked = workers.call(session_findings, loaded.model_path) or carrying_findings(facts)
         variants: list[VariantInspection] = []
         if not blocked:
-            dims = loaded.project.fixed_dims, loaded.project.buckets
+            prepared = Prepared(tuple(sorted(loaded.project.fixed_dims.items())), constants)
             samples = loaded.project.samples
-            findings += workers.call(shape_findings, loaded.model_path)
+            findings += workers.call(shape_findings, loaded.model_path, fixed)
             if samples.calibration is None and samples.evaluation is None:
-                findings += workers.call(random_findings, loaded.model_path, dims[0])
+                findings += workers.call(random_findings, loaded.model_path, prepared)
             asked = profiles or [load_target("host")]
             named = named_targets(loaded)
             asked, _ = offer_int8_dynamic(loaded.model_path, facts, asked, named, workers)
             variants = workers.call(
-                inspect_targets, loaded.model_path, *dims, asked, samples.calibration
+                inspect_targets,
+                loaded.model_path,
+                prepared,
+                loaded.project.buckets,
+                asked,
+                samples.calibration,
             )
-    return Inspection(facts, (*findings, *blocked), tuple(variants))
+    return Inspection(facts, (*findings, *blocked), tuple(variants), loaded.project.constants)
 
 
-def random_findings(model: Path, dims: Mapping[str, int]) -> list[Finding]:
+def random_findings(model: Path, prepared: Prepared) -> list[Finding]:
     """Return a blocking finding if a build without samples would stop at random inputs."""
     with tempfile.TemporaryDirectory(prefix="edgepack-inspect-") as folder:
         try:
-            run_step(Prepared(tuple(sorted(dims.items()))), {"source": model}, Path(folder))
+            run_step(prepared, {"source": model}, Path(folder))
         except EdgepackError as error:
             problem = f"a build without samples stops: {error.problem}"
             return [Finding("edgepack", "blocks", "", problem, error.hint)]
@@ -124,7 +134,7 @@ def random_findings(model: Path, dims: Mapping[str, int]) -> list[Finding]:
 
 def inspect_targets(
     model: Path,
-    dims: Mapping[str, int],
+    prepared: Prepared,
     sizes: Mapping[str, Sequence[int]],
     profiles: Sequence[Profile],
     calibration: SampleSource | None,
@@ -140,16 +150,16 @@ def inspect_targets(
         return [
             found
             for profile in profiles
-            for found in _inspect_target(making, model, tuple(sorted(dims.items())), profile)
+            for found in _inspect_target(making, model, prepared, profile)
         ]
 
 
 def _inspect_target(
-    making: _Making, model: Path, dims: tuple[tuple[str, int], ...], profile: Profile
+    making: _Making, model: Path, preparing: Prepared, profile: Profile
 ) -> list[VariantInspection]:
     try:
         _require_opset(model, profile)
-        prepared = making.run(Prepared(dims), source=model)
+        prepared = making.run(preparing, source=model)
         simplified = making.run(Simplified(), model=prepared)
     except EdgepackError as error:
         return [_impossible(profile, variant, error) for variant in profile.variants]

@@ -20,6 +20,8 @@ PROJECT_FILE = "edgepack.yaml"
 
 Positive = Annotated[int, Field(gt=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Number = bool | int | Finite
+ConstantValue = Number | list[Number] | list[list[Number]]
 
 
 def _is_taken(name: str) -> bool:
@@ -458,6 +460,9 @@ class Project(StrictModel):
     dims: dict[str, Positive | Annotated[list[Positive], Field(min_length=1)] | Span] = {}
     """Values for symbolic dimensions: one; several, each of which a provider with static shapes
     gets a model for; or a span."""
+    constants: dict[str, ConstantValue] = {}
+    """Inputs of the model that have one value for good: it is put into the model, which then does
+    not take them. A single number fills the input."""
     inputs: dict[str, InputDescription] = {}
     preprocess: Preprocess = Preprocess()
     outputs: dict[str, OutputDescription] = {}

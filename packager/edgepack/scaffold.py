@@ -142,6 +142,7 @@ def _lines(
     yield "version: 0.1.0"
     yield f"model: {_quoted(facts.name)}"
     yield from _dims(facts, photos)
+    yield from _constants(facts)
     yield from _inputs(facts, guess, photos)
     yield from _outputs(facts, photos)
     yield from _samples(facts, photos)
@@ -168,6 +169,14 @@ def _dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
         yield f"# left symbolic: {', '.join(rest)}"
     if sides and not photos:
         yield f"# Images need a size: {_dims_line({**known, **sides})}"
+
+
+def _constants(facts: ModelFacts) -> Iterator[str]:
+    """Yield how inputs of one number, which are settings often, become part of the model."""
+    if settings := [spec.name for spec in facts.inputs if spec.shape == ()]:
+        values = ", ".join(f"{_quoted(name)}: 0" for name in settings)
+        yield "# An input that has one value always can be made part of the model."
+        yield f"# constants: {{{values}}}"
 
 
 def _dims_line(sizes: Mapping[str, int]) -> str:

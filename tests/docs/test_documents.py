@@ -100,7 +100,12 @@ IMAGE = {"images": {"image": {"resize": {"letterbox": 640}}}}
 
 
 @pytest.mark.parametrize(
-    ("page", "block"), [*yaml_blocks("answers.md"), *yaml_blocks("preprocessing.md")]
+    ("page", "block"),
+    [
+        block
+        for page in ("answers", "preprocessing", "streams")
+        for block in yaml_blocks(f"{page}.md")
+    ],
 )
 def test_lines_of_a_project_when_read_in_a_page_are_some(page, block):
     lines = parse_yaml(block, name=page).values

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
+from branch_nets import rated
 from edgepack.cli.main import run
 from edgepack.errors import SamplesError, ToolError, UsageError
 from edgepack.project import read_project
@@ -183,6 +184,17 @@ def shades(folder, count=40, *, by_class=False):
         Image.fromarray(picture).save(folder / name)
         rows.append(f"{number}.png,{label}\n")
     return rows
+
+
+def test_init_when_an_input_is_a_single_number_proposes_to_make_it_constant(tmp_path):
+    path = init(rated(tmp_path / "net.onnx"))
+    [line] = [line for line in path.read_text().splitlines() if "constants:" in line]
+    assert line == "# constants: {rate: 0}"
+    path.write_text(path.read_text().replace(line, line.removeprefix("# ")))
+    assert read_project(path).project.constants == {"rate": 0}
+    assert (
+        "constants:" not in init(tiny_models.conv_net(tmp_path / "other" / "conv.onnx")).read_text()
+    )
 
 
 def test_init_when_it_guesses_marks_each_guess(tmp_path):

@@ -440,6 +440,7 @@ class _Assembly:
             ),
             inputs=[_tensor(spec) for spec in inputs],
             outputs=[_tensor(spec) for spec in outputs],
+            constants=project.constants,
             input_descriptions=project.inputs,
             output_descriptions=project.outputs,
             preprocess=project.preprocess,

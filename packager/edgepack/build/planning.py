@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from edgepack.apps import require_assets, require_types, require_version
 from edgepack.backends import BACKENDS
 from edgepack.build.carrying import Carrying
+from edgepack.build.constants import holds, project_constants
 from edgepack.build.extensions import (
     extension_operators,
     with_extensions,
@@ -115,6 +114,7 @@ def make_plan(
     """
     offered = offers if offers and not variants else {}
     planner = _Planner(loaded, facts, PlanBuilder(), offered)
+    facts = planner.facts
     if all(facts.opset > profile.runtime.max_opset for profile in profiles):
         highest = max(profile.runtime.max_opset for profile in profiles)
         raise ModelError(
@@ -145,6 +145,10 @@ class _Planner:
 
     def __post_init__(self) -> None:
         project = self.loaded.project
+        given = self.facts.inputs
+        self.constants = project_constants(self.loaded, given)
+        free = tuple(spec for spec in given if spec.name not in project.constants)
+        self.facts = replace(self.facts, inputs=free)
         for name in project.inputs:
             if name not in [spec.name for spec in self.facts.inputs]:
                 raise ProfileError(
@@ -170,9 +174,10 @@ class _Planner:
         where = self.loaded.where("dims") or "dims"
         taken = given_inputs(self.facts.inputs, project)
         # A size for each name, so that each is checked; only those with one size are fixed.
-        fixed_signature((*self.facts.inputs, *taken), dict.fromkeys(project.dims, 1), where)
+        fixed_signature((*given, *taken), dict.fromkeys(project.dims, 1), where)
         self.dims = {**project.fixed_dims, **made_dims(self.loaded, self.facts.inputs)}
         self.signature = sized(taken, self.dims)
+        self.whole_signature = sized(given_inputs(given, project), self.dims)
         check_meanings(
             self.loaded,
             sized(self.facts.inputs, project.fixed_dims),
@@ -215,7 +220,7 @@ class _Planner:
     def _check_pad(self, spec: TensorSpec) -> None:
         description = self.loaded.project.inputs.get(spec.name)
         pad = description.pad if description else None
-        if pad is not None and not _fits(pad, spec.dtype):
+        if pad is not None and not holds(pad, spec.dtype):
             raise ProfileError(
                 f"the input {spec.name!r} is {spec.dtype}, which does not hold {pad!r}",
                 hint="give a 'pad' that the input can hold",
@@ -417,7 +422,7 @@ class _Planner:
         """
         own = {size for spec in self.facts.inputs for size in spec.shape or ()}
         dims = tuple(sorted((name, size) for name, size in self.dims.items() if name in own))
-        prepared = self.builder.step(Prepared(dims), source=self.model, samples=probes)
+        prepared = self.builder.step(Prepared(dims, self.constants), source=self.model, samples=probes)
         history = [prepared]
         if self.in_graph:
             raised = AtLeastOpset(OPSET_OF_PICTURES)
@@ -524,7 +529,9 @@ class _Planner:
         if source.python is None:
             raise TypeError("a sample source has exactly one origin")
         interpreter = self.loaded.project.interpreter
-        step = PythonSamples(self.signature, source.python, interpreter, source.limit)
+        step = PythonSamples(
+            self.signature, source.python, interpreter, source.limit, self.constants
+        )
         return self.builder.step(step, project=self.folder)
 
     def _tensors(self, samples: str | None) -> str | None:
@@ -546,7 +553,7 @@ class _Planner:
     def _npz(self, role: str, source: SampleSource) -> str:
         path = self.loaded.folder / str(source.path)
         origin = self.builder.source(role, path, file_digest(path))
-        step = NpzSamples(self.signature, source.labels, source.limit)
+        step = NpzSamples(self.signature, source.labels, source.limit, self.constants)
         return self.builder.step(step, source=origin)
 
     def _image_folder(self, source: SampleSource | None) -> Path | None:
@@ -617,7 +624,7 @@ class _Planner:
             for path in sorted(folder.glob("input_*.pb")):
                 digest.update(f"{path.name}\0{file_digest(path)}\n".encode())
             inputs[str(n)] = self.builder.source(f"{role}-{n}", folder, digest.hexdigest())
-        return self.builder.step(OnnxTestData(self.signature), **inputs)
+        return self.builder.step(OnnxTestData(self.whole_signature, self.constants), **inputs)
 
 
 def init_command(loaded: LoadedProject) -> str:
@@ -635,17 +642,6 @@ def unsampled(loaded: LoadedProject) -> Iterator[str]:
         " computes what this host does, and not that the answers are right or what int8 costs;"
         f" give real ones: {images}samples: {{evaluation: {{path: samples.npz}}}} in edgepack.yaml"
     )
-
-
-def _fits(value: float, dtype: str) -> bool:
-    """Return whether an element type holds a value: any finite number fits a float in range."""
-    kind = np.dtype(dtype)
-    if kind.kind == "f":
-        return abs(value) <= float(np.finfo(kind).max)
-    if kind.kind == "b":
-        return value in (0, 1)
-    limits = np.iinfo(kind)
-    return value == int(value) and limits.min <= value <= limits.max
 
 
 def _replaying(variant: Variant) -> Variant:

@@ -23,6 +23,7 @@ from edgepack.profile import (
     StrictModel,
 )
 from edgepack.project import (
+    ConstantValue,
     InputDescription,
     OutputDescription,
     Preprocess,
@@ -332,6 +333,10 @@ class Manifest(StrictModel):
     model: SourceModel
     inputs: list[Tensor]
     outputs: list[Tensor]
+    constants: Annotated[dict[str, ConstantValue], Field(exclude_if=lambda given: not given)] = {}
+    """Inputs of the source model that the bundle's models hold instead of taking them.
+
+    Written only where there are some."""
     input_descriptions: dict[str, InputDescription]
     output_descriptions: dict[str, OutputDescription]
     preprocess: Annotated[Preprocess, Field(exclude_if=lambda given: given == Preprocess())] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgepack.model.facts import ModelFacts
     from edgepack.model.finding import Finding
     from edgepack.plan import Plan
+    from edgepack.project import ConstantValue
     from edgepack.verification import Verification
 
 NODES_SHOWN = 3
@@ -67,7 +68,7 @@ def print_table(table: Table) -> None:
 
 def print_inspection(inspection: Inspection) -> None:
     """Write facts and findings."""
-    _print_facts(inspection.facts)
+    _print_facts(inspection.facts, inspection.constants)
     for line in _finding_lines(inspection.findings):
         write_line(line)
     said: dict[tuple[str, ...], str] = {}
@@ -79,14 +80,15 @@ def print_inspection(inspection: Inspection) -> None:
         write_line("nothing stands in the way")
 
 
-def _print_facts(facts: ModelFacts) -> None:
+def _print_facts(facts: ModelFacts, constants: Mapping[str, ConstantValue]) -> None:
     write_line(f"{facts.name}  {facts.file_bytes} bytes  sha256 {facts.sha256}")
     domains = "".join(f", {name or 'ai.onnx'} {v}" for name, v in facts.domains.items())
     maker = f"; {facts.producer}" if facts.producer else ""
     write_line(f"opset {facts.opset}{domains}; IR {facts.ir_version}{maker}")
     for role, specs in (("input ", facts.inputs), ("output", facts.outputs)):
         for spec in specs:
-            write_line(f"{role} {spec}")
+            fixed = role == "input " and spec.name in constants
+            write_line(f"{role} {spec}{f' = {constants[spec.name]}' if fixed else ''}")
     ops = ", ".join(f"{name} {count}" for name, count in facts.op_counts.items())
     write_line(f"operators: {ops}")
     write_line(f"weights: {facts.initializer_bytes} bytes")

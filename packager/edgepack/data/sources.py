@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.data import hook
+from edgepack.data.constants import Constant, free_inputs
 from edgepack.data.images import image_files, image_pixels, image_tensor, unreadable
 from edgepack.data.sample_set import Array, Sample
 from edgepack.data.spreading import spread
@@ -34,15 +35,20 @@ MOST_LINES = 100
 
 
 def npz_samples(
-    path: Path, signature: Sequence[TensorSpec], labels_key: str | None, limit: int | None
+    path: Path,
+    signature: Sequence[TensorSpec],
+    labels_key: str | None,
+    limit: int | None,
+    constants: Sequence[Constant] = (),
 ) -> tuple[Iterator[Sample], Array | None]:
     """Return the samples of an ``.npz``, whose leading axis counts them, and its labels.
 
     Sample ``k`` is ``a[k:k+1]`` where the array has as many dimensions as the input, whose first is
-    1 or symbolic, else ``a[k]``.
+    1 or symbolic, else ``a[k]``. Inputs that are constant are left out, and may be there once only.
 
     Raises:
-        SamplesError: The file is not an ``.npz``, or its arrays and labels differ in length.
+        SamplesError: The file is not an ``.npz``, its arrays and labels differ in length, or it
+            holds another value for an input that is constant.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -62,6 +68,7 @@ def npz_samples(
             f"{str(path)!r} has no labels {labels_key!r}, only {sorted(arrays)}",
             hint="'labels' under 'samples' names the key that holds them",
         )
+    arrays = free_inputs(path.name, arrays, constants)
     count = _common_length(path, arrays)
     if labels is not None and (labels.ndim == 0 or len(labels) != count):
         raise SamplesError(
@@ -200,8 +207,12 @@ def _file_bytes(path: Path) -> Array:
     return np.frombuffer(data, np.uint8)
 
 
-def onnx_test_data(folders: Sequence[Path], signature: Sequence[TensorSpec]) -> Iterator[Sample]:
+def onnx_test_data(
+    folders: Sequence[Path], signature: Sequence[TensorSpec], optional: Collection[str] = ()
+) -> Iterator[Sample]:
     """Yield one sample per ONNX test data folder: ``input_<n>.pb`` is the model's n-th input.
+
+    ``optional`` inputs need not have a file.
 
     Raises:
         SamplesError: A file is missing or is not a tensor.
@@ -214,6 +225,8 @@ def onnx_test_data(folders: Sequence[Path], signature: Sequence[TensorSpec]) -> 
         inputs: dict[str, Array] = {}
         for n, spec in enumerate(signature):
             path = folder / f"input_{n}.pb"
+            if spec.name in optional and not path.exists():
+                continue
             tensor = onnx.TensorProto()
             try:
                 tensor.ParseFromString(path.read_bytes())

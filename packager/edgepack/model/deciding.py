@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,10 +38,10 @@ _OF_SHAPES = ("Shape", "Size")
 _SHOWN = 3
 
 
-def shape_findings(path: Path) -> list[Finding]:
+def shape_findings(path: Path, constants: Collection[str] = ()) -> list[Finding]:
     """Return a note for each input whose values decide a shape, and one for outputs that vary.
 
-    Bodies of If, Loop and Scan are not looked into.
+    Bodies of If, Loop and Scan are not looked into, nor are inputs that are to be ``constants``.
 
     Raises:
         ModelError: The file cannot be read as a model.
@@ -57,6 +57,7 @@ def shape_findings(path: Path) -> list[Finding]:
             "give samples in edgepack.yaml: without any, a build tries random values",
         )
         for name, node in deciders.items()
+        if name not in constants
     ]
     outputs = [v.name for v in graph.output if v.name in sized and not _is_static(v)]
     if outputs:

@@ -217,17 +217,26 @@ def require_signal(before: Path, after: Path, samples: Path | None, hint: str) -
         raise StepError(f"on {len(chosen)} samples {found.ruin}", hint=hint)
 
 
-def worst_sqnr_db(before: Path, after: Path, samples: Path | None) -> float:
+def worst_sqnr_db(
+    before: Path, after: Path, samples: Path | None, beside: Mapping[str, Array] | None = None
+) -> float:
     """Return the worst SQNR of ``after`` against ``before`` over outputs and probe inputs.
 
     One session is there at a time: two hold the weights twice.
+
+    Args:
+        before: The reference.
+        after: What is held against it.
+        samples: Evenly spread ones are taken; without them two seeded random inputs.
+        beside: Inputs that ``after`` takes and ``before`` does not.
 
     Raises:
         ModelError: One of the two does not load or run.
     """
 
-    def outputs(model: Path) -> list[Arrays]:
+    def outputs(model: Path, more: Mapping[str, Array]) -> list[Arrays]:
         session = make_session(model)
-        return [run_session(session, feed) for feed in probe_inputs(before, samples, PROBES)]
+        feeds = probe_inputs(before, samples, PROBES)
+        return [run_session(session, {**feed, **more}) for feed in feeds]
 
-    return min(map(min_sqnr_db, outputs(before), outputs(after)))
+    return min(map(min_sqnr_db, outputs(before, {}), outputs(after, beside or {})))

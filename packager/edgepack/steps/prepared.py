@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from edgepack.data.constants import Constant, constant_arrays
 from edgepack.errors import ModelError, ProfileError, StepError, nearest
+from edgepack.model.branches import inline_known_branches
 from edgepack.model.checking import checker_findings
-from edgepack.model.facts import TensorSpec
+from edgepack.model.facts import TensorSpec, signature
 from edgepack.model.inferring import inferred_graph
 from edgepack.model.ir import highest_ir, loadable, lower_ir
-from edgepack.model.reading import read_model, write_model
+from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.comparing import probe_inputs, worst_sqnr_db
@@ -24,16 +26,14 @@ if TYPE_CHECKING:
 # Initializers need not be graph inputs from IR 4 on (onnx/docs/Versioning.md, IR version 4).
 _MIN_IR = 4
 _SAME_DB = 60.0
-_RUN_HINT = {
-    True: "check the samples' shapes and values, and 'dims' in edgepack.yaml",
-    False: "random inputs were tried, with 1 for every unknown dimension: write an edgepack.yaml"
-    " (edgepack init MODEL) with 'dims', or with 'samples' that the model takes",
-}
 
 
 @dataclass(frozen=True)
 class Prepared:
     """Weights that are also inputs become constants, symbolic dimensions get their values.
+
+    Inputs that have one value for good become constants, too, and of an ``If`` that constants and
+    fixed shapes decide, the branch that runs stays.
 
     Inputs: ``source``, the model file; ``samples``, optionally.
     """
@@ -43,6 +43,8 @@ class Prepared:
     cacheable = True
     dims: tuple[tuple[str, int], ...]
     """Symbolic dimension and its value."""
+    constants: tuple[Constant, ...] = ()
+    """Inputs that become part of the model."""
 
     def check(self, inputs: Inputs) -> None:
         """Make sure that onnxruntime runs the model as it is.
@@ -60,7 +62,10 @@ class Prepared:
         model = read_model(inputs["source"])
         lowered = lower_ir(model, highest_ir())
         done = [lowered, *refused] if lowered else refused
-        done += [*_constants_only(model), *fix_dims(model, dict(self.dims))]
+        done += [*_constants_only(model), *_put_in(model, self.constants)]
+        done += fix_dims(model, dict(self.dims))
+        if branches := inline_known_branches(model):
+            done.append(f"{branches} If decided by constants and shapes")
         write_model(model, out / MODEL)
         return Notes("; ".join(done) or "taken as it is")
 
@@ -72,10 +77,11 @@ class Prepared:
             StepError: Its outputs differ from the source's.
         """
         samples = inputs.get("samples")
+        fixed = constant_arrays(self.constants)
         _require_repeatable(out / MODEL, samples)
         # In this order, because the source accepts what the fixed model does, not the reverse.
-        with loadable(inputs["source"]) as source, _said_of(samples):
-            sqnr = worst_sqnr_db(out / MODEL, source, samples)
+        with loadable(inputs["source"]) as source, _said_of(out / MODEL, samples):
+            sqnr = worst_sqnr_db(out / MODEL, source, samples, fixed)
         if sqnr < _SAME_DB:
             raise StepError(
                 f"the prepared model's outputs are {sqnr:.0f} dB from the source's",
@@ -84,13 +90,26 @@ class Prepared:
 
 
 @contextmanager
-def _said_of(samples: Path | None) -> Iterator[None]:
+def _said_of(model: Path, samples: Path | None) -> Iterator[None]:
     """Let the hint of a model that does not run be about what it was run on."""
     try:
         yield
     except ModelError as error:
-        error.hint = _RUN_HINT[samples is not None]
+        if samples is None:
+            error.hint = _random_hint(model)
         raise
+
+
+def _random_hint(model: Path) -> str:
+    inputs, _ = signature(read_structure(model))
+    free = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
+    names = ", ".join(sorted(free - {"?"}))
+    return (
+        f"random inputs were tried, with 1 for {names or 'every unknown dimension'}: write an"
+        " edgepack.yaml (edgepack init MODEL) with"
+        + (" sizes in 'dims', or with" if names else "")
+        + " 'samples' that the model takes"
+    )
 
 
 def _require_repeatable(model: Path, samples: Path | None) -> None:
@@ -99,7 +118,7 @@ def _require_repeatable(model: Path, samples: Path | None) -> None:
 
     session = make_session(model)
     for feed in probe_inputs(model, samples, 1):
-        with _said_of(samples):
+        with _said_of(model, samples):
             outputs = run_session(session, feed)
         if min_sqnr_db(outputs, run_session(session, feed)) < _SAME_DB:
             raise ModelError(
@@ -120,6 +139,18 @@ def _constants_only(model: onnx.ModelProto) -> list[str]:
     model.graph.input.extend(kept)
     model.ir_version = max(model.ir_version, _MIN_IR)
     return [f"{dropped} weights that were also inputs made constant"]
+
+
+def _put_in(model: onnx.ModelProto, constants: Sequence[Constant]) -> list[str]:
+    """Make weights of inputs."""
+    from onnx import numpy_helper
+
+    for constant in constants:
+        name = constant.spec.name
+        model.graph.input.remove(next(v for v in model.graph.input if v.name == name))
+        model.graph.initializer.append(numpy_helper.from_array(constant.array, name))
+        model.ir_version = max(model.ir_version, _MIN_IR)
+    return [f"{each.spec.name} = {each.value}" for each in constants]
 
 
 def fix_dims(model: onnx.ModelProto, dims: Mapping[str, int]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.constants import Constant, constant_arrays, without_constants
 from edgepack.data.labels import image_labels
 from edgepack.data.sample_set import Sample
 from edgepack.data.sources import (
@@ -62,10 +63,13 @@ class NpzSamples(SamplesStep):
     signature: tuple[TensorSpec, ...]
     labels_key: str | None
     limit: int | None
+    constants: tuple[Constant, ...] = ()
+    """Inputs that the samples may hold, too."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
-        samples, labels = npz_samples(inputs["source"], self.signature, self.labels_key, self.limit)
+        chosen = (self.signature, self.labels_key, self.limit, self.constants)
+        samples, labels = npz_samples(inputs["source"], *chosen)
         write_sample_set(out, self.signature, samples, labels)
         return set_notes(out, inputs["source"].name)
 
@@ -117,11 +121,16 @@ class OnnxTestData(SamplesStep):
     name: ClassVar[str] = "test-data-samples"
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx")
     signature: tuple[TensorSpec, ...]
+    """With the inputs that are constant, in the model's order."""
+    constants: tuple[Constant, ...] = ()
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
         folders = [inputs[str(n)] for n in range(len(inputs))]
-        write_sample_set(out, self.signature, onnx_test_data(folders, self.signature))
+        fixed = constant_arrays(self.constants)
+        free = [spec for spec in self.signature if spec.name not in fixed]
+        samples = onnx_test_data(folders, self.signature, fixed)
+        write_sample_set(out, free, without_constants(samples, self.constants))
         return set_notes(out, "ONNX test data")
 
 
@@ -135,6 +144,8 @@ class PythonSamples(SamplesStep):
     hook: str
     interpreter: str | None
     limit: int | None
+    constants: tuple[Constant, ...] = ()
+    """Inputs that the samples may hold, too."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Run the hook, then write the set."""
@@ -142,5 +153,6 @@ class PythonSamples(SamplesStep):
             samples, labels = python_samples(
                 self.hook, inputs["project"], self.interpreter, self.limit, Path(scratch)
             )
-            write_sample_set(out, self.signature, samples, labels)
+            free = without_constants(samples, self.constants)
+            write_sample_set(out, self.signature, free, labels)
         return set_notes(out, self.hook)

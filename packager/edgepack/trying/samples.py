@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.bundle import Bundle
+from edgepack.data.constants import Constant
 from edgepack.data.images import SUFFIXES, image_files
 from edgepack.data.sources import npz_samples
 from edgepack.errors import SamplesError, UsageError, nearest
@@ -60,6 +61,11 @@ class Reader:
             lambda name: (bundle.path / "files" / name).read_bytes().decode("utf-8"),
         )
         self.inputs = Inputs(specs, bundle.manifest.input_descriptions, self.meaning.needed)
+        # Of their types and shapes an array's values need not tell.
+        self.constants = [
+            Constant(FactsSpec(name, "float64", None), value)
+            for name, value in bundle.manifest.constants.items()
+        ]
         self.kinds = {name: d.kind for name, d in bundle.manifest.output_descriptions.items()}
 
     def read(
@@ -197,7 +203,7 @@ class Reader:
     ) -> Iterator[Sample]:
         """Yield samples of an ``.npz``, as ``samples`` in edgepack.yaml takes it."""
         signature = [FactsSpec(s.name, s.dtype, s.shape) for s in self.inputs.specs.values()]
-        found, _ = npz_samples(path, signature, None, None)
+        found, _ = npz_samples(path, signature, None, None, self.constants)
         samples = list(found)
         if len(samples) > limit:
             said.append(f"{limit} of the {len(samples)} samples in {path}: --limit takes more")

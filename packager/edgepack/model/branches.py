@@ -1,0 +1,137 @@
+"""``If`` nodes whose condition is known, and the branch that stays of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from edgepack.model.inferring import inferred_graph
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    Array = np.ndarray[Any, Any]
+
+# What conditions are computed with, from constants and shapes.
+_FOLDED = frozenset(
+    {"Add", "And", "Cast", "Concat", "Constant", "Div", "Equal", "Gather", "Greater"}
+    | {"GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Mod", "Mul", "Not", "Or", "ReduceProd"}
+    | {"Reshape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze"}
+)
+_SMALL = 1024
+
+
+def inline_known_branches(model: onnx.ModelProto) -> int:
+    """Put the branch that runs in the place of each ``If`` that constants and shapes decide.
+
+    onnxruntime 1.31.1 and onnxsim 0.8.1 fail at some of them where a branch has others within it,
+    as in Silero VAD. What only conditions were computed from stays, unused.
+
+    Returns:
+        How many there were, in branches that stay too.
+    """
+    count = 0
+    while any(node.op_type == "If" for node in model.graph.node):
+        known = _known_values(model)
+        nodes: list[onnx.NodeProto] = []
+        found = 0
+        for node in model.graph.node:
+            if node.op_type == "If" and node.input[0] in known:
+                taken = "then_branch" if known[node.input[0]].all() else "else_branch"
+                branch = next(a.g for a in node.attribute if a.name == taken)
+                nodes += _inlined(model.graph, node, branch, f"inlined{count + found}")
+                found += 1
+            else:
+                nodes.append(node)
+        if not found:
+            break
+        copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+        del model.graph.node[:]
+        model.graph.node.extend(copies)
+        count += found
+    return count
+
+
+def _known_values(model: onnx.ModelProto) -> dict[str, Array]:
+    """Return the small tensors that constants and fixed shapes tell."""
+    import numpy as np
+    from onnx import numpy_helper
+    from onnx.shape_inference import InferenceError
+
+    from edgepack.model.facts import default_opset, tensor_spec
+
+    try:
+        graph = inferred_graph(model)
+    except InferenceError:
+        graph = model.graph
+    opset = default_opset(model)
+    values = (*graph.input, *graph.value_info, *graph.output)
+    shapes = {value.name: tensor_spec(value).shape for value in values}
+    known = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in model.graph.initializer
+        if np.prod(tensor.dims, initial=1) <= _SMALL and tensor.data_location != tensor.EXTERNAL
+    }
+    shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        shape = shapes.get(node.input[0]) if node.input else None
+        if node.op_type in ("Shape", "Size") and shape is not None:
+            sizes = np.array([size for size in shape if isinstance(size, int)], np.int64)
+            if len(sizes) == len(shape):
+                known |= _evaluated(node, {node.input[0]: np.empty(sizes, np.bool_)}, opset)
+        elif node.op_type in _FOLDED and all(name in known for name in node.input if name):
+            known |= _evaluated(node, {name: known[name] for name in node.input if name}, opset)
+    return known
+
+
+def _evaluated(node: onnx.NodeProto, feed: dict[str, Array], opset: int) -> dict[str, Array]:
+    """Return the outputs of a node, or nothing where they are large or it cannot be computed."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        found = ReferenceEvaluator(node, opsets={"": opset}).run(None, feed)
+    except (ValueError, TypeError, IndexError, KeyError, RuntimeError):
+        return {}
+    outputs = dict(zip(node.output, found, strict=True))
+    return {name: array for name, array in outputs.items() if array.size <= _SMALL}
+
+
+def _inlined(
+    graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto, prefix: str
+) -> Iterator[onnx.NodeProto]:
+    """Yield a branch's nodes under names that nothing else has; its weights go into the graph."""
+    import onnx
+
+    own = [tensor.name for tensor in branch.initializer]
+    own += [name for inner in branch.node for name in inner.output if name]
+    names = {name: f"{prefix}/{name}" for name in own}
+    for tensor in branch.initializer:
+        weight = graph.initializer.add()
+        weight.CopyFrom(tensor)
+        weight.name = names[tensor.name]
+    for inner in branch.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(inner)
+        copy.name = f"{prefix}/{inner.name or inner.output[0]}"
+        _rename([copy], names)
+        yield copy
+    for given, value in zip(node.output, branch.output, strict=True):
+        if given:
+            taken = names.get(value.name, value.name)
+            yield onnx.helper.make_node("Identity", [taken], [given], f"{prefix}/{given}")
+
+
+def _rename(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:
+    """Give tensors other names, in the branches of nodes too, where no own tensor is called so."""
+    for node in nodes:
+        for place in (node.input, node.output):
+            place[:] = [names.get(name, name) for name in place]
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                own = {value.name for value in (*graph.input, *graph.initializer)}
+                own |= {name for inner in graph.node for name in inner.output}
+                outer = {name: new for name, new in names.items() if name not in own}
+                _rename(graph.node, outer)
+                for value in graph.output:
+                    value.name = outer.get(value.name, value.name)
