@@ -15,6 +15,7 @@ from edgepack.backends.checking import chosen_targets, load_target, project_targ
 from edgepack.build.carrying import Carrying
 from edgepack.build.constants import project_constants
 from edgepack.build.offering import named_targets, offer_int8_dynamic
+from edgepack.build.state import project_state
 from edgepack.calibration.following import clamps
 from edgepack.calibration.histogram import Histogram
 from edgepack.calibration.statistics import write_statistics
@@ -96,6 +97,8 @@ def inspect(
     facts = model_facts(loaded.model_path)
     constants = project_constants(loaded, facts.inputs)
     fixed = tuple(loaded.project.constants)
+    free = [spec for spec in facts.inputs if spec.name not in fixed]
+    project_state(loaded, free, facts.outputs)
     profiles = [*chosen_targets(loaded, targets)] or [*project_targets(loaded)]
     with Workers(1) as workers:
         findings = [*workers.call(checker_findings, loaded.model_path)]

@@ -463,6 +463,9 @@ class Project(StrictModel):
     constants: dict[str, ConstantValue] = {}
     """Inputs of the model that have one value for good: it is put into the model, which then does
     not take them. A single number fills the input."""
+    state: dict[str, str] = {}
+    """Outputs of the model, each with the input that it feeds in the next run: samples are frames
+    of streams then, in order."""
     inputs: dict[str, InputDescription] = {}
     preprocess: Preprocess = Preprocess()
     outputs: dict[str, OutputDescription] = {}
@@ -526,6 +529,21 @@ class Project(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _state_is_fed_by_one(self) -> Self:
+        fed = list(self.state.values())
+        for name in fed:
+            if fed.count(name) > 1:
+                raise ValueError(
+                    f"several outputs of 'state' feed the input {name!r} | name the one that does"
+                )
+            if name in self.constants:
+                raise ValueError(
+                    f"the input {name!r} is fed by an output and a constant"
+                    " | remove it from 'state' or 'constants'"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _limits_can_be_judged(self) -> Self:
         if self.limits != Limits() and self.samples.evaluation is None:
             raise ValueError(
@@ -552,9 +570,12 @@ class LoadedProject:
     def scores_output(self, outputs: Sequence[str]) -> str | None:
         """Return the output that holds class scores: the one described so, else the first.
 
+        An output that is a state counts only where there are no others.
+
         None if the first output is described as something else.
         """
         described = self.project.outputs
+        outputs = [name for name in outputs if name not in self.project.state] or outputs
         for name in outputs:
             if name in described and described[name].kind == "classification":
                 return name

@@ -92,6 +92,8 @@ class BundleContext:
     left_out: tuple[str, ...]
     requirements: tuple[str, ...]
     example_inputs: tuple[ExampleInput, ...]
+    state: tuple[tuple[str, str], ...]
+    """Outputs, each with the input that it feeds in the next run."""
     prediction: tuple[str, ...]
     """Lines of Python that take pictures and texts and give answers; none without descriptions."""
     providers: tuple[ProviderHelp, ...]

@@ -35,6 +35,7 @@ WORDS = {
     "picture-samples": "reading pictures",
     "npz-samples": "reading samples",
     "test-data-samples": "reading samples",
+    "unrolled": "running the float model over streams",
     "python-samples": "running the samples' function",
 }
 """By a step's name."""
@@ -45,6 +46,7 @@ LONG = {"calibration", "evaluation", "fp16", "int4-weight", "int8-dynamic", "int
     "image-samples",
     "picture-samples",
     "python-samples",
+    "unrolled",
 }
 """Steps that a build's time goes to; the others are not counted in an estimate."""
 

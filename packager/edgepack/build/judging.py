@@ -207,6 +207,10 @@ def warnings(
         if lost and look.inputs["model"] not in execution.failed:
             topic = "preprocessing" if look.step.name == InputCheck.name else "outputs"
             yield f"{topic}: it could not be looked at: {lost.problem}"
+    for verdict in judged:
+        for variant, accuracy in verdict.shipped:
+            if told := drifting(accuracy):
+                yield f"{verdict.target} {variant.variant.id}: {told}"
     if limits == Limits():
         return
     for verdict in judged:
@@ -271,6 +275,18 @@ def says_nothing(accuracy: Accuracy | NotMeasured) -> str:
     if isinstance(accuracy, NotMeasured) or not accuracy.says_nothing:
         return ""
     return f"it is no better than a constant: {accuracy.says_nothing}"
+
+
+def drifting(accuracy: Accuracy | NotMeasured) -> str:
+    """Return that a variant's errors grow along streams, or nothing."""
+    found = None if isinstance(accuracy, NotMeasured) else accuracy.drift
+    if found is None or not found.grows:
+        return ""
+    return (
+        f"its errors grow along a stream: the R² of {found.output!r} is {found.first:.3f} in the"
+        f" first quarter of streams and {found.last:.3f} in the last; longer streams may be worse,"
+        " so evaluate with some as long as a device will run, or begin anew in time"
+    )
 
 
 def unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:

@@ -22,6 +22,7 @@ from edgepack.build.meanings import check_meanings
 from edgepack.build.offering import Offers, named_targets
 from edgepack.build.in_graph import given_inputs, made_dims
 from edgepack.build.shapes import with_shape_profiles
+from edgepack.build.state import project_state
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
 from edgepack.errors import EdgepackError, ModelError, ProfileError, SamplesError, UsageError, nearest
@@ -69,7 +70,9 @@ from edgepack.steps.read_answers import ReadAnswers
 from edgepack.steps.rewritten import Rewritten
 from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part, PythonSamples
 from edgepack.steps.simplified import Simplified
+from edgepack.steps.streams import StatePairs
 from edgepack.steps.texts import tokenizer_input
+from edgepack.steps.unrolled import Unrolled
 
 GOLDEN_COUNT = 4
 LAYER_SAMPLES = 16
@@ -149,6 +152,7 @@ class _Planner:
         self.constants = project_constants(self.loaded, given)
         free = tuple(spec for spec in given if spec.name not in project.constants)
         self.facts = replace(self.facts, inputs=free)
+        self.state = project_state(self.loaded, free, self.facts.outputs)
         for name in project.inputs:
             if name not in [spec.name for spec in self.facts.inputs]:
                 raise ProfileError(
@@ -192,6 +196,10 @@ class _Planner:
         calibration = self._samples("calibration", both.calibration)
         self.given = self._samples("evaluation", both.evaluation)
         self.calibration, self.evaluation = map(self._tensors, (calibration, self.given))
+        self.frames = self.evaluation or self.calibration
+        if self.state:
+            calibration, self.given = map(self._unrolled, (calibration, self.given))
+            self.calibration, self.evaluation = calibration, self.given
         self.real = self.given or calibration
         self.probes = self._in_graph_probes() if self.in_graph else self.real
 
@@ -420,9 +428,7 @@ class _Planner:
 
         All targets share them, as far as their backends do not want the graph rewritten.
         """
-        own = {size for spec in self.facts.inputs for size in spec.shape or ()}
-        dims = tuple(sorted((name, size) for name, size in self.dims.items() if name in own))
-        prepared = self.builder.step(Prepared(dims, self.constants), source=self.model, samples=probes)
+        prepared = self._prepared()
         history = [prepared]
         if self.in_graph:
             raised = AtLeastOpset(OPSET_OF_PICTURES)
@@ -479,8 +485,14 @@ class _Planner:
         source = project.samples.evaluation
         if project.limits == Limits() or source is None:
             return None
-        described = tuple(project.outputs.items())
-        return LimitSearch(project.limits, source.metric, project.interpreter, described, wide)
+        return LimitSearch(
+            limits=project.limits,
+            metric=source.metric,
+            interpreter=project.interpreter,
+            described=tuple(project.outputs.items()),
+            wide=wide,
+            state=self._state_pairs,
+        )
 
     def _searched(self, prepared: str) -> dict[str, str | None]:
         """Return the inputs that a search takes besides: what an evaluation takes."""
@@ -509,6 +521,7 @@ class _Planner:
                 interpreter=project.interpreter,
                 processor=processor(),
                 config=tuple(sorted(config.items())),
+                state=self._state_pairs,
             ),
             reference=fp32,
             model=model,
@@ -530,9 +543,27 @@ class _Planner:
             raise TypeError("a sample source has exactly one origin")
         interpreter = self.loaded.project.interpreter
         step = PythonSamples(
-            self.signature, source.python, interpreter, source.limit, self.constants
+            self.signature, source.python, interpreter, source.limit, self.constants, self.state
         )
         return self.builder.step(step, project=self.folder)
+
+    def _prepared(self) -> str:
+        """Add the step that all variants begin with; a state is zeros in the samples it has."""
+        own = {size for spec in self.facts.inputs for size in spec.shape or ()}
+        dims = tuple(sorted((name, size) for name, size in self.dims.items() if name in own))
+        step = Prepared(dims, self.constants)
+        return self.builder.step(step, source=self.model, samples=self.frames)
+
+    def _unrolled(self, samples: str | None) -> str | None:
+        """Add the step that fills in the state of frames, so that each stands for itself."""
+        if samples is None:
+            return None
+        step = Unrolled(self._state_pairs, processor())
+        return self.builder.step(step, model=self._prepared(), samples=samples)
+
+    @property
+    def _state_pairs(self) -> StatePairs:
+        return tuple(sorted(self.loaded.project.state.items()))
 
     def _tensors(self, samples: str | None) -> str | None:
         """Add the step that makes tensors, for the model itself, of pictures and texts."""
@@ -553,8 +584,8 @@ class _Planner:
     def _npz(self, role: str, source: SampleSource) -> str:
         path = self.loaded.folder / str(source.path)
         origin = self.builder.source(role, path, file_digest(path))
-        step = NpzSamples(self.signature, source.labels, source.limit, self.constants)
-        return self.builder.step(step, source=origin)
+        chosen = (self.signature, source.labels, source.limit, self.constants, self.state)
+        return self.builder.step(NpzSamples(*chosen), source=origin)
 
     def _image_folder(self, source: SampleSource | None) -> Path | None:
         if source is None or source.images is None:
@@ -624,7 +655,8 @@ class _Planner:
             for path in sorted(folder.glob("input_*.pb")):
                 digest.update(f"{path.name}\0{file_digest(path)}\n".encode())
             inputs[str(n)] = self.builder.source(f"{role}-{n}", folder, digest.hexdigest())
-        return self.builder.step(OnnxTestData(self.whole_signature, self.constants), **inputs)
+        step = OnnxTestData(self.whole_signature, self.constants, self.state)
+        return self.builder.step(step, **inputs)
 
 
 def init_command(loaded: LoadedProject) -> str:

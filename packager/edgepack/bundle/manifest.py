@@ -122,6 +122,23 @@ class MetricValue(StrictModel):
     """None where there is no fp32 model."""
 
 
+class Drift(StrictModel):
+    """How a variant's errors grow along streams, where its own state is fed back to it.
+
+    Of the output where they grow most: R² over the first and over the last quarter of each stream,
+    with one variance for both.
+    """
+
+    output: str
+    first: float
+    last: float
+
+    @property
+    def grows(self) -> bool:
+        """Whether the errors' energy becomes more than four times as large, and that is seen."""
+        return 1 - self.last > 4 * (1 - self.first) and self.first - self.last > 0.01
+
+
 class Accuracy(StrictModel):
     """What the evaluation on the build host's CPU found for one variant."""
 
@@ -151,6 +168,8 @@ class Accuracy(StrictModel):
     """Why the variant is no better than a constant; nothing where it is."""
     values: dict[str, MetricValue] = {}
     """All that the hook returned, where it is several values; ``metric`` is one of them."""
+    drift: Annotated[Drift | None, Field(exclude_if=lambda given: given is None)] = None
+    """Of a model that is fed its own state, judged over streams of 8 frames or more."""
 
     @property
     def others(self) -> dict[str, MetricValue]:
@@ -335,6 +354,10 @@ class Manifest(StrictModel):
     outputs: list[Tensor]
     constants: Annotated[dict[str, ConstantValue], Field(exclude_if=lambda given: not given)] = {}
     """Inputs of the source model that the bundle's models hold instead of taking them.
+
+    Written only where there are some."""
+    state: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}
+    """Outputs, each with the input that it feeds in the next run; a stream begins with zeros.
 
     Written only where there are some."""
     input_descriptions: dict[str, InputDescription]

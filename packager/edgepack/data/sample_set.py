@@ -38,6 +38,8 @@ class SampleSet:
     """What each sample is called: an image by its path within the folder."""
     labels: Array | None
     """One label per sample: booleans, integers or floats; the leading axis counts samples."""
+    streams: tuple[int, ...] = ()
+    """The samples that begin a stream, where they are frames of streams."""
 
     @classmethod
     def read(cls, folder: Path) -> SampleSet:
@@ -51,6 +53,7 @@ class SampleSet:
             tuple(index["offsets"]),
             tuple(index["names"]),
             np.load(labels, allow_pickle=False) if labels.exists() else None,
+            tuple(index["streams"]),
         )
 
     def __len__(self) -> int:
@@ -77,8 +80,11 @@ def write_sample_set(
     signature: Sequence[TensorSpec],
     samples: Iterable[Sample],
     labels: Array | None = None,
+    streams: Sequence[int] = (),
 ) -> None:
     """Write samples to an existing, empty folder, checking each against the model's inputs.
+
+    ``streams`` are the numbers of those that begin one, known once all samples were taken.
 
     Raises:
         SamplesError: There are none, or one has a wrong name, dtype or shape, or holds NaN or
@@ -116,6 +122,7 @@ def write_sample_set(
         "shapes": shapes,
         "offsets": offsets,
         "names": names,
+        "streams": list(streams),
     }
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
     if labels is not None:

@@ -21,6 +21,7 @@ from edgepack.data.constants import Constant, free_inputs
 from edgepack.data.images import image_files, image_pixels, image_tensor, unreadable
 from edgepack.data.sample_set import Array, Sample
 from edgepack.data.spreading import spread
+from edgepack.data.streams import STREAM, first_state
 from edgepack.errors import SamplesError, listed
 from edgepack.harness import edgepack_images as images
 from edgepack.model.facts import TensorSpec
@@ -40,11 +41,14 @@ def npz_samples(
     labels_key: str | None,
     limit: int | None,
     constants: Sequence[Constant] = (),
+    state: Sequence[TensorSpec] = (),
 ) -> tuple[Iterator[Sample], Array | None]:
     """Return the samples of an ``.npz``, whose leading axis counts them, and its labels.
 
     Sample ``k`` is ``a[k:k+1]`` where the array has as many dimensions as the input, whose first is
-    1 or symbolic, else ``a[k]``. Inputs that are constant are left out, and may be there once only.
+    1 or symbolic, else ``a[k]``. Inputs that are constant are left out, and may be there once.
+    With a ``state``, a stream begins where the numbers of the array ``stream`` change; if there is
+    none, with each sample that holds a state.
 
     Raises:
         SamplesError: The file is not an ``.npz``, its arrays and labels differ in length, or it
@@ -68,22 +72,26 @@ def npz_samples(
             f"{str(path)!r} has no labels {labels_key!r}, only {sorted(arrays)}",
             hint="'labels' under 'samples' names the key that holds them",
         )
+    shapes = {spec.name: spec.shape for spec in signature}
     arrays = free_inputs(path.name, arrays, constants)
     count = _common_length(path, arrays)
+    marks = arrays.pop(STREAM, None) if state and STREAM not in shapes else None
     if labels is not None and (labels.ndim == 0 or len(labels) != count):
         raise SamplesError(
             f"{str(path)!r} has labels of shape {list(labels.shape)} for {count} samples",
             hint="give each sample one label",
         )
     taken = min(count, limit or count)
-    shapes = {spec.name: spec.shape for spec in signature}
+    zeros = first_state(state)
 
     def samples() -> Iterator[Sample]:
         for k in range(taken):
-            yield (
-                f"sample {k} of {path.name}",
-                {name: _take(array, k, shapes.get(name)) for name, array in arrays.items()},
-            )
+            inputs = {name: _take(array, k, shapes.get(name)) for name, array in arrays.items()}
+            if marks is not None:
+                begins = k == 0 or bool(np.any(marks[k] != marks[k - 1]))
+                others = {name: inputs[name] for name in inputs if name not in zeros}
+                inputs = {**zeros, **inputs} if begins else others
+            yield f"sample {k} of {path.name}", inputs
 
     return samples(), None if labels is None else labels[:taken]
 

@@ -22,7 +22,7 @@ from edgepack.accuracy import (
     mean_interval,
     paired_drop,
 )
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.manifest import Accuracy, Drift, NotMeasured
 from edgepack.data import SampleSet
 from edgepack.data.hook import save_arrays
 from edgepack.data.sources import run_hook
@@ -30,9 +30,10 @@ from edgepack.errors import SamplesError, StepError
 from edgepack.metrics import Found, Nothing, OutputMetric, metric_for
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.numbers import R2Metric
-from edgepack.model.running import Arrays, make_session, run_session
+from edgepack.model.running import Arrays, make_session
 from edgepack.project import OutputDescription, PythonMetric
 from edgepack.steps.base import MODEL, ORT_MODEL, Inputs, Notes
+from edgepack.steps.streams import StatePairs, answers, drift, run_streams
 from edgepack.worker import report, tell
 
 EVALUATION = "evaluation.json"
@@ -66,6 +67,8 @@ class Evaluation:
     processor: str
     config: tuple[tuple[str, str], ...] = ()
     """Session config entries of the variant."""
+    state: StatePairs = ()
+    """Each model is fed its own. Outputs of the state are not judged."""
 
     @property
     def cacheable(self) -> bool:
@@ -94,14 +97,18 @@ class Evaluation:
         judge = Judge(
             samples.labels, self.scores_output, meant, keep_outputs=hooked, with_intervals=True
         )
-        for done, feed in enumerate(samples, 1):
-            output = run_session(variant, feed)
-            judge.add(run_session(reference, feed) if reference else output, output, feed)
+        runs = run_streams(variant, samples, self.state)
+        expected = run_streams(reference, samples, self.state) if reference else None
+        for done, (feed, output) in enumerate(runs, 1):
+            own = answers(output, self.state)
+            judge.add(answers(next(expected)[1], self.state) if expected else own, own, feed)
             report(done, len(samples))
         hook = hook_of(self.metric, samples, inputs, self.interpreter)
         result = judge.result(self.metric, hook)
         if reference is None:
             result = uncompared(result)
+        elif found := drift({n: each.r2 for n, each in judge.numbers.items()}, samples):
+            result["drift"] = found.model_dump()
         (out / EVALUATION).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
         return Notes(described(as_accuracy(result)) + judge.left_out, result)
 
@@ -552,4 +559,11 @@ def described(accuracy: Accuracy | NotMeasured) -> str:
     return (
         f"{accuracy.metric} {accuracy.fp32:.4f} to {accuracy.value:.4f}"
         f" on {accuracy.samples} samples, worst output {accuracy.worst.sqnr_db:.1f} dB"
+        f"{_drift_words(accuracy.drift)}"
     )
+
+
+def _drift_words(found: Drift | None) -> str:
+    if found is None:
+        return ""
+    return f", R² {found.first:.4f} at the beginning of streams and {found.last:.4f} at their end"

@@ -18,7 +18,7 @@ from edgepack.errors import StepError, listed
 from edgepack.model.fusion import fusion_coverage
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import make_session, run_session
+from edgepack.model.running import make_session
 from edgepack.profile import Dialect
 from edgepack.project import Limits, OutputDescription, PythonMetric
 from edgepack.quantization.closeness import Chosen, Closeness, FloatOutputs, HeldOut, split_samples
@@ -42,6 +42,7 @@ from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
 from edgepack.steps.evaluation import Judge, hook_of
 from edgepack.steps.fp32 import require_ir
+from edgepack.steps.streams import StatePairs, answers, run_streams
 from edgepack.worker import report
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class LimitSearch:
     """What the project says of outputs."""
     wide: bool = False
     """Whether the provider takes operators of 16 bits beside those of 8."""
+    state: StatePairs = ()
+    """The model is fed its own."""
 
 
 @dataclass(frozen=True)
@@ -286,8 +289,9 @@ def _metric(
         before, most = times * len(samples), MOST_MEASURED * len(samples)
         times += 1
         doing = f"measuring accuracy for the limit, time {times} of at most {MOST_MEASURED}"
-        for done, (feed, expected) in enumerate(zip(samples, reference, strict=True), 1):
-            judge.add(expected, run_session(session, feed), feed)
+        runs = run_streams(session, samples, search.state)
+        for done, ((feed, output), expected) in enumerate(zip(runs, reference, strict=True), 1):
+            judge.add(answers(expected, search.state), answers(output, search.state), feed)
             report(before + done, most, doing)
         found = judge.result(metric, hook)
         fp32 = judge.fp32

@@ -19,6 +19,7 @@ from edgepack.data.sources import (
     python_samples,
     selected_images,
 )
+from edgepack.data.streams import in_streams
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.project import ImageInput
@@ -65,12 +66,16 @@ class NpzSamples(SamplesStep):
     limit: int | None
     constants: tuple[Constant, ...] = ()
     """Inputs that the samples may hold, too."""
+    state: tuple[TensorSpec, ...] = ()
+    """Inputs that only the first sample of a stream may hold."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
-        chosen = (self.signature, self.labels_key, self.limit, self.constants)
+        chosen = (self.signature, self.labels_key, self.limit, self.constants, self.state)
         samples, labels = npz_samples(inputs["source"], *chosen)
-        write_sample_set(out, self.signature, samples, labels)
+        begins: list[int] = []
+        frames = in_streams(samples, self.state, begins)
+        write_sample_set(out, self.signature, frames, labels, begins)
         return set_notes(out, inputs["source"].name)
 
 
@@ -123,14 +128,19 @@ class OnnxTestData(SamplesStep):
     signature: tuple[TensorSpec, ...]
     """With the inputs that are constant, in the model's order."""
     constants: tuple[Constant, ...] = ()
+    state: tuple[TensorSpec, ...] = ()
+    """Inputs that only the first sample of a stream may have files for."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
         folders = [inputs[str(n)] for n in range(len(inputs))]
         fixed = constant_arrays(self.constants)
         free = [spec for spec in self.signature if spec.name not in fixed]
-        samples = onnx_test_data(folders, self.signature, fixed)
-        write_sample_set(out, free, without_constants(samples, self.constants))
+        optional = {*fixed, *(spec.name for spec in self.state)}
+        samples = onnx_test_data(folders, self.signature, optional)
+        begins: list[int] = []
+        frames = in_streams(without_constants(samples, self.constants), self.state, begins)
+        write_sample_set(out, free, frames, streams=begins)
         return set_notes(out, "ONNX test data")
 
 
@@ -146,6 +156,8 @@ class PythonSamples(SamplesStep):
     limit: int | None
     constants: tuple[Constant, ...] = ()
     """Inputs that the samples may hold, too."""
+    state: tuple[TensorSpec, ...] = ()
+    """Inputs that only the first sample of a stream may hold."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Run the hook, then write the set."""
@@ -153,6 +165,8 @@ class PythonSamples(SamplesStep):
             samples, labels = python_samples(
                 self.hook, inputs["project"], self.interpreter, self.limit, Path(scratch)
             )
+            begins: list[int] = []
             free = without_constants(samples, self.constants)
-            write_sample_set(out, self.signature, free, labels)
+            frames = in_streams(free, self.state, begins)
+            write_sample_set(out, self.signature, frames, labels, begins)
         return set_notes(out, self.hook)
