@@ -10,9 +10,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from edgepack.bench import device_accuracy
+from edgepack.bench.device_accuracy import evaluate
 from edgepack.build import build, dry_run
 from edgepack.data import SampleSet
-from edgepack.errors import LimitError, ModelError, ProfileError, StepError
+from edgepack.devices import load_device
+from edgepack.errors import DeviceError, LimitError, ModelError, ProfileError, StepError
 from edgepack.inspection import inspect
 from edgepack.model.facts import TensorSpec
 from edgepack.steps.base import run_step
@@ -117,6 +120,29 @@ def test_build_takes_what_the_float_model_reached_for_goldens_and_calibration(bu
         assert all(step.inputs["samples"].startswith("unrolled-") for step in steps)
     readme = (bundle.path / "README.md").read_text()
     assert "- `h_out` into `h`" in readme
+
+
+def test_device_is_fed_its_own_state_also_after_an_evaluation_that_ended_early(built, monkeypatch):
+    folder, bundle = built
+    project, device = folder / "edgepack.yaml", load_device("local")
+    simulated = bundle.manifest.variants[0].accuracy
+    found = evaluate(bundle.path, device, project=project)
+    assert found.measured == found.simulated == simulated
+    whole = device_accuracy.stream_answers
+
+    def broken(harness, inputs, numbers, variant):
+        for count, answer in enumerate(whole(harness, inputs, numbers, variant)):
+            if count == 25:
+                raise DeviceError("the cable is out", hint="put it in")
+            yield answer
+
+    monkeypatch.setattr(device_accuracy, "stream_answers", broken)
+    with pytest.raises(DeviceError, match="the cable is out"):
+        evaluate(bundle.path, device, project=project)
+    monkeypatch.setattr(device_accuracy, "stream_answers", whole)
+    resumed = evaluate(bundle.path, device, project=project)
+    assert resumed.resumed == 25
+    assert resumed.measured == simulated
 
 
 def judged(folder: Path, reference: Path, model: Path, samples: Path, state):

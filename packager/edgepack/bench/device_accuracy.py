@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -14,9 +15,10 @@ from pathlib import Path
 from edgepack.bench.assemble import report_id
 from edgepack.bench.harness import Harness
 from edgepack.bench.judging import Judged, Judging, judge_answers
-from edgepack.bench.kept_answers import KeptAnswers
+from edgepack.bench.kept_answers import KeptAnswers, read_as_they_come
 from edgepack.bench.report import EvaluationReport, Selection
 from edgepack.bench.session import INTERRUPTS, open_harness, read_bundle
+from edgepack.bench.streaming import Inputs as SampleInputs
 from edgepack.bench.streaming import stream_answers
 from edgepack.bench.verdict import placement_reasons
 from edgepack.build.cache import own_cache
@@ -31,6 +33,7 @@ from edgepack.devices.transports import require_machine
 from edgepack.errors import BundleError, EdgepackError, InconclusiveError, UsageError
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, model_facts
+from edgepack.model.running import Arrays
 from edgepack.processes import Workers
 from edgepack.profile import load_profile
 from edgepack.progress import Progress, Silent, Work
@@ -92,7 +95,8 @@ def evaluate(  # noqa: PLR0913  (the command's options)
                 judged = pool.submit(_judge, workers, given, materials, progress)
                 title = f"{device.name} {selection.variant}: measuring accuracy"
                 with _counted(kept, title, len(materials.samples), progress):
-                    _receive(harness, selection.variant, materials.samples, kept, judged)
+                    inputs = _own_state(materials.samples, kept, loaded.project.state)
+                    _receive(harness, selection.variant, inputs, materials.samples, kept, judged)
             placement = harness.profile(selection.variant)
         progress.status("computing the metric from the answers")
         found = judged.result()
@@ -161,6 +165,7 @@ class _Materials:
             described=loaded.project.outputs,
             project=loaded.folder,
             interpreter=loaded.project.interpreter,
+            state=tuple(loaded.project.state.items()),
         )
 
 
@@ -199,8 +204,34 @@ def _judge(workers: Workers, given: Judging, materials: _Materials, progress: Pr
     return found[0]
 
 
+def _own_state(samples: SampleSet, kept: KeptAnswers, state: Mapping[str, str]) -> SampleInputs:
+    """Return what gives a sample's inputs: within a stream without a state, which the device has.
+
+    The first that is sent holds what the device had reached when an earlier evaluation ended.
+    """
+    first, begins = len(kept), set(samples.streams)
+
+    def inputs(number: int) -> Arrays:
+        feed = samples.inputs(number)
+        if number in begins or not state:
+            return feed
+        reached: Arrays = {}
+        if number == first:
+            [last] = deque(read_as_they_come(kept.path, first), maxlen=1)
+            reached = {name: last.outputs[output] for output, name in state.items()}
+        own = state.values()
+        return {name: feed[name] for name in feed if name not in own} | reached
+
+    return inputs
+
+
 def _receive(
-    harness: Harness, variant: str, samples: SampleSet, kept: KeptAnswers, judged: Future[Judged]
+    harness: Harness,
+    variant: str,
+    inputs: SampleInputs,
+    samples: SampleSet,
+    kept: KeptAnswers,
+    judged: Future[Judged],
 ) -> None:
     """Keep the answers to all samples that are not answered yet.
 
@@ -210,7 +241,7 @@ def _receive(
     numbers = range(len(kept), len(samples))
     if not numbers:
         return
-    with closing(stream_answers(harness, samples.inputs, numbers, variant)) as answers:
+    with closing(stream_answers(harness, inputs, numbers, variant)) as answers:
         for answer in answers:
             kept.add(answer)
             if judged.done():

@@ -14,6 +14,7 @@ from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project import OutputDescription, PythonMetric
 from edgepack.steps.base import MODEL
 from edgepack.steps.evaluation import Judge, as_accuracy, hook_of, uncompared
+from edgepack.steps.streams import StatePairs, answers, drift
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Judging:
     described: dict[str, OutputDescription]
     project: Path
     interpreter: str | None
+    state: StatePairs = ()
+    """What the device was fed of its own."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,17 @@ def judge_answers(given: Judging) -> Judged:
     if given.reference and given.references:
         references = _references(given.reference, given.references, samples)
         for feed, reference in zip(samples, references, strict=True):
-            judge.add(reference, next(outputs), feed)
+            found = answers(next(outputs), given.state)
+            judge.add(answers(reference, given.state), found, feed)
     else:
         for feed, output in zip(samples, outputs, strict=True):
-            judge.add(output, output, feed)
+            own = answers(output, given.state)
+            judge.add(own, own, feed)
 
     hook = hook_of(given.metric, samples, {"project": given.project}, given.interpreter)
     result = judge.result(given.metric, hook)
+    if "metric" in result and (found := drift(judge.r2, samples)):
+        result["drift"] = found.model_dump()
     accuracy = as_accuracy(result if given.reference else uncompared(result))
     return Judged(accuracy, judge.interval(given.metric))
 

@@ -377,16 +377,22 @@ def profile(arguments: argparse.Namespace) -> Json:
 
 
 def serve(arguments: argparse.Namespace, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer inference requests until there are no more."""
+    """Answer inference requests until there are no more.
+
+    Inputs of a state that a request leaves out are what the model itself put out before.
+    """
     coming = _read_ahead(requests)
     model = loader.load(arguments.bundle, arguments.variant)
+    state: Dict[str, str] = model.bundle.manifest.get("state", {})
+    own: loader.Arrays = {}
     flushed = time.monotonic()
     for inputs in iter(coming.get, None):
         try:
-            feed = model.checked(inputs)
+            feed = model.checked({**own, **inputs})
             started = time.perf_counter_ns()
             outputs = model.run(feed)
             ns = time.perf_counter_ns() - started
+            own = {name: outputs[output] for output, name in state.items()}
         except loader.ORT_ERRORS as error:
             _answer(answers, {"error": str(error)}, {})
         else:

@@ -18,6 +18,7 @@ from edgepack.accuracy import (
     Array,
     Drop,
     OutputCloseness,
+    OutputR2,
     class_scores,
     mean_interval,
     paired_drop,
@@ -105,10 +106,10 @@ class Evaluation:
             report(done, len(samples))
         hook = hook_of(self.metric, samples, inputs, self.interpreter)
         result = judge.result(self.metric, hook)
+        if "metric" in result and (found := drift(judge.r2, samples)):
+            result["drift"] = found.model_dump()
         if reference is None:
             result = uncompared(result)
-        elif found := drift({n: each.r2 for n, each in judge.numbers.items()}, samples):
-            result["drift"] = found.model_dump()
         (out / EVALUATION).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
         return Notes(described(as_accuracy(result)) + judge.left_out, result)
 
@@ -272,6 +273,11 @@ class Judge:
                 self.outputs[0].append(reference)
 
     @property
+    def r2(self) -> dict[str, OutputR2]:
+        """By output of floats."""
+        return {name: each.r2 for name, each in self.numbers.items()}
+
+    @property
     def left_out(self) -> str:
         """Say which outputs are not judged, or nothing if all are."""
         judged = {*self._judged(self.metrics), *self._judged(self.closeness)}
@@ -324,7 +330,7 @@ class Judge:
         if found is None:
             reasons = {name: each for name, each in by_output.items() if isinstance(each, Nothing)}
             return NotMeasured(reason=_untold(reasons)).model_dump()
-        r2 = {name: told for name, each in self.numbers.items() if (told := each.r2.found())}
+        r2 = {name: told for name, each in self.r2.items() if (told := each.found())}
         scored = len(self.agreements) == self.samples
         return {
             "metric": found.name,
@@ -537,7 +543,7 @@ def uncompared(result: dict[str, Any]) -> dict[str, Any]:
     if result.get("output", ""):
         return missing
     compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
-    compared |= {"outputs": {}, "r2": {}, "says_nothing": ""}
+    compared |= {"outputs": {}, "r2": {}, "says_nothing": "", "drift": None}
     values = {n: {**each, "fp32": None} for n, each in result.get("values", {}).items()}
     return {**result, **compared, "fp32": missing, "values": values}
 
