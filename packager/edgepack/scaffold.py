@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -143,6 +144,7 @@ def _lines(
     yield f"model: {_quoted(facts.name)}"
     yield from _dims(facts, photos)
     yield from _constants(facts)
+    yield from _state(facts)
     yield from _inputs(facts, guess, photos)
     yield from _outputs(facts, photos)
     yield from _samples(facts, photos)
@@ -177,6 +179,26 @@ def _constants(facts: ModelFacts) -> Iterator[str]:
         values = ", ".join(f"{_quoted(name)}: 0" for name in settings)
         yield "# An input that has one value always can be made part of the model."
         yield f"# constants: {{{values}}}"
+
+
+def _state(facts: ModelFacts) -> Iterator[str]:
+    """Yield outputs that may feed an input beside others: alike, and with its name in theirs."""
+    pairs: dict[str, str] = {}
+    for output, spec in product(facts.outputs, facts.inputs):
+        if spec.name in output.name and spec.name not in pairs.values() and _alike(spec, output):
+            pairs.setdefault(output.name, spec.name)
+    if pairs and len(pairs) < len(facts.inputs):
+        words = ", ".join(f"{_quoted(made)}: {_quoted(given)}" for made, given in pairs.items())
+        yield "# Outputs that may be inputs of the next run; samples are frames of streams then."
+        yield f"# state: {{{words}}}{_MARK}"
+
+
+def _alike(one: TensorSpec, other: TensorSpec) -> bool:
+    """Return whether types, ranks and the sizes that are known agree."""
+    first, second = one.shape or (), other.shape or ()
+    sizes = zip(first, second, strict=False)
+    known = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int)]
+    return one.dtype == other.dtype and len(first) == len(second) and all(a == b for a, b in known)
 
 
 def _dims_line(sizes: Mapping[str, int]) -> str:

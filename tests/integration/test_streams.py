@@ -13,6 +13,7 @@ import pytest
 from edgepack.bench import device_accuracy
 from edgepack.bench.device_accuracy import evaluate
 from edgepack.build import build, dry_run
+from edgepack.cli.main import run
 from edgepack.data import SampleSet
 from edgepack.devices import load_device
 from edgepack.errors import DeviceError, LimitError, ModelError, ProfileError, StepError
@@ -143,6 +144,14 @@ def test_device_is_fed_its_own_state_also_after_an_evaluation_that_ended_early(b
     resumed = evaluate(bundle.path, device, project=project)
     assert resumed.resumed == 25
     assert resumed.measured == simulated
+
+
+def test_try_begins_a_stream_with_each_frame(built, capsys):
+    folder, bundle = built
+    assert run(["try", str(bundle.path), str(folder / "ev.npz"), "--limit", "2"]) == 0
+    assert "h: 0 everywhere, [1, 16]" in capsys.readouterr().out
+    assert run(["try", str(bundle.path), "--input", "x=1", "--input", "h=0.5"]) == 0
+    assert "h: 0.5 everywhere" in capsys.readouterr().out
 
 
 def judged(folder: Path, reference: Path, model: Path, samples: Path, state):

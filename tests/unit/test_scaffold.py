@@ -14,6 +14,7 @@ from edgepack.project import read_project
 from edgepack.scaffold import init
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
+from stream_nets import gru
 
 FLOAT, HALF, IDS = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
 NO_IMAGE = {
@@ -195,6 +196,15 @@ def test_init_when_an_input_is_a_single_number_proposes_to_make_it_constant(tmp_
     assert (
         "constants:" not in init(tiny_models.conv_net(tmp_path / "other" / "conv.onnx")).read_text()
     )
+
+
+def test_init_when_outputs_may_feed_inputs_proposes_the_state(tmp_path):
+    path = init(gru(tmp_path / "net.onnx"))
+    [line] = [line for line in path.read_text().splitlines() if "state:" in line]
+    assert line == "# state: {h_out: h}   # guessed, check"
+    path.write_text(path.read_text().replace(line, line.removeprefix("# ")))
+    assert read_project(path).project.state == {"h_out": "h"}
+    assert "state:" not in init(tiny_models.conv_net(tmp_path / "other" / "c.onnx")).read_text()
 
 
 def test_init_when_it_guesses_marks_each_guess(tmp_path):

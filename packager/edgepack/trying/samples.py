@@ -60,7 +60,11 @@ class Reader:
             self.shapes,
             lambda name: (bundle.path / "files" / name).read_bytes().decode("utf-8"),
         )
-        self.inputs = Inputs(specs, bundle.manifest.input_descriptions, self.meaning.needed)
+        state = set(bundle.manifest.state.values())
+        needed = [name for name in self.meaning.needed if name not in state]
+        self.inputs = Inputs(specs, bundle.manifest.input_descriptions, needed)
+        self.first = {name: Value(0.0, name) for name in sorted(state)}
+        """What inputs of a state get that nothing is given for: each sample begins a stream."""
         # Of their types and shapes an array's values need not tell.
         self.constants = [
             Constant(FactsSpec(name, "float64", None), value)
@@ -145,6 +149,7 @@ class Reader:
 
     def _sample(self, values: Mapping[str, Value]) -> Sample:
         """Return a sample of what its inputs get."""
+        values = {**self.first, **values}
         missing = [name for name in self.inputs.needed if name not in values]
         if missing:
             lacking = ", ".join(f"{name} ({self.inputs.words(name)})" for name in missing)
@@ -203,7 +208,8 @@ class Reader:
     ) -> Iterator[Sample]:
         """Yield samples of an ``.npz``, as ``samples`` in edgepack.yaml takes it."""
         signature = [FactsSpec(s.name, s.dtype, s.shape) for s in self.inputs.specs.values()]
-        found, _ = npz_samples(path, signature, None, None, self.constants)
+        state = [spec for spec in signature if spec.name in self.first]
+        found, _ = npz_samples(path, signature, None, None, self.constants, state)
         samples = list(found)
         if len(samples) > limit:
             said.append(f"{limit} of the {len(samples)} samples in {path}: --limit takes more")
