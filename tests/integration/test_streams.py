@@ -202,6 +202,17 @@ def test_evaluation_when_a_little_is_added_to_the_state_in_each_frame_sees_the_s
     assert right["drift"] == {"output": "y", "first": 1.0, "last": 1.0}
 
 
+def test_outputs_that_hardly_vary_are_told_whatever_the_state_does(tmp_path):
+    model = onnx.load(str(gru(tmp_path / "net.onnx")))
+    [bias] = [tensor for tensor in model.graph.initializer if tensor.name == "by"]
+    bias.CopyFrom(numpy_helper.from_array(np.full(3, 1000, np.float32), "by"))
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    np.savez(tmp_path / "s.npz", x=frames(40, WIDTH))
+    project = write(tmp_path, STATE, "samples: {evaluation: {path: s.npz}}")
+    result = build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
+    assert [text for text in result.warnings if "hardly vary" in text and "'y'" in text]
+
+
 SUM = "state: {sum_out: sum}"
 
 

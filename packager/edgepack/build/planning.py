@@ -375,6 +375,7 @@ class _Planner:
             detections=tuple(detections),
             processor=processor(),
             called="the model" if self.facts.quantization else "fp32",
+            state=self._state_pairs,
         )
         samples = self.evaluation or self.calibration
         self.builder.step(step, model=reference, samples=samples)

@@ -26,6 +26,7 @@ from edgepack.preprocessing.verdict import Finding, Seen, find
 from edgepack.project import DetectionOutput, ImageInput
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.input_runs import Runner
+from edgepack.steps.streams import StatePairs
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -55,6 +56,8 @@ class InputCheck:
     """The kind of processor that this runs on: it decides the last bits."""
     called: str = "fp32"
     """What the model is called in the warning."""
+    state: StatePairs = ()
+    """Outputs of it are not looked at."""
 
     def check(self, inputs: Inputs) -> None:
         """Accept any model that runs."""

@@ -28,6 +28,7 @@ from edgepack.preprocessing.beginning import Beginning, beginning
 from edgepack.preprocessing.signs import divergence
 from edgepack.preprocessing.verdict import Seen, Setting
 from edgepack.project import DetectionOutput, ImageInput
+from edgepack.steps.streams import answers
 
 if TYPE_CHECKING:
     import onnx
@@ -166,7 +167,7 @@ class Runner:
 
     def _add(self, found: Seen, outputs: Mapping[str, Array]) -> None:
         """Keep what the outputs of one sample tell."""
-        for name, output in outputs.items():
+        for name, output in answers(outputs, self.step.state).items():
             found.variations.setdefault(name, Variation()).add(output)
         given = outputs.get(self.step.scores_output or "")
         scores = None if given is None else class_scores(given)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from edgepack.accuracy import OutputR2
+from edgepack.accuracy import Array, OutputR2
 from edgepack.bundle.manifest import Drift
 from edgepack.data import SampleSet
 from edgepack.errors import ModelError
@@ -51,10 +51,10 @@ def run_streams(
         yield feed, outputs
 
 
-def answers(outputs: Arrays, state: StatePairs) -> Arrays:
+def answers(outputs: Mapping[str, Array], state: StatePairs) -> Arrays:
     """Return the outputs that are no state; all, if there are no others."""
     feeding = {output for output, _ in state}
-    return {name: array for name, array in outputs.items() if name not in feeding} or outputs
+    return {name: array for name, array in outputs.items() if name not in feeding} or dict(outputs)
 
 
 def drift(outputs: Mapping[str, OutputR2], samples: SampleSet) -> Drift | None:
