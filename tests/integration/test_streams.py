@@ -146,6 +146,21 @@ def test_device_is_fed_its_own_state_also_after_an_evaluation_that_ended_early(b
     assert resumed.measured == simulated
 
 
+def test_limit_is_searched_for_over_streams(built, tmp_path):
+    folder, bundle = built
+    for name in ("net.onnx", "cal.npz", "ev.npz"):
+        shutil.copyfile(folder / name, tmp_path / name)
+    samples = "samples: {calibration: {path: cal.npz}, evaluation: {path: ev.npz}}"
+    project = write(tmp_path, STATE, samples, "limits: {min_sqnr_db: 25}")
+    result = build(project=project, variants=["cpu-int8-static"], out=tmp_path / "dist")
+    [variant] = result.bundles[0].bundle.manifest.variants
+    tried = [each for each in variant.tried if each.stage == "limit"]
+    as_it_is = bundle.manifest.variants[0].accuracy.worst.sqnr_db
+    assert tried[0].sqnr_db == pytest.approx(as_it_is, abs=0.1)
+    assert tried[-1].sqnr_db == pytest.approx(variant.accuracy.worst.sqnr_db, abs=0.1)
+    assert as_it_is < 25 <= variant.accuracy.worst.sqnr_db
+
+
 def test_try_begins_a_stream_with_each_frame(built, capsys):
     folder, bundle = built
     assert run(["try", str(bundle.path), str(folder / "ev.npz"), "--limit", "2"]) == 0
@@ -348,6 +363,13 @@ REFUSED = [
         "python",
     ),
 ]
+
+
+def test_state_of_several_sizes_is_refused(tmp_path):
+    gru(tmp_path / "net.onnx", batch="batch")
+    project = write(tmp_path, STATE, "dims: {batch: [1, 4]}")
+    with pytest.raises(ProfileError, match="the state 'h' has 'batch', which has several sizes"):
+        build(project=project, out=tmp_path / "dist")
 
 
 @pytest.mark.parametrize(("lines", "problem", "hint"), REFUSED)

@@ -40,6 +40,13 @@ def project_state(
                 f"the model has no input {name!r}", hint=nearest(name, taken), where=where
             )
         _require_same(made[output], taken[name], where)
+        if several := [size for size in taken[name].shape or () if size in project.buckets]:
+            raise ProfileError(
+                f"the state {name!r} has {several[0]!r}, which has several sizes, and a state goes"
+                " from one run into the next as it is",
+                hint="give that dimension one size under 'dims'",
+                where=where,
+            )
     _require_order(loaded)
     return tuple(spec for spec in taken.values() if spec.name in project.state.values())
 
