@@ -146,6 +146,19 @@ def test_device_is_fed_its_own_state_also_after_an_evaluation_that_ended_early(b
     assert resumed.measured == simulated
 
 
+@pytest.mark.parametrize("target", ["android-xnnpack", "ios"])
+def test_readmes_for_phones_say_where_the_state_goes(built, tmp_path, target):
+    folder, _ = built
+    result = build(
+        project=folder / "edgepack.yaml",
+        targets=[target],
+        variants=["cpu-fp32"],
+        out=tmp_path / "dist",
+    )
+    readme = (result.bundles[0].bundle.path / "README.md").read_text()
+    assert "go into the next one:\n- `h_out` into `h`\n\n" in readme
+
+
 def test_limit_is_searched_for_over_streams(built, tmp_path):
     folder, bundle = built
     for name in ("net.onnx", "cal.npz", "ev.npz"):
