@@ -61,8 +61,8 @@ def judge_answers(given: Judging) -> Judged:
     if given.reference and given.references:
         references = _references(given.reference, given.references, samples)
         for feed, reference in zip(samples, references, strict=True):
-            found = answers(next(outputs), given.state)
-            judge.add(answers(reference, given.state), found, feed)
+            device = answers(next(outputs), given.state)
+            judge.add(answers(reference, given.state), device, feed)
     else:
         for feed, output in zip(samples, outputs, strict=True):
             own = answers(output, given.state)
