@@ -7,6 +7,7 @@ number of inferences only. The program itself is compiled and tried in tests/mob
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import onnxruntime as ort
-from edgepack.harness.edgepack_loader import closeness_db
+from edgepack.harness.edgepack_loader import golden_closeness_db
 
 WARM_UP = 3
 RUNS = 10
@@ -125,12 +126,19 @@ def read_plan(path: str) -> Plan:
             plan.sessions[-1]["providers"][-1][1][words[0]] = words[1]
         elif what == "golden":
             plan.goldens.append({"session": int(words[0]), "input": {}, "output": {}, "cut": []})
+            plan.goldens[-1]["entries"] = {}
+        elif what == "near":
+            near = {"extra_db": float(words[0]), "stride": int(words[1])}
+            plan.goldens[-1]["entries"][list(plan.goldens[-1]["output"])[-1]].update(near)
         elif what == "cut":
             plan.goldens[-1]["cut"].append((words[0], int(words[1]), int(words[2])))
         else:
             name, dtype, file, *dims = words
             raw = np.frombuffer(Path(file).read_bytes(), np.dtype(dtype))
-            plan.goldens[-1][what][name] = raw.reshape([int(size) for size in dims])
+            shape = [int(size) for size in dims]
+            plan.goldens[-1]["entries"][name] = {"shape": shape}
+            whole = raw.size == math.prod(shape)
+            plan.goldens[-1][what][name] = raw.reshape(shape) if whole else raw
     return plan
 
 
@@ -161,8 +169,12 @@ def golden_db(plan: Plan, sessions: list[Any], golden: dict[str, Any]) -> float:
     outputs = dict(zip(plan.fetched, run(plan, sessions, golden), strict=True))
     for name, axis, size in golden["cut"]:
         outputs[name] = outputs[name][(slice(None),) * axis + (slice(size),)]
-    return min((closeness_db(want, outputs[name]) for name, want in golden["output"].items()),
-               default=200.0)  # fmt: skip
+    entries = golden["entries"]
+    near = [
+        golden_closeness_db(entries[name], want, outputs[name])
+        for name, want in golden["output"].items()
+    ]
+    return min(near, default=200.0)
 
 
 MODES = {

@@ -195,6 +195,30 @@ class Variation:
             return 1.0
         return math.sqrt(min(1.0, self.around_mean / self.energy))
 
+    @property
+    def tells(self) -> bool:
+        """Whether it says anything of the samples, as far as they show."""
+        alike = self.count < 2 or not self.same_shape or self.energy <= 0
+        return not alike and self.share > _LEAST_VARIATION
+
+    @property
+    def mean(self) -> Array:
+        """The best constant; only of an output that :attr:`tells` something."""
+        if self._mean is None:
+            raise ValueError("there are no samples")
+        return self._mean
+
+    def sqnr_db(self, reference: Array, part: float) -> float:
+        """Return the SQNR of an error that is a part of the deviation over samples.
+
+        Minus infinity where the output tells nothing of them, or the reference is all 0.
+        """
+        values = reference.astype(np.float64)
+        energy = float(np.sum(np.where(np.isfinite(values), values, 0.0) ** 2))
+        if not self.tells or energy <= 0:
+            return -math.inf
+        return sqnr_db(energy, part**2 * self.around_mean / self.count)
+
 
 @dataclass
 class OutputR2:

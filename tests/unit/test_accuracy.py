@@ -7,6 +7,7 @@ import pytest
 from edgepack.accuracy import (
     OutputCloseness,
     OutputR2,
+    Variation,
     array_cosine,
     array_sqnr_db,
     class_scores,
@@ -198,3 +199,23 @@ def test_r2_when_an_output_is_large_looks_at_values_from_all_of_it():
     broken[:, 0, 1 << 21 :] = 1
     found = r2_of(whole, broken)
     assert found.value == pytest.approx(0.5, abs=0.01)
+
+
+def test_variation_says_how_near_an_error_of_a_part_of_it_is():
+    variation = Variation()
+    rows = np.random.default_rng(0).standard_normal((50, 200)) * 0.05 + 3
+    for row in rows:
+        variation.add(row)
+    error = 0.05 / 3 * np.random.default_rng(1).standard_normal(200)
+    near = 10 * np.log10(np.sum(rows[0] ** 2) / np.sum(error**2))
+    assert variation.sqnr_db(rows[0], 1 / 3) == pytest.approx(near, abs=1)
+    assert variation.tells
+
+
+@pytest.mark.parametrize("outputs", [[[1.0, 2.0]], [[1.0, 2.0]] * 3, [[1.0], [1.0, 2.0]]])
+def test_variation_tells_nothing_when_samples_are_one_equal_or_of_other_shapes(outputs):
+    variation = Variation()
+    for output in outputs:
+        variation.add(np.array(output))
+    assert not variation.tells
+    assert variation.sqnr_db(np.array([1.0]), 0.1) == -math.inf

@@ -137,7 +137,7 @@ class Planner:
     def _golden(self, number: int, place: int, feed: Feed, model: Model | None = None) -> Plan:
         """Return the lines of a golden, for the session of a number."""
         golden = self.bundle.manifest.goldens[number]
-        outputs = [_tensor("output", each) for each in golden.outputs[self.entry.id]]
+        outputs = [line for each in golden.outputs[self.entry.id] for line in _output(each)]
         if not self.entry.buckets:
             inputs = [_tensor("input", each) for each in golden.inputs]
             return Plan("\n".join([f"golden {place}", *inputs, *outputs]))
@@ -237,6 +237,12 @@ def files_of(bundle: Bundle) -> dict[str, str]:
 def _tensor(what: str, tensor: GoldenTensor) -> str:
     sizes = map(str, tensor.shape)
     return " ".join([what, _word(tensor.name), tensor.dtype, _word(tensor.path), *sizes])
+
+
+def _output(tensor: GoldenTensor) -> Iterator[str]:
+    yield _tensor("output", tensor)
+    if tensor.extra_db or tensor.stride > 1:
+        yield f"near {tensor.extra_db:g} {tensor.stride}"
 
 
 def _read(folder: Path, tensor: GoldenTensor) -> np.ndarray:

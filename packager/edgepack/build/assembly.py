@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
@@ -74,6 +76,9 @@ Source: https://onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.ht
 
 _EXAMPLE_SIDE = 480
 """Of a picture in a README's example, in pixels."""
+
+_GOLDEN_BYTES = 1 << 22
+"""Of a bundle's golden tensors together, or as much as its models have, if that is more."""
 
 _CALIBRATED = {Calibration: "samples", Int4Weight: "calibration"}
 """Steps that read the calibration samples, by the name that the set has among their inputs."""
@@ -148,7 +153,11 @@ class _Assembly:
     writer: BundleWriter
 
     def write(self) -> Manifest:
-        variants = [self._variant(planned, accuracy) for planned, accuracy in self.verdict.shipped]
+        models = [self._model_files(planned) for planned, _ in self.verdict.shipped]
+        variants = [
+            self._variant(planned, accuracy, *files)
+            for (planned, accuracy), files in zip(self.verdict.shipped, models, strict=True)
+        ]
         if operators := self._operators():
             text = "".join(f"{line}\n" for line in operators)
             self.writer.add(f"models/{OPERATORS}", text.encode(), role="document")
@@ -161,10 +170,13 @@ class _Assembly:
         )
 
     def _variant(
-        self, planned: PlannedVariant, accuracy: Accuracy | NotMeasured
+        self,
+        planned: PlannedVariant,
+        accuracy: Accuracy | NotMeasured,
+        path: str,
+        buckets: list[Bucket],
     ) -> ManifestVariant:
         variant = planned.variant
-        path, buckets = self._model_files(planned)
         index = self._index(planned)
         goldens = read_goldens(self._folder(planned.goldens))
         return ManifestVariant(
@@ -183,6 +195,11 @@ class _Assembly:
             session=variant.session,
             requires=variant.requires,
             min_sqnr_db=goldens["min_sqnr_db"],
+            untold=[
+                what
+                for what, told_by in goldens["faults"]
+                if told_by is None or told_by >= self._golden_count
+            ],
             accuracy=accuracy,
             predicted=self._predicted(planned),
             fused=self._fused(planned),
@@ -248,17 +265,35 @@ class _Assembly:
         found = read_layer_errors(self._folder(planned.layers))
         return [LayerError(**{name: layer[name] for name in names}) for layer in found]
 
-    def _goldens(self) -> tuple[list[Golden], bool]:
-        """Write inputs once and outputs per variant; return the index and whether they are real."""
-        folders = {
-            planned.variant.id: self.execution.artifacts[planned.goldens].path
+    @cached_property
+    def _golden_folders(self) -> dict[str, Path]:
+        return {
+            planned.variant.id: self._folder(planned.goldens)
             for planned, _ in self.verdict.shipped
         }
+
+    @cached_property
+    def _golden_count(self) -> int:
+        """How many samples are shipped: at least one, and no more than the models are large."""
+        goldens = [(f, read_goldens(f)["goldens"]) for f in self._golden_folders.values()]
+        first, given = goldens[0]
+        sizes = [
+            _size(first, golden["inputs"]) + sum(_size(f, own[n]["outputs"]) for f, own in goldens)
+            for n, golden in enumerate(given)
+        ]
+        models = sum(file.size_bytes for file in self.writer.files.values() if file.role == "model")
+        most = max(_GOLDEN_BYTES, models)
+        count = sum(total <= most for total in itertools.accumulate(sizes))
+        size = self.planned.profile.bundle
+        return max(1, min(count, size.goldens) if size else count)
+
+    def _goldens(self) -> tuple[list[Golden], bool]:
+        """Write inputs once and outputs per variant; return the index and whether they are real."""
+        folders = self._golden_folders
         indexes = {variant: read_goldens(folder)["goldens"] for variant, folder in folders.items()}
         first = next(iter(folders))
         goldens = []
-        size = self.planned.profile.bundle
-        for n, golden in enumerate(indexes[first][: size.goldens if size else None]):
+        for n, golden in enumerate(indexes[first][: self._golden_count]):
             inputs = [
                 self._tensor(folders[first], f"golden/{n}/input-{k}.bin", entry)
                 for k, entry in enumerate(golden["inputs"])
@@ -276,9 +311,8 @@ class _Assembly:
     def _tensor(self, folder: Path, path: str, entry: dict[str, object]) -> GoldenTensor:
         data = (folder / str(entry["file"])).read_bytes()
         written = self.writer.add(path, data, role="golden")
-        return GoldenTensor.model_validate(
-            {"path": written, **{key: entry[key] for key in ("name", "dtype", "shape")}}
-        )
+        given = {key: value for key, value in entry.items() if key != "file"}
+        return GoldenTensor.model_validate({"path": written, **given})
 
     def _user_file(self, name: str) -> None:
         path = self.job.loaded.carried(name)
@@ -523,6 +557,10 @@ def _accuracy_text(found: Accuracy | NotMeasured) -> str:
         return f"not measured: {found.reason}"
     fp32 = "" if isinstance(found.fp32, NotMeasured) else f", fp32 {found.fp32:.4f}"
     return f"{found.metric} {found.value:.4f}{fp32} ({found.samples} samples)"
+
+
+def _size(folder: Path, entries: Iterable[dict[str, str]]) -> int:
+    return sum((folder / entry["file"]).stat().st_size for entry in entries)
 
 
 def _native_libraries(profile: Profile) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ WORDS = {
     "input-check": "looking whether the samples are what the model expects",
     "read-answers": "reading fp32's answers to the samples",
     "fusion": "counting what the CPU fuses",
+    "golden-choice": "choosing samples for golden outputs",
     "goldens": "computing golden outputs",
     "evaluation": "measuring accuracy",
     "placed": "predicting which nodes the provider takes",

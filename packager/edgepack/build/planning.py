@@ -45,6 +45,7 @@ from edgepack.steps.evaluation import Evaluation
 from edgepack.steps.fp16 import Fp16
 from edgepack.steps.fp32 import Fp32
 from edgepack.steps.fusion import Fusion
+from edgepack.steps.golden_choice import GoldenChoice
 from edgepack.steps.goldens import Goldens
 from edgepack.steps.in_graph import InGraph
 from edgepack.steps.int4_weight import Int4Weight
@@ -323,12 +324,14 @@ class _Planner:
             model = self.builder.step(Rewritten(last), model=model, samples=self.probes)
             history.append(model)
         cap_db = (CPU_CAP_DB if cpu else OTHER_CAP_DB)[self._numbers(variant)]
-        goldens = self.builder.step(
-            Goldens(GOLDEN_COUNT, cap_db, processor()),
-            model=model,
-            **{"samples" if self.real else "made": self.probes},
+        probes_by_kind = {"samples" if self.real else "made": self.probes}
+        choice = self.builder.step(
+            GoldenChoice(GOLDEN_COUNT, processor()), model=reference, **probes_by_kind
         )
-        bucketed = self._bucketed(variant, model) if static else None
+        goldens = self.builder.step(
+            Goldens(cap_db, processor()), model=model, choice=choice, **probes_by_kind
+        )
+        bucketed = self._bucketed(variant, model, choice) if static else None
         # The largest size stands for all: what a provider takes does not depend on sizes.
         placed = None if cpu else self.builder.step(Placed(variant), model=bucketed or model)
         shipped, file_format = bucketed or model, variant.model_format
@@ -409,7 +412,7 @@ class _Planner:
             sources[name] = self.builder.source(name, path, file_digest(path))
         return sources
 
-    def _bucketed(self, variant: Variant, model: str) -> str | None:
+    def _bucketed(self, variant: Variant, model: str, choice: str) -> str | None:
         """Add the step that makes a model for each size; None where all sizes are fixed."""
         dims = bucket_dims(self.signature, self.loaded.project.buckets)
         if not dims:
@@ -422,7 +425,7 @@ class _Planner:
             masks=tuple((name, d.mask) for name, d in described if d.mask is not None),
             shared=variant.backend not in INLINE_WEIGHTS,
         )
-        return self.builder.step(step, model=model, samples=self.probes)
+        return self.builder.step(step, model=model, choice=choice, samples=self.probes)
 
     def _float_model(self, variant: Variant, probes: str | None) -> tuple[str, list[str]]:
         """Add the steps before numbers change; return the fp32 reference, and all in order.

@@ -68,6 +68,13 @@ class GoldenTensor(StrictModel):
     """Relative to the bundle, with forward slashes."""
     dtype: Dtype
     shape: list[Annotated[int, Field(ge=0)]]
+    """The model's: of an output with a ``stride`` the file has fewer values."""
+    stride: Annotated[int, Field(ge=1, exclude_if=lambda stride: stride == 1)] = 1
+    """Of an output: only every so many-th of its values, in C order from the first on, is in the
+    file and compared."""
+    extra_db: Annotated[float, Field(ge=0, exclude_if=lambda extra: extra == 0)] = 0.0
+    """Of an output: how much more than the variant's ``min_sqnr_db`` it must reach, because it
+    varies little over samples for its size."""
 
 
 class Golden(StrictModel):
@@ -273,7 +280,10 @@ class ManifestVariant(StrictModel):
     session: SessionSettings
     requires: Requires
     min_sqnr_db: float
-    """What the golden outputs must reach on the device."""
+    """What the golden outputs must reach on the device, less each one's ``extra_db``."""
+    untold: Annotated[list[str], Field(exclude_if=lambda untold: not untold)] = []
+    """What the bundle's goldens do not tell: changes of the model that change its outputs, while
+    the golden ones stay as near as they must be. Of those that the build tried."""
     accuracy: Accuracy | NotMeasured
     predicted: Predicted | None = None
     """None for the CPU, which takes every node."""

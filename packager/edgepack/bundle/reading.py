@@ -122,11 +122,13 @@ def verify(path: Path) -> Bundle:
 
 
 def _check_tensor(root: Path, tensor: GoldenTensor) -> None:
-    expected = prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
+    values = -(-prod(tensor.shape) // tensor.stride)
+    expected = values * np.dtype(tensor.dtype).itemsize
     found = (root / tensor.path).stat().st_size
     if found != expected:
         raise BundleError(
-            f"{tensor.path!r} has {found} bytes, and {tensor.dtype}{tensor.shape} takes {expected}",
+            f"{tensor.path!r} has {found} bytes, and {values} values of {tensor.dtype} take"
+            f" {expected}",
             hint=_BUILD_AGAIN,
         )
 

@@ -33,7 +33,9 @@ from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
 from edgepack.profile import Recipe, Variant
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.comparing import SEED, probe_inputs
+from edgepack.steps.candidates import Candidates
+from edgepack.steps.comparing import SEED
+from edgepack.steps.golden_choice import read_choice
 from edgepack.steps.half import constants_to_initializers
 from edgepack.steps.prepared import fix_dims
 
@@ -54,7 +56,6 @@ onnxruntime (read as stored, looked up 2026-11-21; not tried on a phone)."""
 
 _SHARED_BYTES = 1024
 _PAGE = 4096
-_GOLDENS = 4
 _MOST_SAMPLES = 32
 # Padding leaves the numbers of each place as they are, but kernels sum in another order: float32
 # differs in the last bits, and where an int8 model rounds, by a step now and then. A dynamic scale
@@ -182,8 +183,9 @@ def read_buckets(folder: Path) -> BucketIndex:
 class Bucketed:
     """A model for each combination of sizes, smallest first.
 
-    Inputs: ``model``, the finished model with symbolic dimensions; ``samples``, optionally, for
-    the proof: without them seeded random inputs, masks of ones.
+    Inputs: ``model``, the finished model with symbolic dimensions; ``choice``, which samples the
+    goldens are made of; ``samples``, optionally, for the proof: without them seeded random inputs,
+    masks of ones.
     """
 
     name: ClassVar[str] = "bucketed"
@@ -315,7 +317,7 @@ class Bucketed:
 
     def _goldens(self, inputs: Inputs) -> Iterator[Arrays]:
         """Yield the inputs that goldens are made of."""
-        return probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), _GOLDENS)
+        return map(Candidates.of(inputs).feed, read_choice(inputs["choice"]))
 
     def _samples(self, inputs: Inputs) -> Iterator[Arrays]:
         """Yield a sample of each size, or of some of the sizes where there are many."""

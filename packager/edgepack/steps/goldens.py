@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from edgepack.accuracy import Array, min_sqnr_db
+from edgepack.accuracy import Array, array_sqnr_db, min_sqnr_db
 from edgepack.errors import StepError
-from edgepack.model.running import make_session, run_session
+from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.comparing import probe_inputs
+from edgepack.steps.candidates import Candidates, all_kept, kept, stride_of
+from edgepack.steps.faults import Trial
+from edgepack.steps.golden_choice import read_choice
+from edgepack.steps.mutants import mutable_session
+from edgepack.steps.telling import MARGIN_DB, Tolerance, variations
 
 GOLDENS = "goldens.json"
-_MARGIN_DB = 6.0
 FLOOR_DB = 6.0
 """No golden test asks for less: an output of zeros alone is 0 dB from any other."""
 
@@ -28,14 +30,16 @@ class Goldens:
 
     ``min_sqnr_db`` is the smaller of ``cap_db`` and the SQNR between onnxruntime's optimized and
     unoptimized session less 6 dB: kernels differ between machines about as much as between
-    those two. It is 6 dB at least. Inputs: ``model``; ``samples``, or ``made``, a set that stands
-    in for them, else seeded random ones.
+    those two. It is 6 dB at least. An output that varies little over samples for its size has to be
+    nearer, so that an error is less than a third of its deviation; but not nearer than these two
+    sessions are, less 6 dB. Wrong models are held against the goldens, and those that they take for
+    right are written down (decision 017). Inputs: ``model``; ``choice``, the samples to take;
+    ``samples``, or ``made``, a set that stands in for them, else seeded random ones.
     """
 
     name: ClassVar[str] = "goldens"
-    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnxruntime")
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
     cacheable = True
-    count: int
     cap_db: float
     processor: str
     """The kind of processor that this runs on: it decides the last bits."""
@@ -45,22 +49,45 @@ class Goldens:
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``goldens.json`` and one raw file per tensor."""
-        model = inputs["model"] / MODEL
-        session, plain = make_session(model), make_session(model, optimized=False)
-        goldens = []
-        own_db = math.inf
-        samples = inputs.get("samples", inputs.get("made"))
-        for n, feed in enumerate(probe_inputs(model, samples, self.count)):
-            outputs = run_session(session, feed)
-            own_db = min(own_db, min_sqnr_db(outputs, run_session(plain, feed)))
-            goldens.append(
-                {
-                    "inputs": [_write(out, f"{n}-in-{k}", *item) for k, item in _numbered(feed)],
-                    "outputs": [
-                        _write(out, f"{n}-out-{k}", *item) for k, item in _numbered(outputs)
-                    ],
-                }
-            )
+        candidates, chosen = Candidates.of(inputs), read_choice(inputs["choice"])
+        session = make_session(candidates.model)
+        plain, mutants = mutable_session(candidates.model, candidates.feed(chosen[0]))
+        whole = {number: run_session(session, candidates.feed(number)) for number in chosen}
+        others = (number for number in candidates.numbers if number not in whole)
+        found = {number: all_kept(outputs) for number, outputs in whole.items()}
+        again = {number: candidates.outputs(plain, number) for number in chosen}
+        noise_db = {
+            name: min(array_sqnr_db(found[n][name], again[n][name]) for n in chosen)
+            for name in found[chosen[0]]
+        }
+        found |= {number: candidates.outputs(session, number) for number in others}
+        limit_db = self._limit_db(min(noise_db.values()))
+        tolerance = Tolerance(limit_db, variations(found.values()), noise_db)
+        goldens = [
+            _written(out, place, candidates.feed(number), whole[number], tolerance)
+            for place, number in enumerate(chosen)
+        ]
+        trial = Trial(candidates, found, chosen, tolerance)
+        faults = [
+            *trial.mutants(plain, mutants),
+            *trial.swaps(),
+            *trial.constants(candidates.strangers(session)),
+        ]
+        index = {
+            "goldens": goldens,
+            "min_sqnr_db": limit_db,
+            "faults": [[fault.what, fault.told_by] for fault in faults],
+        }
+        (out / GOLDENS).write_text(json.dumps(index), encoding="utf-8")
+        told = sum(fault.told_by is not None for fault in faults)
+        return Notes(
+            f"{len(goldens)} golden samples, to be met within {limit_db:g} dB, tell {told} of"
+            f" {len(faults)} wrong models from the right one",
+            {"min_sqnr_db": limit_db, "real": "samples" in inputs, "told": told}
+            | {"faults": len(faults)},
+        )
+
+    def _limit_db(self, own_db: float) -> float:
         if own_db < FLOOR_DB:
             raise StepError(
                 f"onnxruntime's optimized and unoptimized sessions are {own_db:.1f} dB apart, so"
@@ -68,13 +95,7 @@ class Goldens:
                 hint="give calibration samples that look like real inputs, or build without this"
                 " variant: --variant cpu-fp32",
             )
-        limit_db = round(min(self.cap_db, max(FLOOR_DB, own_db - _MARGIN_DB)), 1)
-        index = {"goldens": goldens, "min_sqnr_db": limit_db}
-        (out / GOLDENS).write_text(json.dumps(index), encoding="utf-8")
-        return Notes(
-            f"{len(goldens)} golden samples, to be met within {limit_db:g} dB",
-            {"min_sqnr_db": limit_db, "real": "samples" in inputs},
-        )
+        return round(min(self.cap_db, max(FLOOR_DB, own_db - MARGIN_DB)), 1)
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that a fresh session reproduces the files.
@@ -87,7 +108,7 @@ class Goldens:
         for golden in index["goldens"]:
             feed = {entry["name"]: read_tensor(out, entry) for entry in golden["inputs"]}
             expected = {entry["name"]: read_tensor(out, entry) for entry in golden["outputs"]}
-            sqnr = min_sqnr_db(expected, run_session(session, feed))
+            sqnr = min_sqnr_db(expected, all_kept(run_session(session, feed)))
             if not sqnr >= index["min_sqnr_db"]:
                 raise StepError(
                     f"a second session gives outputs {sqnr:.0f} dB from the first",
@@ -95,26 +116,37 @@ class Goldens:
                 )
 
 
-def _numbered(arrays: dict[str, Array]) -> list[tuple[int, tuple[str, Array]]]:
-    return list(enumerate(arrays.items()))
+def _written(
+    out: Path, place: int, feed: Arrays, outputs: Arrays, tolerance: Tolerance
+) -> dict[str, Any]:
+    """Write the tensors of a golden sample; return what the index says of it."""
+    inputs = [_write(out, f"{place}-in-{k}", *item) for k, item in enumerate(feed.items())]
+    entries = []
+    for k, (name, array) in enumerate(outputs.items()):
+        entry = _write(out, f"{place}-out-{k}", name, array, stride_of(array.size))
+        entries.append({**entry, "extra_db": tolerance.extra_db(name, kept(array))})
+    return {"inputs": inputs, "outputs": entries}
 
 
-def _write(out: Path, stem: str, name: str, array: Array) -> dict[str, object]:
-    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+def _write(out: Path, stem: str, name: str, array: Array, stride: int = 1) -> dict[str, Any]:
+    some = array.reshape(-1)[::stride]
+    little = np.ascontiguousarray(some, array.dtype.newbyteorder("<"))
     (out / f"{stem}.bin").write_bytes(little.tobytes())
     return {
         "name": name,
         "file": f"{stem}.bin",
         "dtype": array.dtype.name,
         "shape": list(array.shape),
+        "stride": stride,
     }
 
 
 def read_goldens(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written above)
-    """Return the index that :class:`Goldens` wrote: ``goldens`` and ``min_sqnr_db``."""
+    """Return the index that :class:`Goldens` wrote: ``goldens``, ``min_sqnr_db`` and ``faults``."""
     return json.loads((folder / GOLDENS).read_text(encoding="utf-8"))
 
 
 def read_tensor(folder: Path, entry: dict[str, Any]) -> Array:
-    """Return one raw little-endian tensor."""
-    return np.fromfile(folder / entry["file"], dtype=entry["dtype"]).reshape(entry["shape"])
+    """Return one raw little-endian tensor, or what is kept of it as one vector."""
+    values = np.fromfile(folder / entry["file"], dtype=entry["dtype"])
+    return values.reshape(entry["shape"] if entry["stride"] == 1 else -1)

@@ -83,8 +83,7 @@ struct LoadedModel: Sendable {
 
     /// Runs a golden input and returns how near the worst output is, in decibels; 200 where all are equal.
     func nearness(ofGolden index: Int) throws -> Double {
-        Closeness.worst(
-            try bundle.goldenOutputs(index, of: variant.id), try run(try bundle.goldenInputs(index)))
+        try bundle.nearness(ofGolden: index, of: variant.id, try run(try bundle.goldenInputs(index)))
     }
 
     /// Runs the first golden input, and one in each bucket that it is not for, and compares.
@@ -102,8 +101,8 @@ struct LoadedModel: Sendable {
                 continue
             }
             let outputs = try run(feeds[held], in: number)
-            let golden = try bundle.goldenOutputs(held, of: variant.id)
-            try check(Closeness.worst(golden, outputs), which: " for \(words(bucket))")
+            let found = try bundle.nearness(ofGolden: held, of: variant.id, outputs)
+            try check(found, which: " for \(words(bucket))")
         }
     }
 

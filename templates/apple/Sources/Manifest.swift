@@ -207,4 +207,13 @@ struct GoldenTensor: Decodable, Sendable {
     let path: String
     let dtype: ElementType
     let shape: [Int]
+    /// Of an output: every so many-th of its values is in the file and compared; nil: all.
+    let stride: Int?
+    /// Of an output: how much nearer than the variant's others it has to be, in decibels; nil: 0.
+    let extraDB: Double?
+
+    enum CodingKeys: String, CodingKey {
+        case name, path, dtype, shape, stride
+        case extraDB = "extra_db"
+    }
 }

@@ -129,6 +129,14 @@ struct RawTensor: Sendable, Equatable {
         self.bytes = bytes
     }
 
+    /// Returns every so many-th element, from the first on, as a vector; the tensor itself for 1.
+    func every(_ stride: Int) -> RawTensor {
+        guard stride > 1 else { return self }
+        let size = type.size
+        let some = Swift.stride(from: 0, to: count, by: stride).flatMap { bytes[$0 * size..<($0 + 1) * size] }
+        return RawTensor(unchecked: some, type: type, shape: [some.count / size])
+    }
+
     /// The bytes of a typed tensor; of `Float` where the model takes float16, rounded to nearest even.
     init<Scalar: TensorScalar>(_ tensor: Tensor<Scalar>, as type: ElementType) {
         if type == .float16, let floats = recast(tensor.scalars, to: Float.self) {

@@ -43,6 +43,17 @@ def test_plan_has_a_session_and_every_golden_when_one_model_takes_all_sizes(fold
     assert not plan.files
 
 
+def test_plan_says_how_near_an_output_has_to_be_and_which_values_are_kept(folder: Path) -> None:
+    def change(manifest: dict) -> None:  # type: ignore[type-arg]
+        for tensors in manifest["goldens"][1]["outputs"].values():
+            tensors[0].update(extra_db=7.5, stride=3)
+
+    change_manifest(folder, change)
+    lines = planner(load_bundle(folder)).goldens().text.splitlines()
+    assert [line for line in lines if line.startswith("near")] == ["near 7.5 3"]
+    assert lines[-2].startswith("output y")
+
+
 def test_plan_names_providers_and_settings_when_the_variant_has_them(folder: Path) -> None:
     def change(manifest: dict) -> None:  # type: ignore[type-arg]
         options = {"ModelCacheDirectory": "{cache}", "odd key": "a b%"}

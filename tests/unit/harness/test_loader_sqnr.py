@@ -57,3 +57,25 @@ def test_closeness_allows_one_percent_of_class_indices_to_differ(loader: ModuleT
     assert loader.closeness_db(reference, one_off) == 200.0
     assert loader.closeness_db(reference, two_off) == -math.inf
     assert loader.closeness_db(reference, reference.astype(np.float32)) == -math.inf
+
+
+def test_golden_closeness_is_less_by_what_an_output_has_to_be_nearer(loader: ModuleType) -> None:
+    golden = np.array([[3.0, -4.0]], np.float32)
+    entry = {"shape": [1, 2], "extra_db": 7.5}
+    near = loader.golden_closeness_db(entry, golden, golden * np.float32(1.1))
+    assert near == pytest.approx(12.5, abs=1e-4)
+    assert loader.golden_closeness_db(entry, golden, golden) == 200.0
+    assert loader.golden_closeness_db(entry, golden, golden[0]) == -math.inf
+
+
+def test_golden_closeness_compares_only_the_values_that_are_kept(loader: ModuleType) -> None:
+    output = np.arange(10, dtype=np.float32).reshape(2, 5)
+    entry = {"shape": [2, 5], "stride": 3}
+    kept = np.array([0, 3, 6, 9], np.float32)
+    assert loader.golden_closeness_db(entry, kept, output) == 200.0
+    between, at = output.copy(), output.copy()
+    between[0, 1] = 50
+    at[1, 1] = 50
+    assert loader.golden_closeness_db(entry, kept, between) == 200.0
+    assert loader.golden_closeness_db(entry, kept, at) < 0
+    assert loader.golden_closeness_db(entry, kept, output.reshape(5, 2)) == -math.inf

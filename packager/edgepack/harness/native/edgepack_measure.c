@@ -32,6 +32,8 @@
  *     golden SESSION                      inputs for the session of this number, from 0
  *     input NAME DTYPE PATH DIM...        raw little-endian values, in C order
  *     output NAME DTYPE PATH DIM...       what it has to be near
+ *     near EXTRA_DB STRIDE                of the output above: taken off of how near it is; every
+ *                                         so many-th of its values is in the file and compared
  *     cut OUTPUT AXIS SIZE                before it is compared
  *
  * It is the counterpart of edgepack_harness.py and edgepack_load.py, and warms up, times and
@@ -75,7 +77,8 @@ static const double COMPILING_WARM_UP_S = 3.0;
 typedef struct {
   char *name, *dtype, *path;
   int64_t dims[MAX_WORDS];
-  size_t rank, bytes;
+  size_t rank, bytes, stride;
+  double extra_db;
   void *data;
 } Tensor;
 
@@ -252,6 +255,13 @@ static int64_t number(const char *word) {
   return value;
 }
 
+static double real(const char *word) {
+  char *end;
+  double value = strtod(word, &end);
+  if (!isfinite(value) || *end || end == word) wrong("%s is no number", word);
+  return value;
+}
+
 static GraphOptimizationLevel level_of(const char *word) {
   if (!strcmp(word, "disabled")) return ORT_DISABLE_ALL;
   if (!strcmp(word, "basic")) return ORT_ENABLE_BASIC;
@@ -271,6 +281,7 @@ static Tensor tensor_of(char **words, size_t count) {
   tensor.name = decoded(words[1]);
   tensor.dtype = decoded(words[2]);
   tensor.path = decoded(words[3]);
+  tensor.stride = 1;
   for (size_t index = 4; index < count; index++) tensor.dims[tensor.rank++] = number(words[index]);
   return tensor;
 }
@@ -300,6 +311,11 @@ static void read_line(Plan *plan, char **words, size_t count) {
     ADD(golden->inputs.items, golden->inputs.count, tensor_of(words, count));
   } else if (golden && !strcmp(what, "output") && count >= 4) {
     ADD(golden->outputs.items, golden->outputs.count, tensor_of(words, count));
+  } else if (golden && golden->outputs.count && !strcmp(what, "near") && count == 3) {
+    Tensor *output = &golden->outputs.items[golden->outputs.count - 1];
+    output->extra_db = real(words[1]);
+    output->stride = (size_t)number(words[2]);
+    if (!output->stride) wrong("a stride is 0");
   } else if (golden && !strcmp(what, "cut") && count == 4) {
     Cut cut = {decoded(words[1]), (size_t)number(words[2]), number(words[3])};
     ADD(golden->cuts, golden->cut_count, cut);
@@ -506,10 +522,13 @@ static double value_at(const void *data, size_t dtype, size_t index) {
   }
 }
 
-static double sqnr_db(const void *reference, const void *output, size_t dtype, size_t count) {
+/* Of the output every so many-th value is compared; the reference has these and no others. */
+static double sqnr_db(const void *reference, const void *output, size_t dtype, size_t count,
+                      size_t stride) {
   double noise = 0, signal = 0;
   for (size_t index = 0; index < count; index++) {
-    double wanted = value_at(reference, dtype, index), found = value_at(output, dtype, index);
+    double wanted = value_at(reference, dtype, index);
+    double found = value_at(output, dtype, index * stride);
     if (!isfinite(wanted)) {
       if (wanted != found && !(isnan(wanted) && isnan(found))) return INCOMPARABLE_DB;
       continue;
@@ -522,11 +541,12 @@ static double sqnr_db(const void *reference, const void *output, size_t dtype, s
   return fmax(INCOMPARABLE_DB, fmin(EQUAL_DB, 10 * log10(signal / noise)));
 }
 
-static double equality_db(const void *reference, const void *output, size_t size, size_t count) {
+static double equality_db(const void *reference, const void *output, size_t size, size_t count,
+                          size_t stride) {
   size_t equal = 0;
   for (size_t index = 0; index < count; index++)
-    equal += !memcmp((const char *)reference + index * size, (const char *)output + index * size,
-                     size);
+    equal += !memcmp((const char *)reference + index * size,
+                     (const char *)output + index * stride * size, size);
   return !count || (double)equal / (double)count >= MIN_EQUAL_SHARE ? EQUAL_DB : INCOMPARABLE_DB;
 }
 
@@ -564,11 +584,12 @@ static double closeness_db(const Golden *golden, const Tensor *wanted, OrtValue 
     if (!strcmp(each->output, wanted->name)) cut(values, dims, rank, each->axis, each->size, bytes);
   }
   if (memcmp(dims, wanted->dims, rank * sizeof *dims)) return INCOMPARABLE_DB;
-  size_t count = product(dims, 0, rank);
+  size_t stride = wanted->stride, count = (product(dims, 0, rank) + stride - 1) / stride;
   if (wanted->bytes != count * bytes) wrong("%s has not the bytes of its shape", wanted->path);
   bool is_float = !strncmp(wanted->dtype, "float", 5);
-  return is_float ? sqnr_db(wanted->data, values, dtype, count)
-                  : equality_db(wanted->data, values, bytes, count);
+  double near = is_float ? sqnr_db(wanted->data, values, dtype, count, stride)
+                         : equality_db(wanted->data, values, bytes, count, stride);
+  return near == EQUAL_DB ? near : fmax(INCOMPARABLE_DB, near - wanted->extra_db);
 }
 
 static int64_t now_ns(void) {
