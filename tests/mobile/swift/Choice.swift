@@ -53,6 +53,8 @@ struct Choice {
         } catch {
             precondition("\(error)".hasSuffix("manifest.json names no golden outputs of 'other'"), "\(error)")
         }
+        let some = RawTensor(unchecked: [UInt8](0..<10), type: .uint8, shape: [2, 5]).every(3)
+        precondition(some == RawTensor(unchecked: [0, 3, 6, 9], type: .uint8, shape: [4]), "\(some)")
         let file = try Data(contentsOf: bundle.folder.appendingPathComponent("manifest.json"))
         var manifest = try JSONSerialization.jsonObject(with: file) as! [String: Any]
         manifest["goldens"] = [Any]()
