@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint dist bench placement runtimes machines chaos lab mobile-test clean
+.PHONY: demo test lint dist bench placement runtimes proofs machines chaos lab mobile-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -38,6 +38,9 @@ placement: $(READY)  ## Predicted placement against a real OpenVINO, in .venv-op
 runtimes: $(READY)  ## Bundles in the runtimes that targets pin, in .runtimes
 	$(ROOM) $(BIN)/python tests/runtimes/run.py
 
+proofs: $(READY)  ## Shipped variants judged by independent code; PROOFS=quick, a kind or a model of the zoo
+	$(ROOM) $(BIN)/python tests/proofs/run.py $(PROOFS)
+
 machines: $(READY)  ## Demo and tests as an ordinary user on Debian's own Pythons, in .machines; needs root on Debian
 	$(ROOM) $(BIN)/python tests/machines/run.py $(MACHINES)
 
@@ -51,4 +54,4 @@ mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven
 	$(ROOM) $(BIN)/python tests/mobile/run.py $(MOBILE)
 
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .mobile .machines build dist dist-python demo
+	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .proofs .mobile .machines build dist dist-python demo

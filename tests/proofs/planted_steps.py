@@ -1,0 +1,55 @@
+"""edgepack's recipes with a breakage after each: what worker processes run where one is planted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from breakages import BREAKAGES, Breakage
+from edgepack.model.reading import read_model, write_model
+from edgepack.steps.base import MODEL
+from edgepack.steps.fp16 import Fp16
+from edgepack.steps.int4_weight import Int4Weight
+from edgepack.steps.int8_dynamic import Int8Dynamic
+from edgepack.steps.int8_static import Int8Static
+
+RECIPES = {
+    "Int8Static": Int8Static,
+    "Int8Dynamic": Int8Dynamic,
+    "Int4Weight": Int4Weight,
+    "Fp16": Fp16,
+}
+
+
+def planted_step(recipe: str, breakage: str) -> type:
+    """Return a recipe's step that leaves its file broken."""
+    return globals()[_name(recipe, breakage)]
+
+
+def _name(recipe: str, breakage: str) -> str:
+    return recipe + "".join(word.capitalize() for word in breakage.split("-"))
+
+
+def _make(recipe: str, breakage: str, change: Breakage) -> type:
+    base: Any = RECIPES[recipe]
+
+    def run(self: Any, inputs: Any, out: Path) -> Any:
+        notes = base.run(self, inputs, out)
+        model = read_model(out / MODEL)
+        change(model)
+        write_model(model, out / MODEL)
+        return notes
+
+    body = {"run": run, "__module__": __name__, "__doc__": change.__doc__}
+    return dataclass(frozen=True)(type(_name(recipe, breakage), (base,), body))
+
+
+# Workers find a class by its module and name.
+globals().update(
+    {
+        _name(recipe, breakage): _make(recipe, breakage, change)
+        for recipe in RECIPES
+        for breakage, change in BREAKAGES.items()
+    }
+)

@@ -1,0 +1,206 @@
+"""Broken models, planted where they would come from; each has to be refused.
+
+*In the pipeline*: the step of a recipe leaves its file broken, and edgepack goes on with it:
+proves, judges, bundles. The plant has passed if the variant is shipped and is broken as
+``judging.py`` has it, or says less than half of what fp32 says.
+
+*In the bundle*: the file of a sound variant is broken after the build, and the bundle's own loader
+chooses a variant. The plant has passed if it chooses the broken one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import onnx
+from breakages import BREAKAGES
+from building import write_project
+from cases import Case, Made
+from edgepack.api import build
+from judging import judge, skills
+from planted_steps import planted_step
+from running import collect
+from shipped import Bundle, Variant, read_bundle
+from zoo_classes import zoo as classes
+from zoo_dense import zoo as dense
+from zoo_detection import zoo as detection
+from zoo_scores import zoo as scores
+from zoo_streams import zoo as streams
+from zoo_vectors import zoo as vectors
+
+_CASES: dict[str, Case] = {
+    case.name: case
+    for zoo in (classes, scores, detection, dense, vectors, streams)
+    for case in zoo.cases
+}
+HALF = 0.5
+_CHOOSE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from edgepack_loader import load
+model = load(sys.argv[1])
+print(model.variant)
+print(model.passed_over)
+"""
+
+
+@dataclass
+class Planted:
+    """A breakage in one place of one case."""
+
+    case: str
+    breakage: str
+    recipe: str = "Int8Static"
+    place: str = "pipeline"
+    target: object = "linux-x86-64"
+    quick: bool = False
+    passed: bool = False
+    told: str = "not tried"
+
+    @property
+    def name(self) -> str:
+        """For people and folders."""
+        return f"{self.breakage}-{self.recipe}-{self.place}-{self.case}"
+
+    @property
+    def words(self) -> str:
+        """The recipe as manifests have it."""
+        names = {
+            "Int8Static": "int8-static",
+            "Int8Dynamic": "int8-dynamic",
+            "Int4Weight": "int4-weight",
+        }
+        return names.get(self.recipe, "fp16")
+
+
+def _products(recipe: str) -> dict[str, object]:
+    variants = [{"backend": "cpu", "recipe": recipe}, {"backend": "cpu", "recipe": "fp32"}]
+    return {"id": "linux-x86-64", "variants": variants}
+
+
+PLANTS = [
+    *(
+        Planted(
+            case,
+            breakage,
+            quick=case == "speech-quality" and breakage in {"offset-only", "constant"},
+        )
+        for case in (
+            "softmax",
+            "speech-quality",
+            "presence",
+            "mask-logits",
+            "denoise",
+            "image-embedding",
+        )
+        for breakage in (
+            "wrong-scales",
+            "saturating-scales",
+            "shifted-zero-points",
+            "swapped-channels",
+            "offset-only",
+            "constant",
+        )
+    ),
+    Planted("yolo", "unsure", quick=True),
+    Planted("yolo", "offset-only"),
+    Planted("yolo", "constant"),
+    Planted("many-heads", "unsure"),
+    Planted("wake-word", "unsure"),
+    Planted("logits", "one-class"),
+    Planted("mask-logits", "one-class"),
+    Planted("two-classes-of-a-shape", "swapped-outputs"),
+    Planted("leaky-sum", "dead-state"),
+    Planted("tags", "constant", recipe="Int8Dynamic", target=_products("int8-dynamic")),
+    Planted("tags", "constant", recipe="Int4Weight", target=_products("int4-weight")),
+    Planted("softmax", "overflowing", recipe="Fp16", target="jetson"),
+    Planted("speech-quality", "offset-only", recipe="Fp16", target="jetson"),
+    *(
+        Planted(case, breakage, place="bundle", quick=case == "softmax" and breakage == "constant")
+        for case in ("softmax", "speech-quality", "yolo", "mask-logits", "two-classes-of-a-shape")
+        for breakage in (
+            "wrong-scales",
+            "shifted-zero-points",
+            "swapped-channels",
+            "offset-only",
+            "constant",
+            *(("unsure",) if case == "yolo" else ()),
+            *(("swapped-outputs",) if case.startswith("two") else ()),
+        )
+    ),
+]
+
+
+def plant(planted: Planted, folder: Path) -> None:
+    """Plant a breakage and note whether it passed, and why not."""
+    folder.mkdir(parents=True)
+    made = _CASES[planted.case].make(folder)
+    if planted.place == "bundle":
+        _in_bundle(planted, made, folder)
+    else:
+        _in_pipeline(planted, made, folder)
+
+
+def _in_pipeline(planted: Planted, made: Made, folder: Path) -> None:
+    project = write_project(folder, made, [planted.target])
+    step = planted_step(planted.recipe, planted.breakage)
+    with mock.patch(f"edgepack.steps.recipes.{planted.recipe}", step):
+        result = build(project=project, out=folder / "dist", use_cache=False)
+    bundles = [read_bundle(built.bundle.path) for built in result.bundles]
+    shipped = [v for b in bundles for v in b.variants if v.entry["recipe"] == planted.words]
+    lost = [reason for b in bundles for name, reason in b.left_out if planted.words in name]
+    lost += [e.reason for e in (*result.missed, *result.failed, *result.refused)]
+    if not shipped:
+        planted.told = f"refused: {' '.join(lost[0].split())[:160]}" if lost else "refused"
+        return
+    found = judge(shipped[0], made, collect(made.model, made.unseen, made.state))
+    share = found.worst.share if found.worst else 1.0
+    planted.passed = bool(found.broken) or share < HALF
+    what = "; ".join(found.broken or found.weak) or f"it says {share:.3f} of what fp32 says"
+    planted.told = f"{'PASSED' if planted.passed else 'shipped, and harmless'}: {what}"
+
+
+def _in_bundle(planted: Planted, made: Made, folder: Path) -> None:
+    project = write_project(folder, made, [planted.target])
+    result = build(project=project, out=folder / "dist")
+    bundle = read_bundle(result.bundles[0].bundle.path)
+    variant = next((v for v in bundle.variants if v.entry["recipe"] == planted.words), None)
+    if variant is None:
+        planted.told = f"nothing to break: no {planted.words} is shipped"
+        return
+    model = onnx.load(str(variant.model))
+    own = collect(variant.model, made.unseen, made.state)
+    BREAKAGES[planted.breakage](model)
+    onnx.save(model, str(variant.model))
+    effect = _effect(variant, made, own)
+    chosen, why = _chosen(bundle)
+    planted.passed = chosen == variant.entry["id"] and effect < HALF
+    words = (
+        "PASSED" if planted.passed else "harmless" if chosen == variant.entry["id"] else "refused"
+    )
+    said = f"the broken file says {effect:.3f} of what it said"
+    planted.told = f"{words}: the loader takes {chosen}; {said}; {why}"
+
+
+def _effect(variant: Variant, made: Made, own: dict) -> float:
+    """Return how much of what a sound file says the broken one says: 0 is a constant's."""
+    told = skills(made, own, collect(variant.model, made.unseen, made.state)).values()
+    return min((skill.share for skill in told if skill), default=1.0)
+
+
+def _chosen(bundle: Bundle) -> tuple[str, str]:
+    """Return which variant the bundle's loader takes, and what it says of the others."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CHOOSE, str(bundle.path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        return "none", done.stderr.strip().splitlines()[-1][:160]
+    chosen, why = done.stdout.strip().splitlines()[:2]
+    return chosen, why[:160]
