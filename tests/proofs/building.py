@@ -48,7 +48,7 @@ def write_project(folder: Path, made: Made, targets: Sequence[Any], *, judged: b
     sources: dict[str, Any] = {}
     sets = {"calibration": made.calibration, "evaluation": made.evaluation}
     for which, feeds in sets.items():
-        if which == "calibration" or judged:
+        if feeds and (which == "calibration" or judged):
             sources[which] = _write_samples(folder, which, feeds)
     if made.labels is not None and judged:
         arrays = dict(np.load(folder / "evaluation.npz"))

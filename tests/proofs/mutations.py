@@ -9,7 +9,7 @@ than a hundredth of its spread over the samples (R² of 0.9999; integers: 1 in 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,6 +52,14 @@ class Caught:
         self.equivalent += other.equivalent
         self.missed += other.missed
         self.changed_goldens += other.changed_goldens
+
+
+def total(many: Iterable[Caught]) -> Caught:
+    """Return the counts of several together."""
+    result = Caught()
+    for each in many:
+        result.add(each)
+    return result
 
 
 def mutate(bundle: Bundle, variant: Variant, made: Made) -> Caught:

@@ -111,6 +111,12 @@ PLANTS = [
     Planted("yolo", "constant"),
     Planted("many-heads", "unsure"),
     Planted("wake-word", "unsure"),
+    *(
+        Planted(case, "constant", quick=case == "heard-letters")
+        for case in ("heard-letters", "class-index", "mask-argmax", "yes-or-no", "any-length")
+    ),
+    Planted("thin-lines", "unsure"),
+    Planted("presence", "unsure"),
     Planted("logits", "one-class"),
     Planted("mask-logits", "one-class"),
     Planted("two-classes-of-a-shape", "swapped-outputs"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from building import Built, build_case, build_unjudged
 from cases import CannotMakeError, Case, Made
 from judging import Found, judge, look_elsewhere
-from mutations import Caught, mutate
+from mutations import Caught, mutate, total
 from running import collect, median_ms, single
 from shipped import Bundle, Variant, is_about_accuracy
 
@@ -33,9 +33,15 @@ class Outcome:
     failed: list[str] = field(default_factory=list)
     """Variants that could not be made."""
     refused_but_good: list[str] = field(default_factory=list)
-    caught: Caught = field(default_factory=Caught)
+    by_recipe: dict[str, Caught] = field(default_factory=dict)
+    """What the goldens caught."""
     notes: list[str] = field(default_factory=list)
     """Order, size and time: told, and no failure."""
+
+    @property
+    def caught(self) -> Caught:
+        """What the goldens of all files caught."""
+        return total(self.by_recipe.values())
 
     @property
     def broken(self) -> list[str]:
@@ -91,7 +97,8 @@ def _judge_shipped(outcome: Outcome, bundles: Sequence[Bundle], made: Made) -> N
             outcome.found.append(found[-1])
             if not found[-1].broken:
                 look_elsewhere(found[-1], made)
-            outcome.caught.add(mutate(bundle, variant, made))
+            caught = outcome.by_recipe.setdefault(variant.entry["recipe"], Caught())
+            caught.add(mutate(bundle, variant, made))
         outcome.notes += _order(bundle, found)
         outcome.notes += _slower_and_larger(bundle, made)
 

@@ -13,7 +13,7 @@ from cases import Feed
 from net import Array
 from running import Collected
 
-_ACCURACY = re.compile(r"no better than a constant|drops by|dB from fp32|loses|R²")
+_ACCURACY = re.compile(r"no better than a constant|drops by|dB from fp32|loses|R²|noise")
 """In the reason of a variant that is left out because of what it says, not of where it runs."""
 
 

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from mutations import total
 from planting import Planted
 from proving import Outcome
 
-FORMAT = "{:12} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6} {:>13} {:>8} {:>8} {:>8} {:>8}"
+FORMAT = "{:12} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6} {:>6} {:>13} {:>8} {:>8} {:>8} {:>8}"
 HEADINGS = (
     "kind",
     "models",
@@ -18,6 +19,7 @@ HEADINGS = (
     "refused",
     "broken",
     "weak",
+    "frail",
     "refused, good",
     "mutants",
     "caught",
@@ -52,6 +54,13 @@ def print_table(outcomes: Sequence[Outcome], planted: Sequence[Planted]) -> None
     print(
         "goldens, of mutants that change an output, and of those that are harmful (mutations.py)."
     )
+    for recipe in sorted({recipe for outcome in outcomes for recipe in outcome.by_recipe}):
+        caught = total(o.by_recipe[recipe] for o in outcomes if recipe in o.by_recipe)
+        print(
+            f"{recipe}: goldens catch {_share(caught.caught, caught.count)} of {caught.count}"
+            f" mutants, {_share(caught.harmful_caught, caught.harmful)} of {caught.harmful}"
+            f" harmful ones; {caught.equivalent} were equivalent"
+        )
     for each in planted:
         print(f"planted {each.name}: {each.told}")
     for outcome in outcomes:
@@ -62,8 +71,7 @@ def print_table(outcomes: Sequence[Outcome], planted: Sequence[Planted]) -> None
 def _row(kind: str, outcomes: Sequence[Outcome]) -> str:
     done = [outcome for outcome in outcomes if not outcome.skipped]
     found = [found for outcome in done for found in outcome.found]
-    mutants = sum(outcome.caught.count for outcome in done)
-    harmful = sum(outcome.caught.harmful for outcome in done)
+    caught = total(outcome.caught for outcome in done)
     return FORMAT.format(
         kind,
         len(done),
@@ -72,11 +80,12 @@ def _row(kind: str, outcomes: Sequence[Outcome]) -> str:
         sum(len(outcome.refused) for outcome in done),
         sum(len(outcome.broken) for outcome in done),
         sum(bool(each.weak) for each in found),
+        sum(bool(each.frail) for each in found),
         sum(len(outcome.refused_but_good) for outcome in done),
-        mutants,
-        _share(sum(outcome.caught.caught for outcome in done), mutants),
-        harmful,
-        _share(sum(outcome.caught.harmful_caught for outcome in done), harmful),
+        caught.count,
+        _share(caught.caught, caught.count),
+        caught.harmful,
+        _share(caught.harmful_caught, caught.harmful),
     )
 
 
@@ -98,11 +107,7 @@ def write_record(path: Path, outcomes: Sequence[Outcome], planted: Sequence[Plan
                     for f in o.found
                 },
                 "told": o.lines,
-                "mutants": o.caught.count,
-                "caught": o.caught.caught,
-                "harmful": o.caught.harmful,
-                "harmful_caught": o.caught.harmful_caught,
-                "equivalent": o.caught.equivalent,
+                "goldens": {recipe: vars(caught) for recipe, caught in o.by_recipe.items()},
             }
             for o in outcomes
         ],

@@ -36,6 +36,30 @@ def make_small_difference(folder: Path) -> Made:
 
 
 @zoo()
+def make_small_difference_unjudged(folder: Path) -> Made:
+    """The same of a project that has no samples to judge by."""
+    result = make_small_difference(folder)
+    result.evaluation = []
+    return result
+
+
+@zoo()
+def make_small_difference_of_few(folder: Path) -> Made:
+    """The same with three samples to judge by."""
+    result = make_small_difference(folder)
+    result.evaluation = result.evaluation[:3]
+    return result
+
+
+@zoo()
+def make_small_difference_of_one(folder: Path) -> Made:
+    """The same with a single one."""
+    result = make_small_difference(folder)
+    result.evaluation = result.evaluation[:1]
+    return result
+
+
+@zoo()
 def make_difference_of_logs(folder: Path) -> Made:
     """The ratio of two energies in decibels, as the difference of two logarithms."""
     training, rest = both(112)
