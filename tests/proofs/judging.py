@@ -131,11 +131,19 @@ def _no_numbers(reference: Collected, outputs: Collected) -> list[str]:
     return lines
 
 
-def look_elsewhere(found: Found, made: Made, model: bytes | None = None) -> None:
+Elsewhere = list[tuple[str, list[Feed], Collected]]
+"""What is other, samples, and what fp32 says of them."""
+
+
+def elsewhere(made: Made) -> Elsewhere:
+    """Return samples with other statistics than those that a case was made with."""
+    return [(what, feeds, collect(made.model, feeds)) for what, feeds in shifted(made).items()]
+
+
+def look_elsewhere(found: Found, made: Made, samples: Elsewhere) -> None:
     """Note on which other statistics of the inputs the variant says less than a constant."""
-    for what, feeds in shifted(made).items():
-        reference = collect(made.model, feeds)
-        outputs = collect(found.variant.model if model is None else model, feeds)
+    for what, feeds, reference in samples:
+        outputs = collect(found.variant.model, feeds)
         for line in _no_numbers(reference, outputs):
             found.frail.append(f"{what}: {line}")
         for name, skill in skills(made, reference, outputs).items():

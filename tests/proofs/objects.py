@@ -15,7 +15,7 @@ Decoder = Callable[[Mapping[str, Array]], Decoded]
 LEAST_SCORE = 0.4
 MOST = 40
 """Objects of a sample, the best ones: where all is noise there are hundreds."""
-CONSTANTS = 8
+CONSTANTS = 4
 OVERLAP = 0.5
 
 
@@ -68,24 +68,35 @@ def detections(boxes: Array, scores: Array, least: float) -> list[Found]:
 
 
 def overlaps(box: Array, boxes: Array) -> Array:
-    """Return the intersection over union of a box (4,) with each of boxes (n, 4)."""
-    low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
-    shared = np.clip(high - low, 0, None).prod(1)
-    areas = [np.clip(b[..., 2:] - b[..., :2], 0, None).prod(-1) for b in (box, boxes)]
-    return shared / np.maximum(areas[0] + areas[1] - shared, 1e-9)
+    """Return the intersection over union of boxes (4,) or (m, 1, 4) with boxes (n, 4)."""
+    shared = np.minimum(box[..., 2:], boxes[..., 2:]) - np.maximum(box[..., :2], boxes[..., :2])
+    both = _area(shared)
+    union = _area(box[..., 2:] - box[..., :2]) + _area(boxes[..., 2:] - boxes[..., :2]) - both
+    return both / np.maximum(union, 1e-9)
+
+
+def _area(size: Array) -> Array:
+    return np.maximum(size[..., 0], 0) * np.maximum(size[..., 1], 0)
 
 
 def f1(ours: Sequence[Sequence[Found]], theirs: Sequence[Sequence[Found]]) -> float:
     """Return F1 over all samples; each object is matched once, the best scores first."""
-    hits = 0
-    for truth, found in zip(ours, theirs, strict=True):
-        free = list(truth)
-        for one in sorted(found, key=lambda each: -each.score):
-            same = [t for t in free if t.kind == one.kind]
-            near = overlaps(one.box, np.stack([t.box for t in same])) if same else np.zeros(0)
-            if near.size and near.max() >= OVERLAP:
-                hits += 1
-                taken = same[int(near.argmax())]
-                free = [t for t in free if t is not taken]
+    hits = sum(_hits(truth, found) for truth, found in zip(ours, theirs, strict=True))
     total = sum(map(len, ours)) + sum(map(len, theirs))
     return 2 * hits / total if total else 1.0
+
+
+def _hits(truth: Sequence[Found], found: Sequence[Found]) -> int:
+    if not truth or not found:
+        return 0
+    found = sorted(found, key=lambda each: -each.score)
+    boxes = np.stack([each.box for each in truth])
+    near = overlaps(np.stack([each.box for each in found])[:, None], boxes)
+    near[np.array([[a.kind != b.kind for b in truth] for a in found])] = 0
+    hits = 0
+    for row in near:
+        best = int(row.argmax())
+        if row[best] >= OVERLAP:
+            hits += 1
+            near[:, best] = 0
+    return hits

@@ -10,6 +10,7 @@ from breakages import BREAKAGES, Breakage
 from edgepack.model.reading import read_model, write_model
 from edgepack.steps.base import MODEL
 from edgepack.steps.fp16 import Fp16
+from edgepack.steps.fp32 import Fp32
 from edgepack.steps.int4_weight import Int4Weight
 from edgepack.steps.int8_dynamic import Int8Dynamic
 from edgepack.steps.int8_static import Int8Static
@@ -19,6 +20,7 @@ RECIPES = {
     "Int8Dynamic": Int8Dynamic,
     "Int4Weight": Int4Weight,
     "Fp16": Fp16,
+    "Fp32": Fp32,
 }
 
 

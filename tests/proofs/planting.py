@@ -10,6 +10,7 @@ chooses a variant. The plant has passed if it chooses the broken one.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -69,12 +70,7 @@ class Planted:
     @property
     def words(self) -> str:
         """The recipe as manifests have it."""
-        names = {
-            "Int8Static": "int8-static",
-            "Int8Dynamic": "int8-dynamic",
-            "Int4Weight": "int4-weight",
-        }
-        return names.get(self.recipe, "fp16")
+        return re.sub(r"(?<=.)(?=[A-Z])", "-", self.recipe).lower()
 
 
 def _products(recipe: str) -> dict[str, object]:
@@ -125,6 +121,8 @@ PLANTS = [
     Planted("tags", "constant", recipe="Int4Weight", target=_products("int4-weight")),
     Planted("softmax", "overflowing", recipe="Fp16", target="jetson"),
     Planted("speech-quality", "offset-only", recipe="Fp16", target="jetson"),
+    Planted("speech-quality", "offset-only", recipe="Fp32"),
+    Planted("softmax", "swapped-channels", recipe="Fp32"),
     *(
         Planted(case, breakage, place="bundle", quick=case == "softmax" and breakage == "constant")
         for case in ("softmax", "speech-quality", "yolo", "mask-logits", "two-classes-of-a-shape")

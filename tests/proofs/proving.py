@@ -9,7 +9,7 @@ from pathlib import Path
 
 from building import Built, build_case, build_unjudged
 from cases import CannotMakeError, Case, Made
-from judging import Found, judge, look_elsewhere
+from judging import Found, elsewhere, judge, look_elsewhere
 from mutations import Caught, mutate, total
 from running import collect, median_ms, single
 from shipped import Bundle, Variant, is_about_accuracy
@@ -50,18 +50,19 @@ class Outcome:
         return lines + self.caught.changed_goldens
 
     @property
-    def lines(self) -> list[str]:
+    def told(self) -> dict[str, list[str]]:
         """All that is to be told, the worst first."""
-        told = [("BROKEN", self.broken), ("REFUSED BUT GOOD", self.refused_but_good)]
-        told.append(("weak", [f"{f.variant.id}: {line}" for f in self.found for line in f.weak]))
-        told.append(("frail", [f"{f.variant.id}: {line}" for f in self.found for line in f.frail]))
-        told += [("missed mutant", self.caught.missed), ("note", self.notes)]
-        told += [
-            ("not judged", self.not_judged),
-            ("refused", self.refused),
-            ("failed", self.failed),
-        ]
-        return [f"{self.name}: {what}: {line}" for what, lines in told for line in lines]
+        return {
+            "BROKEN": self.broken,
+            "REFUSED BUT GOOD": self.refused_but_good,
+            "weak": [f"{f.variant.id}: {line}" for f in self.found for line in f.weak],
+            "note": self.notes,
+            "refused": self.refused,
+            "failed": self.failed,
+            "frail": [f"{f.variant.id}: {line}" for f in self.found for line in f.frail],
+            "missed mutant": self.caught.missed,
+            "not judged": self.not_judged,
+        }
 
 
 def prove(case: Case, folder: Path) -> Outcome:
@@ -83,6 +84,7 @@ def prove(case: Case, folder: Path) -> Outcome:
 
 def _judge_shipped(outcome: Outcome, bundles: Sequence[Bundle], made: Made) -> None:
     reference = collect(made.model, made.unseen, made.state)
+    others = elsewhere(made)
     seen: set[str] = set()
     for bundle in bundles:
         found: list[Found] = []
@@ -96,7 +98,7 @@ def _judge_shipped(outcome: Outcome, bundles: Sequence[Bundle], made: Made) -> N
             seen.add(variant.entry["model_sha256"])
             outcome.found.append(found[-1])
             if not found[-1].broken:
-                look_elsewhere(found[-1], made)
+                look_elsewhere(found[-1], made, others)
             caught = outcome.by_recipe.setdefault(variant.entry["recipe"], Caught())
             caught.add(mutate(bundle, variant, made))
         outcome.notes += _order(bundle, found)

@@ -11,6 +11,7 @@ from planting import Planted
 from proving import Outcome
 
 FORMAT = "{:12} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6} {:>6} {:>13} {:>8} {:>8} {:>8} {:>8}"
+MOST_SHOWN = {"frail": 2, "missed mutant": 2, "not judged": 1}
 HEADINGS = (
     "kind",
     "models",
@@ -38,8 +39,12 @@ def print_outcome(outcome: Outcome) -> None:
         for found in outcome.found
     )
     print(f"{outcome.name} ({outcome.kind}, {outcome.seconds:.0f} s): {shares}", flush=True)
-    for line in outcome.lines:
-        print(f"  {line}", flush=True)
+    for what, lines in outcome.told.items():
+        shown = MOST_SHOWN.get(what, len(lines))
+        for line in lines[:shown]:
+            print(f"  {what}: {line}", flush=True)
+        if len(lines) > shown:
+            print(f"  {what}: and {len(lines) - shown} more (--record has them)", flush=True)
 
 
 def print_table(outcomes: Sequence[Outcome], planted: Sequence[Planted]) -> None:
@@ -106,7 +111,7 @@ def write_record(path: Path, outcomes: Sequence[Outcome], planted: Sequence[Plan
                     f.variant.id: {n: vars(s) if s else None for n, s in f.skills.items()}
                     for f in o.found
                 },
-                "told": o.lines,
+                "told": {what: lines for what, lines in o.told.items() if lines},
                 "goldens": {recipe: vars(caught) for recipe, caught in o.by_recipe.items()},
             }
             for o in outcomes

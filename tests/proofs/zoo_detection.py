@@ -55,8 +55,8 @@ def _features(net: Net) -> str:
     """Add features of what lies within 22 pixels of each cell's middle, and return them."""
     x = net.add("Relu", net.conv("x", 12, 3, strides=[2, 2]))
     x = net.add("Relu", net.conv(x, 24, 3, strides=[2, 2]))
-    wide = net.add("Relu", net.conv(x, 96, 7, strides=[2, 2]))
-    wider = net.add("Relu", net.conv(wide, 96, 3))
+    wide = net.add("Relu", net.conv(x, 64, 7, strides=[2, 2]))
+    wider = net.add("Relu", net.conv(wide, 64, 3))
     return net.add("Concat", wide, wider, axis=1)
 
 
@@ -85,7 +85,7 @@ def _weighted(net: Net, x: str, wanted: Array, weight: Array) -> str:
 
 def _detector(seed: int) -> tuple[Net, str, str, Array]:
     training, rest = both(seed)
-    images, scores, sides = _scenes(training, 700)
+    images, scores, sides = _scenes(training, 400)
     net = Net(seed, x=images)
     logits, distances = _heads(net, scores, sides)
     return net, logits, distances, _scenes(rest, SAMPLES)[0]
