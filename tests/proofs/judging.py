@@ -40,6 +40,8 @@ class Found:
     """By output; a detector's outputs together are ``objects``."""
     broken: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
+    below_claim: dict[str, bool] = field(default_factory=dict)
+    """By output with an R²: whether that of unseen samples is below the claimed interval."""
     frail: list[str] = field(default_factory=list)
     """On which other statistics it says less than a constant would."""
 
@@ -68,15 +70,17 @@ def judge(variant: Variant, made: Made, reference: Collected) -> Found:
     for name, skill in found.skills.items():
         if skill is None:
             continue
+        low = variant.claimed_r2(name)
+        if low is not None and skill.r2 is not None and not made.state:
+            found.below_claim[name] = skill.r2 < low
         claimed = _claimed(variant, made, name)
         said = _said(name, skill)
-        nearness = skill.share if skill.r2 is None else skill.r2
         if skill.share < CLEARLY:
             found.broken.append(f"{said}: not clearly better than a constant; {variant.claim}")
         elif (
             claimed is not None
             and skill.lost_points > claimed + BEYOND_POINTS
-            and nearness < LEAST_R2
+            and skill.nearness < LEAST_R2
         ):
             found.broken.append(f"{said}: {claimed:.1f} points were claimed; {variant.claim}")
         elif skill.share < LEAST_R2:

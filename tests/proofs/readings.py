@@ -41,6 +41,12 @@ class Skill:
         return (self.measure - self.constant) / (1 - self.constant)
 
     @property
+    def nearness(self) -> float:
+        """R², or the share where that is none or says it more finely."""
+        is_finer = self.r2 is None or self.what.startswith("R²")
+        return self.share if is_finer or self.r2 is None else self.r2
+
+    @property
     def lost_points(self) -> float:
         """What is lost of the measure, in points of a hundred."""
         return 100 * (1 - self.measure)
@@ -64,15 +70,33 @@ def r2(reference: Outputs, found: Outputs) -> float | None:
     return 1 - float(((ref - out) ** 2).sum()) / spread
 
 
+@dataclass(frozen=True)
 class Value:
-    """A number, or several that are read as they are: the coefficient of determination."""
+    """A number, or several that are read as they are: the coefficient of determination.
+
+    Numbers of other units are read ``apart``: that of the worst counts.
+    """
 
     kind = "score"
+    apart: bool = False
 
     def skill(self, reference: Outputs, found: Outputs) -> Skill | None:
         """Return None where fp32 hardly varies."""
+        if self.apart and len({a.shape for a in (*reference, *found)}) == 1:
+            return self._worst(reference, found)
         value = r2(reference, found)
         return None if value is None else Skill(value, 0.0, value, "R²")
+
+    def _worst(self, reference: Outputs, found: Outputs) -> Skill | None:
+        columns = [
+            r2([a.reshape(-1)[k] for a in reference], [a.reshape(-1)[k] for a in found])
+            for k in range(reference[0].size)
+        ]
+        told = [value for value in columns if value is not None]
+        if not told:
+            return None
+        what = f"R² of element {columns.index(min(told))}"
+        return Skill(min(told), 0.0, r2(reference, found), what)
 
 
 @dataclass(frozen=True)
@@ -81,11 +105,18 @@ class Classes:
 
     kind = "classes"
     axis: int = -1
+    balanced: bool = False
+    """Whether each class counts alike, however rare it is."""
 
     def skill(self, reference: Outputs, found: Outputs) -> Skill | None:
         """Return R² where fp32 gives one class for all samples."""
         ours = np.stack([np.argmax(a, self.axis).reshape(-1) for a in reference])
         theirs = np.stack([np.argmax(np.nan_to_num(a), self.axis).reshape(-1) for a in found])
+        if self.balanced:
+            kinds = np.unique(ours)
+            right = float(np.mean([np.mean(theirs[ours == kind] == kind) for kind in kinds]))
+            value = r2(reference, found)
+            return Skill(right, 1 / len(kinds), value, "same class, each alike")
         often = np.mean([Counter(column).most_common(1)[0][1] for column in ours.T]) / len(ours)
         if often == 1:
             return Value().skill(reference, found)

@@ -64,6 +64,11 @@ class Variant:
             lost = (accuracy["drop_interval"] or [0, accuracy["drop"]])[1]
         return 100 * float(lost)
 
+    def claimed_r2(self, output: str) -> float | None:
+        """Return the lower end of the interval that the manifest gives for R²; None without one."""
+        claimed = self.entry["accuracy"].get("r2", {}).get(output)
+        return None if claimed is None else float(claimed["low"])
+
     @property
     def claim(self) -> str:
         """What the manifest says of the variant's accuracy, as a line."""

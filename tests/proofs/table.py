@@ -66,6 +66,11 @@ def print_table(outcomes: Sequence[Outcome], planted: Sequence[Planted]) -> None
             f" mutants, {_share(caught.harmful_caught, caught.harmful)} of {caught.harmful}"
             f" harmful ones; {caught.equivalent} were equivalent"
         )
+    claims = [b for o in outcomes for f in o.found for b in f.below_claim.values()]
+    print(
+        f"R² of unseen samples is below the manifest's 95 % interval for {sum(claims)} of"
+        f" {len(claims)} outputs"
+    )
     for each in planted:
         print(f"planted {each.name}: {each.told}")
     for outcome in outcomes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from cases import CALIBRATION, EVALUATION, PRODUCTS, SAMPLES, Made, Zoo, feeds_of, made
 from net import Array, Net
-from readings import Classes, Embedding, Mask, Probability, Tokens, Value
+from readings import Classes, Embedding, Mask, Probability, Signal, Tokens, Value
 from worlds import FIGURES, TRAINING, both, one_hot, scenes, speech, tones
 
 zoo = Zoo("score")
@@ -304,3 +304,73 @@ def make_dead_ahead(folder: Path) -> Made:
         keepdims=0,
     )
     return made(net.save(folder / "model.onnx", angle=mean), others.images, {"angle": Value()})
+
+
+@zoo(kind="score", quick=True)
+def make_weather(folder: Path) -> Made:
+    """Temperature in kelvin, pressure in pascal, and the share of water, in one output."""
+
+    def skies(random: np.random.Generator, count: int) -> tuple[Array, Array]:
+        given = random.standard_normal((count, 1, 12, 12))
+        given += random.standard_normal((count, 3, 1, 1)).sum(1, keepdims=True)
+        given[:, :, :6] += random.standard_normal((count, 1, 1, 1))
+        given[:, :, :, :6] += random.standard_normal((count, 1, 1, 1))
+        whole, upper = given.mean((1, 2, 3)), given[:, :, :6].mean((1, 2, 3))
+        left = given[:, :, :, :6].mean((1, 2, 3))
+        says = np.stack([288 + 6 * (upper - whole), 101325 + 800 * whole, 0.01 + 0.002 * left], 1)
+        return given.astype(np.float32), says
+
+    training, rest = both(124)
+    known, says = skies(training, 800)
+    net = Net(124, x=known)
+    x = net.add("Relu", net.conv(net.add("Relu", net.conv("x", 12, 3)), 24, 3, strides=[2, 2]))
+    x = net.add("Flatten", net.add("AveragePool", x, kernel_shape=[3, 3], strides=[3, 3]))
+    path = net.save(folder / "model.onnx", weather=net.fit_dense(x, says, ridge=1e-3))
+    return made(path, skies(rest, SAMPLES)[0], {"weather": Value(apart=True)})
+
+
+@zoo(kind="classes")
+def make_rare_classes(folder: Path) -> Made:
+    """Nothing at all in nine samples of ten, and six figures in the others."""
+    training, rest = both(125)
+
+    def watched(random: np.random.Generator, count: int, often: float) -> tuple[Array, Array]:
+        found = scenes(random, count)
+        is_there = random.random(count) < often
+        empty = 0.08 * random.standard_normal(found.images.shape) + 0.4
+        images = np.where(is_there[:, None, None, None], found.images, empty)
+        return images.astype(np.float32), np.where(is_there, found.kinds + 1, 0)
+
+    known, kinds = watched(training, 1200, 0.7)
+    net = Net(125, x=known)
+    x = net.add("Relu", net.conv(net.add("Relu", net.conv("x", 24, 3)), 48, 3, strides=[2, 2]))
+    x = net.add("Flatten", net.add("AveragePool", x, kernel_shape=[4, 4], strides=[4, 4]))
+    logits = net.fit_dense(x, 8 * one_hot(kinds, FIGURES + 1))
+    path = net.save(folder / "model.onnx", classes=net.add("Softmax", logits, axis=-1))
+    feeds = feeds_of(x=watched(rest, CALIBRATION + EVALUATION, 0.1)[0])
+    unseen = feeds_of(x=watched(rest, 800, 0.1)[0])
+    readings = {"classes": Classes(balanced=True)}
+    return Made(path, feeds[:CALIBRATION], feeds[CALIBRATION:], unseen, readings)
+
+
+@zoo(kind="signal")
+def make_loud_and_quiet_bands(folder: Path) -> Made:
+    """A spectrum whose low bands are a thousand times as loud as its high ones."""
+    training, rest = both(126)
+    tilt = np.logspace(1.5, -1.5, 33)[None, :, None]
+
+    def spectra(random: np.random.Generator, count: int) -> tuple[Array, Array]:
+        noisy, clean, _ = tones(random, count, 512)
+        cut = [
+            np.abs(np.fft.rfft(s[:, 0].reshape(count, 8, 64) * np.hanning(64)))
+            for s in (noisy, clean)
+        ]
+        given, says = (each.transpose(0, 2, 1) * tilt for each in cut)
+        return given.astype(np.float32), says
+
+    noisy, clean = spectra(training, 400)
+    net = Net(126, x=noisy)
+    level = net.add("Div", "x", net.constant(tilt))
+    x = net.add("Relu", net.conv(level, 64, 3))
+    path = net.save(folder / "model.onnx", bands=net.fit_conv(x, clean, ridge=1e-4))
+    return made(path, spectra(rest, SAMPLES)[0], {"bands": Signal(window=8)})

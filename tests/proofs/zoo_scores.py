@@ -98,7 +98,9 @@ def make_where(folder: Path) -> Made:
     middle = (known.boxes[:, :2] + known.boxes[:, 2:]) / 2
     size = (known.boxes[:, 2:3] - known.boxes[:, :1]) / 1000
     places = net.fit_dense(net.add("Flatten", x), np.concatenate([middle, size], 1), ridge=0.1)
-    return made(net.save(folder / "model.onnx", places=places), others.images, {"places": Value()})
+    return made(
+        net.save(folder / "model.onnx", places=places), others.images, {"places": Value(apart=True)}
+    )
 
 
 @zoo()

@@ -143,6 +143,7 @@ class _Variant:
         self.entry = {"accuracy": {}}
         self.claim = "claimed"
         self.claimed_loss = lambda _: claimed
+        self.claimed_r2 = lambda _: 1 - claimed / 100
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,7 @@ def test_variant_is_broken_where_it_says_nothing_or_less_than_was_claimed(
     )
     found: Found = judge(_Variant("", claimed), made, {"y": reference})
     assert (bool(found.broken), bool(found.weak)) == (broken, weak)
+    assert found.below_claim == {"y": found.worst.r2 < 1 - claimed / 100}
 
 
 def test_what_judges_is_independent_of_edgepack():
