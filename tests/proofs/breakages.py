@@ -6,19 +6,22 @@ of a finished bundle.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
+from net import session
 from onnx import TensorProto, helper, numpy_helper
 
-Breakage = Callable[[onnx.ModelProto], None]
+Feeds = Sequence[Mapping[str, np.ndarray]]
+Breakage = Callable[[onnx.ModelProto, Feeds], None]
+"""Takes a model and samples of its inputs, which only some look at."""
 
 _INTEGERS = (TensorProto.INT8, TensorProto.UINT8)
 _WEIGHTS = (*_INTEGERS, TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
-def wrong_scales(model: onnx.ModelProto) -> None:
+def wrong_scales(model: onnx.ModelProto, _: Feeds) -> None:
     """Weights' scales that are up to eight times too small or too large, channel by channel."""
     random = np.random.default_rng(1)
     for name in _of_weights(model, 1):
@@ -28,7 +31,7 @@ def wrong_scales(model: onnx.ModelProto) -> None:
         _replace(tensor, (values * factors).astype(values.dtype))
 
 
-def saturating_scales(model: onnx.ModelProto) -> None:
+def saturating_scales(model: onnx.ModelProto, _: Feeds) -> None:
     """Activations' scales that are eight times too small, so that most values are cut off."""
     for name in _of_activations(model, 1):
         tensor = _tensors(model)[name]
@@ -36,7 +39,7 @@ def saturating_scales(model: onnx.ModelProto) -> None:
         _replace(tensor, (values / 8).astype(values.dtype))
 
 
-def shifted_zero_points(model: onnx.ModelProto) -> None:
+def shifted_zero_points(model: onnx.ModelProto, _: Feeds) -> None:
     """Activations' zero points that are 100 steps away."""
     for name in _of_activations(model, 2):
         tensor = _tensors(model)[name]
@@ -44,7 +47,7 @@ def shifted_zero_points(model: onnx.ModelProto) -> None:
         _replace(tensor, ((values.astype(int) + 100) % 256).astype(values.dtype))
 
 
-def swapped_channels(model: onnx.ModelProto) -> None:
+def swapped_channels(model: onnx.ModelProto, _: Feeds) -> None:
     """The outputs of the largest weight in another order, its scales and biases as they were."""
     tensor = max(_weights(model), key=lambda each: np.prod(each.dims))
     values = numpy_helper.to_array(tensor)
@@ -52,7 +55,7 @@ def swapped_channels(model: onnx.ModelProto) -> None:
     _replace(tensor, np.roll(values, 1, axis))
 
 
-def offset_only(model: onnx.ModelProto) -> None:
+def offset_only(model: onnx.ModelProto, _: Feeds) -> None:
     """The last layer's weights zero: it says the mean of what it was fitted to."""
     weights = {tensor.name: tensor for tensor in _weights(model)}
     made = {out: node for node in model.graph.node for out in node.output}
@@ -67,13 +70,31 @@ def offset_only(model: onnx.ModelProto) -> None:
             return
 
 
-def constant(model: onnx.ModelProto) -> None:
+def constant(model: onnx.ModelProto, _: Feeds) -> None:
     """All weights zero."""
     for tensor in _weights(model):
         _clear(tensor)
 
 
-def unsure(model: onnx.ModelProto) -> None:
+def mean_only(model: onnx.ModelProto, samples: Feeds) -> None:
+    """The first output's mean over the samples, whatever comes in: the best constant."""
+    _towards_mean(model, samples, 0.0)
+
+
+def nearly_mean(model: onnx.ModelProto, samples: Feeds) -> None:
+    """The same with a twentieth of what there was to say."""
+    _towards_mean(model, samples, 0.05)
+
+
+def _towards_mean(model: onnx.ModelProto, samples: Feeds, kept: float) -> None:
+    run = session(model.SerializeToString())
+    name = model.graph.output[0].name
+    mean = np.mean([run.run([name], dict(feed))[0] for feed in samples], axis=0)
+    _append(model, name, "Mul", np.full([1] * mean.ndim, kept, np.float32))
+    _append(model, name, "Add", (1 - kept) * mean.astype(np.float32))
+
+
+def unsure(model: onnx.ModelProto, _: Feeds) -> None:
     """Scores at three tenths of what they were: no detector's box is above any threshold.
 
     Of an output (1, 4 + C, N) the scores, of others all of the first output.
@@ -87,7 +108,7 @@ def unsure(model: onnx.ModelProto) -> None:
     _append(model, first.name, "Mul", factors)
 
 
-def one_class(model: onnx.ModelProto) -> None:
+def one_class(model: onnx.ModelProto, _: Feeds) -> None:
     """One class that is always the best."""
     first = model.graph.output[0]
     classes = first.type.tensor_type.shape.dim[1].dim_value
@@ -97,7 +118,7 @@ def one_class(model: onnx.ModelProto) -> None:
     _append(model, first.name, "Add", shift)
 
 
-def swapped_outputs(model: onnx.ModelProto) -> None:
+def swapped_outputs(model: onnx.ModelProto, _: Feeds) -> None:
     """The first two outputs in each other's place."""
     one, other = (output.name for output in model.graph.output[:2])
     names = {one: other, other: one}
@@ -106,14 +127,14 @@ def swapped_outputs(model: onnx.ModelProto) -> None:
         node.input[:] = [names.get(name, name) for name in node.input]
 
 
-def dead_state(model: onnx.ModelProto) -> None:
+def dead_state(model: onnx.ModelProto, _: Feeds) -> None:
     """A state that is zero after each step: what came before is forgotten."""
     for output in model.graph.output:
         if output.name.endswith("_out"):
             _append(model, output.name, "Mul", np.zeros((1, 1), np.float32))
 
 
-def overflowing(model: onnx.ModelProto) -> None:
+def overflowing(model: onnx.ModelProto, _: Feeds) -> None:
     """Weights too large for float16: infinity, and NaN after that."""
     tensor = max(_weights(model), key=lambda each: np.prod(each.dims))
     values = numpy_helper.to_array(tensor)
@@ -129,6 +150,8 @@ BREAKAGES: dict[str, Breakage] = {
         shifted_zero_points,
         swapped_channels,
         offset_only,
+        mean_only,
+        nearly_mean,
         constant,
         unsure,
         one_class,
@@ -179,11 +202,11 @@ def _replace(tensor: TensorProto, values: np.ndarray) -> None:
 
 def _append(model: onnx.ModelProto, output: str, op: str, factor: np.ndarray) -> None:
     """Have an output pass one more node, which takes a constant."""
-    before = f"{output}_before"
+    before = f"{output}_before_{op}"
     for node in model.graph.node:
         node.output[:] = [before if name == output else name for name in node.output]
         node.input[:] = [before if name == output else name for name in node.input]
-    model.graph.initializer.append(numpy_helper.from_array(factor, f"{output}_factor"))
+    model.graph.initializer.append(numpy_helper.from_array(factor, f"{output}_{op}_by"))
     model.graph.node.append(
-        helper.make_node(op, [before, f"{output}_factor"], [output], f"{output}_{op}")
+        helper.make_node(op, [before, f"{output}_{op}_by"], [output], f"{output}_{op}")
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from breakages import BREAKAGES, Breakage
+from edgepack.data import SampleSet
 from edgepack.model.reading import read_model, write_model
 from edgepack.steps.base import MODEL
 from edgepack.steps.fp16 import Fp16
@@ -39,7 +40,7 @@ def _make(recipe: str, breakage: str, change: Breakage) -> type:
     def run(self: Any, inputs: Any, out: Path) -> Any:
         notes = base.run(self, inputs, out)
         model = read_model(out / MODEL)
-        change(model)
+        change(model, list(SampleSet.read(inputs["samples"])) if "samples" in inputs else [])
         write_model(model, out / MODEL)
         return notes
 

@@ -83,7 +83,7 @@ PLANTS = [
         Planted(
             case,
             breakage,
-            quick=case == "speech-quality" and breakage in {"offset-only", "constant"},
+            quick=case == "speech-quality" and breakage == "mean-only",
         )
         for case in (
             "softmax",
@@ -99,6 +99,8 @@ PLANTS = [
             "shifted-zero-points",
             "swapped-channels",
             "offset-only",
+            "mean-only",
+            "nearly-mean",
             "constant",
         )
     ),
@@ -131,6 +133,8 @@ PLANTS = [
             "shifted-zero-points",
             "swapped-channels",
             "offset-only",
+            "mean-only",
+            "nearly-mean",
             "constant",
             *(("unsure",) if case == "yolo" else ()),
             *(("swapped-outputs",) if case.startswith("two") else ()),
@@ -178,7 +182,7 @@ def _in_bundle(planted: Planted, made: Made, folder: Path) -> None:
         return
     model = onnx.load(str(variant.model))
     own = collect(variant.model, made.unseen, made.state)
-    BREAKAGES[planted.breakage](model)
+    BREAKAGES[planted.breakage](model, made.calibration)
     onnx.save(model, str(variant.model))
     effect = _effect(variant, made, own)
     chosen, why = _chosen(bundle)
