@@ -168,8 +168,15 @@ def _in_pipeline(planted: Planted, made: Made, folder: Path) -> None:
     found = judge(shipped[0], made, collect(made.model, made.unseen, made.state))
     share = found.worst.share if found.worst else 1.0
     planted.passed = bool(found.broken) or share < HALF
+    did = (
+        "PASSED"
+        if planted.passed
+        else "shipped, and weak"
+        if found.weak
+        else "shipped, does little"
+    )
     what = "; ".join(found.broken or found.weak) or f"it says {share:.3f} of what fp32 says"
-    planted.told = f"{'PASSED' if planted.passed else 'shipped, and harmless'}: {what}"
+    planted.told = f"{did}: {what}"
 
 
 def _in_bundle(planted: Planted, made: Made, folder: Path) -> None:
@@ -188,7 +195,11 @@ def _in_bundle(planted: Planted, made: Made, folder: Path) -> None:
     chosen, why = _chosen(bundle)
     planted.passed = chosen == variant.entry["id"] and effect < HALF
     words = (
-        "PASSED" if planted.passed else "harmless" if chosen == variant.entry["id"] else "refused"
+        "PASSED"
+        if planted.passed
+        else "taken, does little"
+        if chosen == variant.entry["id"]
+        else "refused"
     )
     said = f"the broken file says {effect:.3f} of what it said"
     planted.told = f"{words}: the loader takes {chosen}; {said}; {why}"

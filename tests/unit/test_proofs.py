@@ -6,16 +6,19 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "proofs"))
 
 from judging import CLEARLY, Found, judge
-from mutations import is_equivalent, is_harmful
+from mutations import is_equivalent, is_harmful, mutants
+from net import Net
 from objects import Found as Object
 from objects import Objects, f1
 from readings import Classes, Embedding, Mask, Probability, Signal, Skill, Tokens, Value, r2
-from shipped import meets_goldens
+from running import collect
+from shipped import Bundle, meets_goldens
 
 # Its run.py has the name that others have as well.
 PROOFS = Path(sys.path.pop())
@@ -133,6 +136,38 @@ def test_goldens_with_a_limit_of_an_outputs_own_go_by_it():
     found = {"score": [expected["score"] + np.float32(0.1)]}
     assert meets_goldens([({}, expected, {"score": 20.0})], found)
     assert not meets_goldens([({}, expected, {"score": 40.0})], found)
+
+
+def test_limit_of_a_golden_tensor_goes_before_the_variants(tmp_path):
+    values = np.ones((1, 2), np.float32)
+    (tmp_path / "t.bin").write_bytes(values.tobytes())
+    tensor = {"name": "x", "path": "t.bin", "dtype": "float32", "shape": [1, 2]}
+    outputs = [{**tensor, "name": "a"}, {**tensor, "name": "b", "min_sqnr_db": 55.0}]
+    manifest = {
+        "target": "t",
+        "variants": [{"id": "v", "min_sqnr_db": 20.0}],
+        "goldens": [{"inputs": [tensor], "outputs": {"v": outputs}}],
+    }
+    ((inputs, expected, limits),) = Bundle(tmp_path, manifest).goldens("v")
+    assert np.array_equal(inputs["x"], values)
+    assert sorted(expected) == ["a", "b"]
+    assert limits == {"a": 20.0, "b": 55.0}
+
+
+def test_mutants_are_one_weight_one_channel_and_swapped_outputs(tmp_path):
+    random = np.random.default_rng(14)
+    net = Net(14, x=random.standard_normal((4, 8)).astype(np.float32))
+    given = random.standard_normal((8, 8))
+    product = net.add("MatMul", "x", net.constant(given))
+    path = net.save(tmp_path / "model.onnx", one=product, other=net.add("Relu", product))
+    feeds = [{"x": net.samples["x"][:1]}]
+    own = collect(path, feeds)
+    found = {what: collect(m.SerializeToString(), feeds) for what, m in mutants(onnx.load(path))}
+    mirrored, cleared, swapped = found.values()
+    assert np.count_nonzero(mirrored["one"][0] != own["one"][0]) == 1
+    assert np.count_nonzero(cleared["one"][0] == 0) == 1
+    assert np.array_equal(swapped["one"][0], own["other"][0])
+    assert np.array_equal(swapped["other"][0], own["one"][0])
 
 
 class _Variant:
