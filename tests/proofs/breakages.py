@@ -31,6 +31,19 @@ def wrong_scales(model: onnx.ModelProto, _: Feeds) -> None:
         _replace(tensor, (values * factors).astype(values.dtype))
 
 
+def rounded_by_other_scales(model: onnx.ModelProto, _: Feeds) -> None:
+    """Weights rounded by other scales than those that are written, channel by channel."""
+    random = np.random.default_rng(2)
+    for tensor in _weights(model):
+        values = numpy_helper.to_array(tensor)
+        channels = np.moveaxis(values, values.ndim - 1 if values.ndim <= 2 else 0, -1)
+        middle = 128.0 if values.dtype == np.uint8 else 0.0
+        factors = random.uniform(0.05, 1, channels.shape[-1])
+        # They only shrink, so that all still fit.
+        changed = np.rint((channels - middle) * factors + middle).astype(values.dtype)
+        _replace(tensor, np.moveaxis(changed, -1, values.ndim - 1 if values.ndim <= 2 else 0))
+
+
 def saturating_scales(model: onnx.ModelProto, _: Feeds) -> None:
     """Activations' scales that are eight times too small, so that most values are cut off."""
     for name in _of_activations(model, 1):
@@ -146,6 +159,7 @@ BREAKAGES: dict[str, Breakage] = {
     function.__name__.replace("_", "-"): function
     for function in (
         wrong_scales,
+        rounded_by_other_scales,
         saturating_scales,
         shifted_zero_points,
         swapped_channels,
@@ -197,7 +211,8 @@ def _clear(tensor: TensorProto) -> None:
 
 
 def _replace(tensor: TensorProto, values: np.ndarray) -> None:
-    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), tensor.name))
+    # np.ascontiguousarray would give a scalar an axis.
+    tensor.CopyFrom(numpy_helper.from_array(np.array(values, order="C"), tensor.name))
 
 
 def _append(model: onnx.ModelProto, output: str, op: str, factor: np.ndarray) -> None:
