@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from running import collect, median_ms, single
 from shipped import Bundle, Variant, is_about_accuracy
 
 SLOWER = 1.1
+_RAISED = re.compile(
+    r"(?<=BUG in edgepack).*^(\w+(Error|Exception): .*?)$", re.DOTALL | re.MULTILINE
+)
 
 
 @dataclass
@@ -30,6 +34,8 @@ class Outcome:
     not_judged: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Variants left out because of what they say."""
+    bugs: list[str] = field(default_factory=list)
+    """Variants at which edgepack met what it did not foresee."""
     failed: list[str] = field(default_factory=list)
     """Variants that could not be made."""
     refused_but_good: list[str] = field(default_factory=list)
@@ -55,6 +61,7 @@ class Outcome:
         return {
             "BROKEN": self.broken,
             "REFUSED BUT GOOD": self.refused_but_good,
+            "BUG": self.bugs,
             "weak": [f"{f.variant.id}: {line}" for f in self.found for line in f.weak],
             "note": self.notes,
             "refused": self.refused,
@@ -149,6 +156,9 @@ def _try_refused(outcome: Outcome, case: Case, built: Built, made: Made, folder:
     reference = None
     for target, name, reason in dict.fromkeys([*refused, *built.missing]):
         line = f"{target} {name}: {' '.join(reason.split())[:220]}"
+        if raised := _RAISED.search(reason):
+            outcome.bugs.append(f"{target} {name}: {raised[1]}")
+            continue
         if not is_about_accuracy(reason):
             if (target, name, reason) in built.missing:
                 outcome.failed.append(line)

@@ -74,7 +74,7 @@ def print_table(outcomes: Sequence[Outcome], planted: Sequence[Planted]) -> None
     for each in planted:
         print(f"planted {each.name}: {each.told}")
     for outcome in outcomes:
-        for line in (*outcome.broken, *outcome.refused_but_good):
+        for line in (*outcome.broken, *outcome.refused_but_good, *outcome.bugs):
             print(f"{outcome.name}: {line}")
 
 
