@@ -63,6 +63,8 @@ def write_project(folder: Path, made: Made, targets: Sequence[Any], *, judged: b
         "targets": list(targets),
         **made.yaml,
     }
+    if not judged:
+        project.pop("limits", None)  # they are about evaluation samples
     path = folder / ("edgepack.yaml" if judged else "unjudged.yaml")
     path.write_text(json.dumps(project), encoding="utf-8")
     return path
