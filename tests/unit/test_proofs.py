@@ -18,7 +18,7 @@ from objects import Found as Object
 from objects import Objects, f1
 from readings import Classes, Embedding, Mask, Probability, Signal, Skill, Tokens, Value, r2
 from running import collect
-from shipped import Bundle, meets_goldens
+from shipped import Bundle, Wanted, meets_goldens
 
 # Its run.py has the name that others have as well.
 PROOFS = Path(sys.path.pop())
@@ -134,15 +134,17 @@ def test_mutant_is_equivalent_only_within_noise():
 def test_goldens_with_a_limit_of_an_outputs_own_go_by_it():
     expected = {"score": np.full((1, 4), 3.0, np.float32)}
     found = {"score": [expected["score"] + np.float32(0.1)]}
-    assert meets_goldens([({}, expected, {"score": 20.0})], found)
-    assert not meets_goldens([({}, expected, {"score": 40.0})], found)
+    assert meets_goldens([({}, expected, {"score": Wanted(20.0, 1)})], found)
+    assert not meets_goldens([({}, expected, {"score": Wanted(40.0, 1)})], found)
+    some = {"score": expected["score"].reshape(-1)[::2]}
+    assert meets_goldens([({}, some, {"score": Wanted(20.0, 2)})], found)
 
 
-def test_limit_of_a_golden_tensor_goes_before_the_variants(tmp_path):
+def test_golden_tensor_may_want_more_than_the_variant_and_hold_some_values(tmp_path):
     values = np.ones((1, 2), np.float32)
     (tmp_path / "t.bin").write_bytes(values.tobytes())
     tensor = {"name": "x", "path": "t.bin", "dtype": "float32", "shape": [1, 2]}
-    outputs = [{**tensor, "name": "a"}, {**tensor, "name": "b", "min_sqnr_db": 55.0}]
+    outputs = [{**tensor, "name": "a"}, {**tensor, "name": "b", "extra_db": 35.0, "stride": 2}]
     manifest = {
         "target": "t",
         "variants": [{"id": "v", "min_sqnr_db": 20.0}],
@@ -151,7 +153,7 @@ def test_limit_of_a_golden_tensor_goes_before_the_variants(tmp_path):
     ((inputs, expected, limits),) = Bundle(tmp_path, manifest).goldens("v")
     assert np.array_equal(inputs["x"], values)
     assert sorted(expected) == ["a", "b"]
-    assert limits == {"a": 20.0, "b": 55.0}
+    assert limits == {"a": Wanted(20.0, 1), "b": Wanted(55.0, 2)}
 
 
 def test_mutants_are_one_weight_one_channel_and_swapped_outputs(tmp_path):

@@ -170,6 +170,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         profiles = [planned.profile for planned in job.plan.bundles]
         pins = older_runtimes(profiles, version("onnxruntime"))
         told = (*unsampled(job.loaded), *found, *pins)
+        saw = tuple(line for lines in answers(job.plan, execution) for line in lines)
     return BuildResult(
         bundles=tuple(bundles),
         missed=tuple(lost for verdict in judged for lost in verdict.missed),
@@ -180,7 +181,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         steps=len(job.plan.steps),
         from_cache=len(execution.from_cache),
         aars=aars,
-        saw=tuple(line for found in answers(job.plan, execution) for line in found),
+        saw=saw,
         uncompiled=tuple(error for error in libraries if isinstance(error, EdgepackError)),
     )
 
