@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from edgepack.build.execution import Execution
-from edgepack.build.judging import Verdict, unproven, with_most
+from edgepack.build.judging import Verdict, unproven, unworthy, with_most
 from edgepack.build.timing import LatencyComparison, SlowerVariant, without_merit
 from edgepack.bundle.manifest import Accuracy, Closeness, NotMeasured
 from edgepack.project import Limits
@@ -15,12 +15,12 @@ from edgepack.project import Limits
 NOT_MEASURED = NotMeasured(reason="the project has no evaluation samples")
 
 
-def accuracy(drop=0.0, interval=(0.0, 0.0)):
+def accuracy(drop=0.0, interval=(0.0, 0.0), samples=40):
     return Accuracy(
         metric="f1@0.5",
         output="boxes",
         higher_is_better=True,
-        samples=40,
+        samples=samples,
         fp32=1.0,
         value=1 - drop,
         drop=drop,
@@ -34,7 +34,12 @@ def planned(name, *, carried=False, named=False):
     backend, recipe = name.split("-", 1)
     variant = SimpleNamespace(id=name, backend=backend, recipe=recipe)
     return SimpleNamespace(
-        variant=variant, carried=carried, named=named, model=name, reference="fp32"
+        variant=variant,
+        carried=carried,
+        named=named,
+        may_fail=not named,
+        model=name,
+        reference="fp32",
     )
 
 
@@ -54,10 +59,35 @@ def ids(found):
         ("cpu-int8-static", NOT_MEASURED, "its accuracy was not measured: the project has no"),
         ("cpu-int8-dynamic", accuracy(0.005, (0, 0.01)), ""),
         ("cpu-int8-dynamic", accuracy(0.005, (0, 0.04)), "f1@0.5 drops by 0.0050 on 40 samples"),
+        ("cpu-int8-static", accuracy(samples=7), "7 samples are too few to show what it loses"),
     ],
 )
 def test_variant_that_nothing_shows_to_be_as_good_is_unproven(name, found, why):
     said = unproven(planned(name), found, Limits(metric_drop=0.01))
+    assert said.startswith(why) if why else not said
+
+
+@pytest.mark.parametrize(("drop", "why"), [(0.04, ""), (0.23, "it loses 23% of fp32's f1@0.5")])
+def test_variant_without_limits_is_unproven_where_it_loses_much(drop, why):
+    said = unproven(planned("cpu-int8-static"), accuracy(drop, (0, 1)), Limits())
+    assert said.startswith(why) if why else not said
+    assert not unproven(planned("cpu-fp16"), accuracy(drop, (0, 1)), Limits())
+
+
+@pytest.mark.parametrize(
+    ("changes", "named", "why"),
+    [
+        ({}, False, ""),
+        ({"says_nothing": "R² is -1"}, True, "it is no better than a constant: R² is -1"),
+        ({"says_little": "f1@0.5 of 'b' is 0.283"}, False, "it keeps less than half"),
+        ({"says_little": "f1@0.5 of 'b' is 0.283"}, True, ""),
+        ({"says_little": "r2 of 'b' is 0.1", "output": ""}, False, ""),
+    ],
+    ids=["good", "constant", "little", "little, and named", "little, by a metric of the user's"],
+)
+def test_variant_that_says_little_is_not_worth_shipping_unless_it_is_named(changes, named, why):
+    found = accuracy().model_copy(update=changes)
+    said = unworthy(planned("cpu-int8-static", named=named), found)
     assert said.startswith(why) if why else not said
 
 

@@ -26,6 +26,10 @@ UNJUDGED = "it is shipped whatever it loses; build from the float model to have 
 """What follows where limits cannot be held against fp32."""
 NOTICEABLE_DROP = 0.01
 """Of a metric: what loses more does not stand alone in a bundle, without the model in float."""
+MOST_LOST = 0.05
+"""Of fp32's value of a metric: without a limit of the user's, what loses more comes behind fp32."""
+LEAST_SAMPLES = 8
+"""With fewer, nothing is shown of a variant."""
 _REASONS_SHOWN = 12
 _NODES_SHOWN = 4
 
@@ -105,11 +109,11 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         accuracy = read_accuracy(variant, execution)
         if reason := unplaced(variant, execution):
             refused.append(RefusedVariant(target, variant.variant.id, reason))
-        elif reason := says_nothing(accuracy) or missed_limit(accuracy, limits):
+        elif reason := unworthy(variant, accuracy) or missed_limit(accuracy, limits):
             found = tried_for(variant, execution)
             searched = [each for each in found if each.stage == "limit"]
             tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
-            if variant.offered or (variant.may_fail and says_nothing(accuracy)):
+            if variant.offered or (variant.may_fail and unworthy(variant, accuracy)):
                 refused.append(RefusedVariant(target, variant.variant.id, reason))
             else:
                 missed.append(MissedLimit(target, variant.variant.id, f"{reason}{tried}"))
@@ -122,13 +126,43 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
     return verdict if planned.most is None else with_most(verdict, planned.most)
 
 
+def unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
+    """Return why what a variant says is not worth shipping, or nothing.
+
+    That is no more than a constant says, or, of one that nobody named, less than half of what fp32
+    says by a metric of edgepack's own.
+    """
+    if isinstance(accuracy, NotMeasured):
+        return ""
+    if accuracy.says_nothing:
+        return f"it is no better than a constant: {accuracy.says_nothing}"
+    if accuracy.says_little and accuracy.output and variant.may_fail:
+        return f"it keeps less than half of what fp32 says: {accuracy.says_little}"
+    return ""
+
+
 def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
     """Return why nothing shows that a quantized variant is as good as it has to be, or nothing."""
     if variant.carried or not is_quantized(variant):
         return ""
     if isinstance(accuracy, NotMeasured):
         return f"its accuracy was not measured: {accuracy.reason}"
+    if accuracy.samples < LEAST_SAMPLES:
+        return f"{accuracy.samples} samples are too few to show what it loses"
+    lost = lost_share(accuracy)
+    if limits.metric_drop is None and lost > MOST_LOST:
+        return (
+            f"it loses {lost:.0%} of fp32's {accuracy.metric}, more than {MOST_LOST:.0%}; limits:"
+            f" {{metric_drop: {accuracy.drop:.2g}}} in edgepack.yaml allows it"
+        )
     return unsettled(accuracy, limits)
+
+
+def lost_share(accuracy: Accuracy) -> float:
+    """Return how much of fp32's value is lost; 0 where it is none that anything is a part of."""
+    if accuracy.drop is None or not isinstance(accuracy.fp32, float) or accuracy.fp32 == 0:
+        return 0.0
+    return accuracy.drop / abs(accuracy.fp32)
 
 
 def is_quantized(variant: PlannedVariant) -> bool:
@@ -211,17 +245,22 @@ def warnings(
         for variant, accuracy in verdict.shipped:
             if told := drifting(accuracy):
                 yield f"{verdict.target} {variant.variant.id}: {told}"
-    if limits == Limits():
-        return
     for verdict in judged:
         for variant, accuracy in verdict.shipped:
-            name = f"{verdict.target} {variant.variant.id}"
-            if variant.carried:
-                yield f"{name}: limits are not judged, {NO_FP32}: {UNJUDGED}"
-            elif isinstance(accuracy, NotMeasured):
-                yield f"{name}: limits are not judged: {accuracy.reason}"
-            elif doubt := unsettled(accuracy, limits):
-                yield f"{name}: {doubt}"
+            if text := _doubt(variant, accuracy, limits):
+                yield f"{verdict.target} {variant.variant.id}: {text}"
+
+
+def _doubt(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+    """Return what nothing shows of a variant, or nothing."""
+    limited = limits != Limits()
+    if variant.carried:
+        return f"limits are not judged, {NO_FP32}: {UNJUDGED}" if limited else ""
+    if isinstance(accuracy, NotMeasured):
+        # Without limits the table says so.
+        return f"limits are not judged: {accuracy.reason}" if limited else ""
+    found = unproven(variant, accuracy, limits)
+    return found if variant.named or not found else f"{found}; what is proven comes before it"
 
 
 def answers(plan: Plan, execution: Execution) -> Iterator[Sequence[str]]:
@@ -268,13 +307,6 @@ def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | N
     if variant.evaluation is None:
         return NotMeasured(reason="the project has no evaluation samples")
     return as_accuracy(read_notes(execution.artifacts[variant.evaluation].path).facts)
-
-
-def says_nothing(accuracy: Accuracy | NotMeasured) -> str:
-    """Return why a variant is no better than a constant, or nothing."""
-    if isinstance(accuracy, NotMeasured) or not accuracy.says_nothing:
-        return ""
-    return f"it is no better than a constant: {accuracy.says_nothing}"
 
 
 def drifting(accuracy: Accuracy | NotMeasured) -> str:

@@ -173,6 +173,9 @@ class Accuracy(StrictModel):
     """By output of floats; those that tell nothing of the samples are left out."""
     says_nothing: str = ""
     """Why the variant is no better than a constant; nothing where it is."""
+    says_little: Annotated[str, Field(exclude_if=lambda said: not said)] = ""
+    """Which output says less than half of what fp32's says; such a variant is shipped only where it
+    was named."""
     values: dict[str, MetricValue] = {}
     """All that the hook returned, where it is several values; ``metric`` is one of them."""
     drift: Annotated[Drift | None, Field(exclude_if=lambda given: given is None)] = None

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from edgepack.accuracy import mean_interval
 from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
 
 
@@ -17,26 +18,42 @@ class Agreement(OutputMetric):
 
     def __init__(self) -> None:
         self.same: list[float] = []
-        self.classes: Counter[int] = Counter()
+        self.best: list[int] = []
+        """fp32's."""
 
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
         """Add one sample's scores: one axis has any size, all others have size 1."""
         del feed
         best = int(np.argmax(reference))
-        self.classes[best] += 1
+        self.best.append(best)
         is_whole = output.size == reference.size
         self.same.append(float(is_whole and best == int(np.argmax(output))))
 
     def found(self) -> Found | Nothing:
         """Return the share; of one class for all samples nothing is told."""
-        if len(self.classes) == 1 and len(self.same) > 1:
+        classes = Counter(self.best)
+        if len(classes) == 1 and len(self.same) > 1:
             return Nothing("fp32 gives one class for all samples")
-        count, often = len(self.same), self.classes.most_common(1)[0][1]
+        count, (common, often) = len(self.same), classes.most_common(1)[0]
         same = int(sum(self.same))
         no_better = ""
-        if count > 1 and same <= often:
+        if count > 1 and not self._beats(common):
             no_better = (
                 f"it has fp32's best class for {same} of {count} samples, and one class for all"
                 f" of them would have it for {often}"
             )
         return Found(self.same, no_better=no_better)
+
+    def _beats(self, common: int) -> bool:
+        """Return whether it is clearly better than one class for all, where samples can tell."""
+        gains = [same - (best == common) for same, best in zip(self.same, self.best, strict=True)]
+        if sum(gains) <= 0 or len(gains) < _ENOUGH or sum(self.same) >= _SURE * len(gains):
+            return sum(gains) > 0
+        interval = mean_interval(gains)
+        return interval is not None and interval[0] > 0
+
+
+_ENOUGH = 8
+"""Samples from which an interval tells something."""
+_SURE = 0.95
+"""Of the samples: with so many kept, few that differ from the commonest class do not matter."""

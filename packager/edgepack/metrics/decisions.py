@@ -19,6 +19,7 @@ class Decisions(OutputMetric):
         "the share of fp32's decisions that are kept; those above and below the threshold count"
         " half each"
     )
+    least = 0.75
 
     def __init__(self, threshold: float, *, sigmoid: bool = False) -> None:
         self.threshold = threshold

@@ -15,6 +15,8 @@ class Signal(OutputMetric):
 
     name = "signal"
     about = "1 less the error's share of the signal's energy, over windows that are not silent"
+    least = 0.75
+    """The error is half as large as the signal."""
 
     def __init__(self, window: int) -> None:
         self.window = window

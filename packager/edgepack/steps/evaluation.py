@@ -352,6 +352,7 @@ class Judge:
             },
             "r2": {name: told.bounded() for name, told in r2.items()},
             "says_nothing": self._says_nothing(by_output),
+            "says_little": self._says_little(by_output),
             "values": values,
         }
 
@@ -369,6 +370,15 @@ class Judge:
                 told = self.numbers[name].found()
             if isinstance(told, Found) and told.no_better:
                 return f"of {name!r}, {told.no_better}"
+        return ""
+
+    def _says_little(self, by_output: Mapping[str, Found | Nothing]) -> str:
+        """Return which output keeps less than half of what fp32 says, or nothing."""
+        first = [name for name in by_output if _is_described(self.described.get(name))]
+        for name in first or by_output:
+            found, metric = by_output[name], self.metrics[name]
+            if isinstance(found, Found) and np.mean(found.values) < metric.least:
+                return f"{metric.name} of {name!r} is {np.mean(found.values):.3f}"
         return ""
 
     def _of_hook(self, hook: HookMetric, values: dict[str, Any]) -> _Metric:
@@ -543,7 +553,7 @@ def uncompared(result: dict[str, Any]) -> dict[str, Any]:
     if result.get("output", ""):
         return missing
     compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
-    compared |= {"outputs": {}, "r2": {}, "says_nothing": "", "drift": None}
+    compared |= {"outputs": {}, "r2": {}, "says_nothing": "", "says_little": "", "drift": None}
     values = {n: {**each, "fp32": None} for n, each in result.get("values", {}).items()}
     return {**result, **compared, "fp32": missing, "values": values}
 
