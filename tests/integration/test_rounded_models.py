@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tiny_models
 from edgepack.quantization.rounding import round_weights
 from edgepack.quantization.writer import QdqWriter, quantizable
 from onnx import TensorProto, helper, numpy_helper
@@ -159,3 +160,19 @@ def test_mobilenet_when_its_weights_are_fitted_gains_much(shared_data, name, lea
     feeds = photographs(folder, 48)
     nearest, fitted = gain(model, int8_nets.DIALECTS[name], feeds[:24], feeds[24:])
     assert fitted > nearest + least_gain_db
+
+
+def test_product_whose_addend_is_computed_is_rounded_without_a_bias(tmp_path):
+    random = np.random.default_rng(0)
+    weights = [(name, random.standard_normal((16, 16)).astype(FLOAT)) for name in ("v", "w")]
+    nodes = [
+        helper.make_node("Gemm", ["x", "v"], ["c"], "first"),
+        helper.make_node("Gemm", ["x", "w", "c"], ["y"], "second"),
+    ]
+    value = (TensorProto.FLOAT, [1, 16])
+    path = tiny_models.save(tmp_path / "net.onnx", nodes, [("x", *value)], [("y", *value)], weights)
+    feeds = [{"x": random.standard_normal((1, 16)).astype(FLOAT)} for _ in range(24)]
+    model = quantizable(onnx.load(path))
+    for dialect in (int8_nets.QNN_8, int8_nets.CPU):
+        plain, fitted = gain(model, dialect, feeds[:16], feeds[16:])
+        assert fitted > plain - 1

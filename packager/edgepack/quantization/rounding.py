@@ -422,9 +422,9 @@ class _Rounding:
         return values if values.shape == (outputs,) else None
 
     def _bias_scale(self, node: onnx.NodeProto) -> Array | None:
-        """Return the scale or scales of an int32 bias, or None where it stays float."""
+        """Return the scale or scales of an int32 bias; None where it stays float or is computed."""
         written = self._nodes[node.name]
-        if _bias_of(written) not in self._pairs:
+        if _bias_of(written) not in self._pairs or _bias_of(node) not in self._floats:
             return None
         inputs, weights = (self._pairs[name].input[1] for name in written.input[:2])
         return np.asarray(values_of(self._stored[inputs]) * values_of(self._stored[weights]))
