@@ -66,7 +66,7 @@ LONG = {
 """Those that take many seconds."""
 
 OTHER_VARIANTS = {
-    "deeploy_cct2_opset20.onnx": ["cpu-int8-dynamic", "cpu-fp32"],
+    "deeploy_cct2_opset20.onnx": ["cpu-fp32", "cpu-int8-dynamic"],
     "ort/nhwc_resize_sizes_opset18.quant.onnx": ["cpu-int8-static"],
 }
 """Those of a model of matrix products, and of one that speaks the host's int8 dialect."""

@@ -192,7 +192,7 @@ def judged(folder: Path, reference: Path, model: Path, samples: Path, state):
         inputs[name] = place
     out = folder / f"out-{len(list(folder.iterdir()))}"
     out.mkdir()
-    notes = run_step(Evaluation(None, None, None, "any", state), inputs, out)
+    notes = run_step(Evaluation(None, None, (), None, "any", state=state), inputs, out)
     return json.loads((out / EVALUATION).read_text()), notes.done
 
 
