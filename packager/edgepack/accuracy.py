@@ -264,8 +264,26 @@ class OutputR2:
         half = t_quantile(0.975, count - 1) * standard_deviation(values.tolist()) / math.sqrt(count)
         return R2(value, value - half, min(1.0, value + half), count)
 
+    @property
+    def is_of_one_quantity(self) -> bool:
+        """Whether all channels that vary are read in one unit, as far as deviations tell."""
+        found = self._by_sample()
+        return found is None or len(_quantities(found[1], found[2])) <= 1
+
     def _worst(self) -> Array | None:
         """Return, of the worst quantity, each sample's share of variance that is kept: ``(N,)``."""
+        found = self._by_sample()
+        if found is None:
+            return None
+        noise, varied, energy = found
+        kept = [
+            1 - noise[:, channels].sum(axis=1) * len(self.rows) / varied[channels].sum()
+            for channels in _quantities(varied, energy)
+        ]
+        return min(kept, key=lambda shares: float(shares.mean()), default=None)
+
+    def _by_sample(self) -> tuple[Array, Array, Array] | None:
+        """Return errors by sample and channel, and by channel what varies and the energy."""
         if not self.rows or len({row[0].shape for row in self.rows}) > 1:
             return None
         by_element = self.variation.same_shape and len(self.rows) > 1
@@ -280,11 +298,7 @@ class OutputR2:
         noise = np.array(
             [a if row[2] is None else row[2] for row, a in zip(self.rows, around, strict=True)]
         )
-        kept = [
-            1 - noise[:, channels].sum(axis=1) * len(self.rows) / varied[channels].sum()
-            for channels in _quantities(varied, squares.sum(axis=0))
-        ]
-        return min(kept, key=lambda shares: float(shares.mean()), default=None)
+        return noise, varied, squares.sum(axis=0)
 
 
 def _quantities(varied: Array, energy: Array) -> list[Array]:

@@ -17,6 +17,8 @@ class Agreement(OutputMetric):
     about = "the share of the samples with fp32's best class"
 
     def __init__(self) -> None:
+        self.are_shares = True
+        """Whether fp32's scores are shares of 1, as softmax makes them."""
         self.same: list[float] = []
         self.best: list[int] = []
         """fp32's."""
@@ -25,6 +27,8 @@ class Agreement(OutputMetric):
         """Add one sample's scores: one axis has any size, all others have size 1."""
         del feed
         best = int(np.argmax(reference))
+        values = reference.astype(np.float64)
+        self.are_shares &= bool(values.min() >= 0 and abs(values.sum() - 1) <= _ROUNDED)
         self.best.append(best)
         is_whole = output.size == reference.size
         self.same.append(float(is_whole and best == int(np.argmax(output))))
@@ -53,6 +57,7 @@ class Agreement(OutputMetric):
         return interval is not None and interval[0] > 0
 
 
+_ROUNDED = 1e-3
 _ENOUGH = 8
 """Samples from which an interval tells something."""
 _SURE = 0.95

@@ -348,7 +348,7 @@ class Judge:
                 "sqnr_db": max(closeness.sqnr_db, -EQUAL_SQNR_DB),
             },
             "outputs": {
-                name: _told_of(self.metrics[name], each) for name, each in by_output.items()
+                name: _told_of(self._metric_of(name), each) for name, each in by_output.items()
             },
             "r2": {name: told.bounded() for name, told in r2.items()},
             "says_nothing": self._says_nothing(by_output),
@@ -359,7 +359,19 @@ class Judge:
     @property
     def _by_output(self) -> dict[str, Found | Nothing]:
         """By judged output: what the metric of its kind found."""
-        return {name: self.metrics[name].found() for name in self._judged(self.metrics)}
+        return {name: self._metric_of(name).found() for name in self._judged(self.metrics)}
+
+    def _metric_of(self, name: str) -> OutputMetric:
+        """Return the metric of an output's kind.
+
+        Numbers of several units are no class scores, though nobody described them.
+        """
+        metric, numbers = self.metrics[name], self.numbers.get(name)
+        if _is_described(self.described.get(name)) or not isinstance(metric, Agreement):
+            return metric
+        if metric.are_shares or numbers is None or numbers.r2.is_of_one_quantity:
+            return metric
+        return numbers
 
     def _says_nothing(self, by_output: Mapping[str, Found | Nothing]) -> str:
         """Return why the variant is no better than a constant, or nothing."""
@@ -376,7 +388,7 @@ class Judge:
         """Return which output keeps less than half of what fp32 says, or nothing."""
         first = [name for name in by_output if _is_described(self.described.get(name))]
         for name in first or by_output:
-            found, metric = by_output[name], self.metrics[name]
+            found, metric = by_output[name], self._metric_of(name)
             if isinstance(found, Found) and np.mean(found.values) < metric.least:
                 return f"{metric.name} of {name!r} is {np.mean(found.values):.3f}"
         return ""
@@ -457,7 +469,7 @@ class Judge:
         """
         told: dict[str, tuple[str, Found]] = {}
         for name, kind_found in self._by_output.items():
-            metric, found = self.metrics[name], kind_found
+            metric, found = self._metric_of(name), kind_found
             if isinstance(kind_found, Nothing) and name in self.numbers:
                 metric = self.numbers[name]
                 found = metric.found()

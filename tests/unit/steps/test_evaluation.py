@@ -164,3 +164,28 @@ def test_judge_when_an_output_is_not_as_described_says_which():
     judge = Judge(None, None, described, keep_outputs=False)
     with pytest.raises(SamplesError, match="the output 'd' of fp32 is not as it is described"):
         judge.add({"d": boxes(3)}, {"d": boxes(3)}, {})
+
+
+def test_judge_when_a_vector_has_several_units_does_not_take_it_for_class_scores():
+    random = np.random.default_rng(0)
+    ours = random.normal(0, 1, (40, 1, 3)) * [300, 200, 0.01]
+    theirs = ours * [1, 1, 0]
+    judge = Judge(None, "s", {}, keep_outputs=False)
+    for one, other in zip(ours, theirs, strict=True):
+        judge.add({"s": one}, {"s": other}, {})
+    found = result(judge)
+    assert found["agreement"] == 1
+    assert (found["metric"], found["output"]) == ("r2", "s")
+    assert found["says_nothing"]
+
+
+def test_judge_when_softmax_never_shows_a_class_takes_it_for_class_scores():
+    random = np.random.default_rng(0)
+    shares = random.dirichlet(np.ones(4), 40)[:, None] * [1, 1, 1, 1e-7]
+    shares /= shares.sum(axis=2, keepdims=True)
+    judge = Judge(None, "s", {}, keep_outputs=False)
+    for each in shares:
+        judge.add({"s": each}, {"s": each * [1, 1, 1, 0]}, {})
+    found = result(judge)
+    assert (found["metric"], found["value"]) == ("agreement", 1)
+    assert not found["says_nothing"]
