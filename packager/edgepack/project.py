@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from edgepack.errors import ProfileError, UsageError
+from edgepack.harness.edgepack_answers import read_labels
 from edgepack.identifiers import is_reserved_in_packages, taken_types
 from edgepack.profile import Id, StrictModel, VariantChange
 from edgepack.yaml_source import YamlSource, read_yaml
@@ -222,6 +223,12 @@ class DetectionOutput(StrictModel):
     with the better score stays."""
     most: Positive = 100
     """How many objects an answer holds, at most."""
+
+
+class LabelledDetection(DetectionOutput):
+    """A detection whose labels were counted: they say how many values a box has."""
+
+    classes: int
 
 
 class EmbeddingOutput(StrictModel):
@@ -580,6 +587,20 @@ class LoadedProject:
             if name in described and described[name].kind == "classification":
                 return name
         return None if outputs[0] in described else outputs[0]
+
+    def described(self) -> dict[str, OutputDescription]:
+        """Return what outputs mean; detections with labels know how many classes there are.
+
+        Raises:
+            ProfileError: A file of labels is not there.
+        """
+        return {name: self._counted(meaning) for name, meaning in self.project.outputs.items()}
+
+    def _counted(self, meaning: OutputDescription) -> OutputDescription:
+        if not isinstance(meaning, DetectionOutput) or meaning.labels is None:
+            return meaning
+        count = len(read_labels(self.carried(meaning.labels).read_text(encoding="utf-8")))
+        return LabelledDetection(**meaning.model_dump(), classes=count)
 
     def carried(self, name: str) -> Path:
         """Return the path of one of the project's ``files``.

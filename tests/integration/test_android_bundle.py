@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import tiny_models
 from edgepack.aar import Toolchain, write_aar
@@ -21,6 +22,7 @@ from edgepack.bundle import MANIFEST, Manifest, verify
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ProfileError, ToolError, UsageError
+from edgepack.model.running import make_session, run_session
 from edgepack.profile import load_profile
 
 POM = "{http://maven.apache.org/POM/4.0.0}"
@@ -314,3 +316,25 @@ def test_build_command_when_jars_are_missing_exits_as_a_tool_error(tmp_path, cap
     asked = ["build", "--project", str(project), "--target", TARGET, "--aar"]
     assert run([*asked, "--jars", str(tmp_path)]) == ToolError.exit_code
     assert f"mvn dependency:copy -DoutputDirectory={tmp_path} " in capsys.readouterr().err
+
+
+def test_what_ships_in_ort_format_is_evaluated_and_golden_itself(built, tmp_path):
+    folder, manifest = built
+    variant = next(v for v in manifest.variants if v.model.endswith(".ort"))
+    session = make_session(folder / variant.model, config=variant.session.config)
+    for golden in manifest.goldens:
+        inputs, outputs = (
+            {
+                t.name: np.frombuffer((folder / t.path).read_bytes(), t.dtype).reshape(t.shape)
+                for t in tensors
+            }
+            for tensors in (golden.inputs, golden.outputs[variant.id])
+        )
+        found = run_session(session, inputs)
+        assert all(np.array_equal(found[name], outputs[name]) for name in outputs)
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
+    (bundle,) = dry_run(project=project, targets=[TARGET]).bundles
+    planned = next(v for v in bundle.variants if v.variant.id == variant.id)
+    steps = {s.id: s for s in dry_run(project=project, targets=[TARGET]).steps}
+    assert steps[planned.evaluation].inputs["model"] == planned.shipped
+    assert steps[planned.goldens].inputs["shipped"] == planned.shipped

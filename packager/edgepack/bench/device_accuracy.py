@@ -162,7 +162,7 @@ class _Materials:
             references=None,
             metric=source.metric if source else None,
             scores_output=loaded.scores_output(outputs),
-            described=loaded.project.outputs,
+            described=loaded.described(),
             project=loaded.folder,
             interpreter=loaded.project.interpreter,
             state=tuple(loaded.project.state.items()),

@@ -189,6 +189,7 @@ class _Planner:
             sized(self.facts.outputs, project.fixed_dims),
             self.facts.table_rows,
         )
+        self.described = tuple(self.loaded.described().items())
         self.model = self.builder.source("model", self.loaded.model_path, self.facts.sha256)
         self.folder = self.builder.source("project", self.loaded.folder, "")
         both = project.samples
@@ -328,9 +329,6 @@ class _Planner:
         choice = self.builder.step(
             GoldenChoice(GOLDEN_COUNT, processor()), model=reference, **probes_by_kind
         )
-        goldens = self.builder.step(
-            Goldens(cap_db, processor()), model=model, choice=choice, **probes_by_kind
-        )
         bucketed = self._bucketed(variant, model, choice) if static else None
         # The largest size stands for all: what a provider takes does not depend on sizes.
         placed = None if cpu else self.builder.step(Placed(variant), model=bucketed or model)
@@ -342,6 +340,14 @@ class _Planner:
             shipped = self.builder.step(step, model=model, samples=self.probes)
             history.append(shipped)
             variant = _replaying(variant) if file_format.ort == "runtime" else variant
+        as_file = shipped if isinstance(file_format, OrtFormat) else None
+        goldens = self.builder.step(
+            Goldens(cap_db, processor(), session_config(variant) if as_file else ()),
+            model=model,
+            shipped=as_file,
+            choice=choice,
+            **probes_by_kind,
+        )
         return PlannedVariant(
             variant=with_extensions(variant) if self.extensions else variant,
             model=model,
@@ -350,7 +356,7 @@ class _Planner:
             reference=reference,
             evaluation=self._evaluation(
                 None if self.facts.quantization else reference,
-                shipped if isinstance(file_format, OrtFormat) else model,
+                as_file or model,
                 variant,
             ),
             placed=placed,
@@ -370,8 +376,7 @@ class _Planner:
             return
         made_here = self.in_graph or source.images is not None
         images = [(name, d.image) for name, d in project.inputs.items() if d.image is not None]
-        outputs = project.outputs.items()
-        detections = [(name, d) for name, d in outputs if isinstance(d, DetectionOutput)]
+        detections = [(name, d) for name, d in self.described if isinstance(d, DetectionOutput)]
         step = InputCheck(
             images=tuple(images) if made_here else (),
             scores_output=self.scores_output,
@@ -385,7 +390,7 @@ class _Planner:
         if project.outputs:
             sizes = [placement(1, 1, d.resize.model_dump())[-2:] for _, d in images]
             look = ReadAnswers(
-                tuple(project.outputs.items()), sizes[0] if len(sizes) == 1 else None, processor()
+                self.described, sizes[0] if len(sizes) == 1 else None, processor()
             )
             self.builder.step(look, model=reference, samples=samples)
 
@@ -493,7 +498,7 @@ class _Planner:
             limits=project.limits,
             metric=source.metric,
             interpreter=project.interpreter,
-            described=tuple(project.outputs.items()),
+            described=self.described,
             wide=wide,
             state=self._state_pairs,
         )
@@ -516,15 +521,14 @@ class _Planner:
             return None
         metric = source.metric
         hooked = not isinstance(metric, str | None)
-        config = variant.session.config if variant.backend == "cpu" else {}
         return self.builder.step(
             Evaluation(
                 metric=metric,
                 scores_output=self.scores_output,
-                described=tuple(project.outputs.items()),
+                described=self.described,
                 interpreter=project.interpreter,
                 processor=processor(),
-                config=tuple(sorted(config.items())),
+                config=session_config(variant) if variant.backend == "cpu" else (),
                 state=self._state_pairs,
             ),
             reference=fp32,
@@ -678,6 +682,11 @@ def unsampled(loaded: LoadedProject) -> Iterator[str]:
         " computes what this host does, and not that the answers are right or what int8 costs;"
         f" give real ones: {images}samples: {{evaluation: {{path: samples.npz}}}} in edgepack.yaml"
     )
+
+
+def session_config(variant: Variant) -> tuple[tuple[str, str], ...]:
+    """Return a variant's session config entries, sorted."""
+    return tuple(sorted(variant.session.config.items()))
 
 
 def _replaying(variant: Variant) -> Variant:

@@ -49,7 +49,9 @@ class R2Metric(OutputMetric):
                 f"R² is {found.value:.3f}{_interval(found.low, found.high)} over"
                 f" {found.count} samples, and a constant's is 0"
             )
-        return Found(values, others=self._of_single(), no_better=no_better)
+        error = math.sqrt(max(0.0, 1 - found.value))
+        others = {"error in deviations": error, **self._of_single()}
+        return Found(values, others=others if math.isfinite(error) else {}, no_better=no_better)
 
     def _of_single(self) -> dict[str, float]:
         if not self.is_single or len(self.pairs) < 2:

@@ -29,6 +29,7 @@ class Objects(OutputMetric):
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.description = description
+        self.labels = [""] * description.get("classes", 0)
         self.counts: list[tuple[int, int, tuple[int, ...]]] = []
         """By picture: fp32's objects, the variant's, and how many are the same at each overlap."""
 
@@ -42,7 +43,7 @@ class Objects(OutputMetric):
 
     def _objects(self, output: Array) -> list[Detection]:
         plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, _PLANE, _PLANE)
-        return detections(output, self.description, (), plane)
+        return detections(output, self.description, self.labels, plane)
 
     def found(self) -> Found | Nothing:
         """Return F1 at each overlap, and how many of fp32's objects are kept."""

@@ -18,6 +18,7 @@ from edgepack.harness.edgepack_images import Placement
 from edgepack.project import (
     ClassificationOutput,
     DetectionOutput,
+    LabelledDetection,
     OutputDescription,
     ProbabilityOutput,
 )
@@ -110,7 +111,7 @@ class Boxes(Reading):
     def add(self, output: Array) -> None:
         """Add one picture's rows."""
         plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, _PLANE, _PLANE)
-        found = detections(output, self.description.model_dump(), (), plane)
+        found = detections(output, self.description.model_dump(), [""] * self._labels, plane)
         self.objects += len(found)
         self.with_objects += bool(found)
         self.classes.update(each.index for each in found)
@@ -120,6 +121,11 @@ class Boxes(Reading):
             else:
                 self._try(layout, output)
 
+    @property
+    def _labels(self) -> int:
+        given = self.description
+        return given.classes if isinstance(given, LabelledDetection) else 0
+
     def _try(self, layout: Layout, output: Array) -> None:
         try:
             self._look(layout, output)
@@ -127,7 +133,7 @@ class Boxes(Reading):
             self.good[layout].append(False)
 
     def _look(self, layout: Layout, output: Array) -> None:
-        boxes, scores = rows(output, layout, 0)
+        boxes, scores = rows(output, layout, self._labels)
         best = scores.max(axis=1, initial=-np.inf)
         counts = (best >= self.description.score) & np.isfinite(boxes).all(axis=1)
         boxes, best = boxes[counts], best[counts]

@@ -88,6 +88,11 @@ def run_step(step: Step, inputs: Inputs, out: Path) -> Notes:
     return notes
 
 
+def model_file(folder: Path) -> Path:
+    """Return the model in a step's folder, in whichever format it is."""
+    return next((folder / n for n in (ORT_MODEL, MODEL) if (folder / n).is_file()), folder / MODEL)
+
+
 def read_notes(folder: Path) -> Notes:
     """Return the notes of a step that has run."""
     return Notes(**json.loads((folder / NOTES).read_text(encoding="utf-8")))

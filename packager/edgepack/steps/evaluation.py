@@ -33,7 +33,7 @@ from edgepack.metrics.classes import Agreement
 from edgepack.metrics.numbers import R2Metric
 from edgepack.model.running import Arrays, make_session
 from edgepack.project import OutputDescription, PythonMetric
-from edgepack.steps.base import MODEL, ORT_MODEL, Inputs, Notes
+from edgepack.steps.base import MODEL, Inputs, Notes, model_file
 from edgepack.steps.streams import StatePairs, answers, drift, run_streams
 from edgepack.worker import report, tell
 
@@ -131,11 +131,6 @@ class Evaluation:
                 f" variant {result['value']}{_told(result)}",
                 hint="check the metric's function and the labels",
             )
-
-
-def model_file(folder: Path) -> Path:
-    """Return the model in a step's folder, in whichever format it is."""
-    return next((folder / n for n in (ORT_MODEL, MODEL) if (folder / n).is_file()), folder / MODEL)
 
 
 @dataclass(frozen=True)

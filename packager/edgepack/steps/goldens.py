@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from edgepack.accuracy import Array, array_sqnr_db, min_sqnr_db
 from edgepack.errors import StepError
 from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import MODEL, Inputs, Notes, model_file
 from edgepack.steps.candidates import Candidates, all_kept, kept, stride_of
 from edgepack.steps.faults import Trial
 from edgepack.steps.golden_choice import read_choice
 from edgepack.steps.mutants import mutable_session
 from edgepack.steps.telling import MARGIN_DB, Tolerance, variations
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 GOLDENS = "goldens.json"
 FLOOR_DB = 6.0
@@ -33,8 +36,11 @@ class Goldens:
     those two. It is 6 dB at least. An output that varies little over samples for its size has to be
     nearer, so that an error is less than a third of its deviation; but not nearer than these two
     sessions are, less 6 dB. Wrong models are held against the goldens, and those that they take for
-    right are written down (decision 017). Inputs: ``model``; ``choice``, the samples to take;
-    ``samples``, or ``made``, a set that stands in for them, else seeded random ones.
+    right are written down (decision 017).
+
+    Inputs: ``model``; ``shipped``, the file that is shipped where that is another one: the outputs
+    are its own then; ``choice``, the samples to take; ``samples``, or ``made``, a set that stands
+    in for them, else seeded random ones.
     """
 
     name: ClassVar[str] = "goldens"
@@ -43,6 +49,8 @@ class Goldens:
     cap_db: float
     processor: str
     """The kind of processor that this runs on: it decides the last bits."""
+    config: tuple[tuple[str, str], ...] = ()
+    """Session config entries that the shipped file needs."""
 
     def check(self, inputs: Inputs) -> None:
         """Accept any model that a recipe has proven."""
@@ -63,8 +71,10 @@ class Goldens:
         found |= {number: candidates.outputs(session, number) for number in others}
         limit_db = self._limit_db(min(noise_db.values()))
         tolerance = Tolerance(limit_db, variations(found.values()), noise_db)
+        shipped = self._shipped(inputs)
+        golden = {n: run_session(shipped, candidates.feed(n)) for n in chosen} if shipped else whole
         goldens = [
-            _written(out, place, candidates.feed(number), whole[number], tolerance)
+            _written(out, place, candidates.feed(number), golden[number], tolerance)
             for place, number in enumerate(chosen)
         ]
         trial = Trial(candidates, found, chosen, tolerance)
@@ -87,6 +97,12 @@ class Goldens:
             | {"faults": len(faults)},
         )
 
+    def _shipped(self, inputs: Inputs) -> onnxruntime.InferenceSession | None:
+        """Return a session of the file that is shipped, where that is another one."""
+        if "shipped" not in inputs:
+            return None
+        return make_session(model_file(inputs["shipped"]), config=dict(self.config))
+
     def _limit_db(self, own_db: float) -> float:
         if own_db < FLOOR_DB:
             raise StepError(
@@ -104,7 +120,7 @@ class Goldens:
             StepError: It does not.
         """
         index = read_goldens(out)
-        session = make_session(inputs["model"] / MODEL)
+        session = self._shipped(inputs) or make_session(inputs["model"] / MODEL)
         for golden in index["goldens"]:
             feed = {entry["name"]: read_tensor(out, entry) for entry in golden["inputs"]}
             expected = {entry["name"]: read_tensor(out, entry) for entry in golden["outputs"]}

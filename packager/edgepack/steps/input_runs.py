@@ -27,7 +27,7 @@ from edgepack.preprocessing.alternatives import (
 from edgepack.preprocessing.beginning import Beginning, beginning
 from edgepack.preprocessing.signs import divergence
 from edgepack.preprocessing.verdict import Seen, Setting
-from edgepack.project import DetectionOutput, ImageInput
+from edgepack.project import DetectionOutput, ImageInput, LabelledDetection
 from edgepack.steps.streams import answers
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ class Runner:
 def best_score(output: Array, meaning: DetectionOutput) -> float:
     """Return the score of an output's best detection, 0 where it has none."""
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
-    best = edgepack_answers.detections(output, description, (), _PLACE)
+    labels = [""] * (meaning.classes if isinstance(meaning, LabelledDetection) else 0)
+    best = edgepack_answers.detections(output, description, labels, _PLACE)
     return best[0].score if best else 0.0
 
 

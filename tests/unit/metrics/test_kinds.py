@@ -9,6 +9,7 @@ from edgepack.metrics.sequences import edit_distance
 from edgepack.project import (
     DetectionOutput,
     EmbeddingOutput,
+    LabelledDetection,
     MaskOutput,
     ProbabilityOutput,
     RegressionOutput,
@@ -227,3 +228,11 @@ def test_scores_without_description_are_class_scores_where_they_may_be(random):
     told = found(None, [(each, each + 7) for each in ours], may_be_scores=True)
     assert value(told) == 1
     assert value(found(None, [(each, each + 7) for each in ours])) < 0
+
+
+def test_objects_when_boxes_are_fewer_than_values_are_read_by_the_number_of_labels():
+    output = TWO[:, :, :3]
+    described = LabelledDetection(**YOLO.model_dump(), classes=2)
+    assert value(found(described, [(output, output)])) == 1
+    with pytest.raises(ValueError, match="the layout 'yolo'"):
+        found(YOLO, [(output, output)])
