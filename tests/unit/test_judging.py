@@ -82,8 +82,13 @@ def test_variant_without_limits_is_unproven_where_it_loses_much(drop, why):
         ({"says_little": "f1@0.5 of 'b' is 0.283"}, False, "it keeps less than half"),
         ({"says_little": "f1@0.5 of 'b' is 0.283"}, True, ""),
         ({"says_little": "r2 of 'b' is 0.1", "output": ""}, False, ""),
+        ({"drop": 0.7, "metric": "top1", "output": ""}, False, "it loses 70% of fp32's top1"),
+        ({"drop": 0.7, "metric": "top1", "output": ""}, True, ""),
     ],
-    ids=["good", "constant", "little", "little, and named", "little, by a metric of the user's"],
+    ids=[
+        *("good", "constant", "little", "little, and named", "little, by a metric of the user's"),
+        *("most labels lost", "most labels lost, and named"),
+    ],
 )
 def test_variant_that_says_little_is_not_worth_shipping_unless_it_is_named(changes, named, why):
     found = accuracy().model_copy(update=changes)

@@ -28,6 +28,7 @@ NOTICEABLE_DROP = 0.01
 """Of a metric: what loses more does not stand alone in a bundle, without the model in float."""
 MOST_LOST = 0.05
 """Of fp32's value of a metric: without a limit of the user's, what loses more comes behind fp32."""
+_HALF = 0.5
 LEAST_SAMPLES = 8
 """With fewer, nothing is shown of a variant."""
 _REASONS_SHOWN = 12
@@ -130,14 +131,18 @@ def unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
     """Return why what a variant says is not worth shipping, or nothing.
 
     That is no more than a constant says, or, of one that nobody named, less than half of what fp32
-    says by a metric of edgepack's own.
+    says, by the metric of an output's kind, labels or the user's.
     """
     if isinstance(accuracy, NotMeasured):
         return ""
     if accuracy.says_nothing:
         return f"it is no better than a constant: {accuracy.says_nothing}"
-    if accuracy.says_little and accuracy.output and variant.may_fail:
+    if not variant.may_fail:
+        return ""
+    if accuracy.says_little and accuracy.output:
         return f"it keeps less than half of what fp32 says: {accuracy.says_little}"
+    if (lost := lost_share(accuracy)) > _HALF:
+        return f"it loses {lost:.0%} of fp32's {accuracy.metric}"
     return ""
 
 
