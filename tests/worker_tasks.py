@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import onnx
 from edgepack.errors import ModelError
 from edgepack.model.reading import read_model, write_model
+from edgepack.quantization.outside import Outside
 from edgepack.steps import Notes
 from edgepack.steps.base import MODEL, Inputs
 from edgepack.steps.int8_static import Int8Static
@@ -33,6 +34,25 @@ class RefusedDiagnosis:
     def check(self, inputs: Inputs) -> None:
         del inputs
         raise ModelError("no tensor can be looked at", hint="none")
+
+    def run(self, inputs: Inputs, out: Path) -> Notes: ...
+
+    def verify(self, inputs: Inputs, out: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class RefusedProbing:
+    """Stands for the step that runs a variant on other inputs, on a model that it cannot take."""
+
+    name: ClassVar[str] = "outside-errors"
+    libraries: ClassVar[tuple[str, ...]] = ()
+    cacheable = True
+    outside: Outside
+    processor: str
+
+    def check(self, inputs: Inputs) -> None:
+        del inputs
+        raise ModelError("no input can be changed", hint="none")
 
     def run(self, inputs: Inputs, out: Path) -> Notes: ...
 

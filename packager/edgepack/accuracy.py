@@ -319,6 +319,55 @@ _MOST_CHANNELS = 4096
 """Of a vector: of longer ones all values are one channel, as those of a signal are."""
 
 
+@dataclass(frozen=True, eq=False)
+class Deviation:
+    """How much an output varies over samples: the unit of errors that are not about zero.
+
+    Each element is held against its own mean over the samples or, where these have several shapes,
+    against the mean of its channel. Channels are those of :class:`OutputCloseness`; those whose
+    deviations lie apart by a gap of more than 64 are of different quantities.
+    """
+
+    groups: tuple[Array, ...]
+    """Indices of the channels of each quantity that varies."""
+    squares: Array
+    """(channels,): the mean squared distance of a value from its mean."""
+
+    @classmethod
+    def of(cls, outputs: Sequence[Array]) -> Deviation | None:
+        """Return that of an output in some samples; None if it is about the same in all of them."""
+        rows = [_few(_by_channel(np.where(np.isfinite(o), o, 0).astype(float))) for o in outputs]
+        if len(rows) < 2 or len({len(row) for row in rows}) > 1:
+            return None
+        same = len({row.shape for row in rows}) == 1
+        values = np.stack(rows) if same else np.concatenate(rows, axis=1)[None]
+        mean = values.mean(axis=0) if same else values.mean(axis=2, keepdims=True)
+        squares = ((values - mean) ** 2).mean(axis=(0, 2))
+        groups = _quantities(squares, (values**2).mean(axis=(0, 2)))
+        return cls(tuple(groups), squares) if groups else None
+
+    def error(self, pairs: Sequence[tuple[Array, Array]]) -> Array:
+        """Return the root mean squared error of each quantity, in its deviations.
+
+        Args:
+            pairs: What an output should be, of finite values, and what it is, each in one sample;
+                with other channels than the samples had all quantities have one error.
+        """
+        sums = np.zeros(len(self.groups))
+        for reference, output in pairs:
+            if reference.shape != output.shape:
+                return np.full(len(self.groups), math.inf)
+            error = _few(_by_channel((reference.astype(float) - output.astype(float)) ** 2))
+            by_channel = error.mean(axis=1)
+            if len(by_channel) == len(self.squares):
+                sums += [by_channel[g].mean() / self.squares[g].mean() for g in self.groups]
+            else:
+                told = np.concatenate(self.groups)
+                sums += by_channel.mean() / self.squares[told].mean()
+        found = np.sqrt(sums / len(pairs))
+        return np.where(np.isnan(found), math.inf, found)
+
+
 @dataclass(frozen=True)
 class R2:
     """The coefficient of determination of a variant's output, with fp32's as the truth.

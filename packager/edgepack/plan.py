@@ -53,6 +53,9 @@ class PlannedVariant:
     layers: str | None
     """The step that finds the error of each node, without which the variant is as good; None unless
     it makes int8-static of a float model."""
+    outside: str | None
+    """The step that looks for inputs that break it, without which it is as good; None unless it
+    makes int8 of a float model, and there are samples."""
     history: tuple[str, ...]
     """The steps that the model went through, in order."""
     carried: bool = False
@@ -163,7 +166,9 @@ def bundle_digest(bundle: PlannedBundle) -> str:
     return _digest(
         {
             "profile": bundle.profile.model_dump(mode="json"),
-            "variants": [(v.variant.id, v.shipped, *v.steps, v.layers) for v in bundle.variants],
+            "variants": [
+                (v.variant.id, v.shipped, *v.steps, v.layers, v.outside) for v in bundle.variants
+            ],
         }
     )
 

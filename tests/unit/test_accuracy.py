@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from edgepack.accuracy import (
+    Deviation,
     OutputCloseness,
     OutputR2,
     Variation,
@@ -219,3 +220,60 @@ def test_variation_tells_nothing_when_samples_are_one_equal_or_of_other_shapes(o
         variation.add(np.array(output))
     assert not variation.tells
     assert variation.sqnr_db(np.array([1.0]), 0.1) == -math.inf
+
+
+def test_deviation_when_an_output_is_large_and_varies_little_is_not_about_zero():
+    outputs = [np.array([[100 + n]], np.float32) for n in (-1.0, 1.0)]
+    unit = Deviation.of(outputs)
+    assert unit is not None
+    (error,) = unit.error([(outputs[0], outputs[0] + 0.5)])
+    assert error == pytest.approx(0.5)
+
+
+def test_deviation_when_boxes_and_scores_share_an_output_is_that_of_each():
+    random = np.random.default_rng(0)
+    outputs = [
+        np.concatenate(
+            [random.uniform(0, 640, (1, 4, 100)), random.uniform(0, 1, (1, 8, 100))], axis=1
+        )
+        for _ in range(8)
+    ]
+    unit = Deviation.of(outputs)
+    assert unit is not None
+    broken = outputs[0].copy()
+    broken[:, 4:] = 0
+    scores = [output[:, 4:] for output in outputs]
+    deviation = np.sqrt(np.mean((scores - np.mean(scores, axis=0)) ** 2))
+    due = np.sqrt(np.mean(scores[0] ** 2)) / deviation
+    assert unit.error([(outputs[0], broken)]).tolist() == pytest.approx([0, due])
+
+
+def test_deviation_when_nothing_varies_or_one_sample_is_all_there_is_is_none():
+    same = np.full((1, 3), 2.5, np.float32)
+    assert Deviation.of([same, same]) is None
+    assert Deviation.of([same]) is None
+
+
+def test_deviation_when_sizes_differ_is_about_each_channels_mean():
+    random = np.random.default_rng(0)
+    outputs = [random.normal(50, 2, (1, 3, size, size)) for size in (4, 6, 8)]
+    unit = Deviation.of(outputs)
+    assert unit is not None
+    (error,) = unit.error([(outputs[1], outputs[1] + 1)])
+    assert error == pytest.approx(0.5, rel=0.1)
+
+
+def test_deviation_when_a_vector_has_another_length_still_has_an_error():
+    outputs = [np.full((1, 6), level) for level in (-1.0, 1.0)]
+    unit = Deviation.of(outputs)
+    assert unit is not None
+    longer = np.zeros((1, 9))
+    assert unit.error([(longer, longer + 2)]).tolist() == pytest.approx([2.0])
+
+
+def test_deviation_when_an_output_is_no_number_or_of_another_shape_has_an_endless_error():
+    outputs = [np.full((1, 2), level) for level in (-1.0, 1.0)]
+    unit = Deviation.of(outputs)
+    assert unit is not None
+    for other in (outputs[0] * np.nan, outputs[0] * np.inf, np.zeros((1, 3))):
+        assert unit.error([(outputs[0], other)]).tolist() == [math.inf]

@@ -33,6 +33,7 @@ from edgepack.bundle.manifest import (
     Manifest,
     ManifestVariant,
     NotMeasured,
+    OutsideError,
     Predicted,
     Provenance,
     SamplesUsed,
@@ -64,6 +65,7 @@ from edgepack.steps.goldens import read_goldens
 from edgepack.steps.int4_weight import Int4Weight
 from edgepack.steps.layer_errors import read_layer_errors
 from edgepack.steps.ort_format import OPERATORS
+from edgepack.steps.outside import read_outside
 from edgepack.steps.placed import read_placement
 
 # Their versions decide the bytes of a bundle.
@@ -204,6 +206,8 @@ class _Assembly:
             predicted=self._predicted(planned),
             fused=self._fused(planned),
             layers=self._layers(planned),
+            outside=self._outside(planned),
+            input_ranges=self._input_ranges(planned),
             tried=attempts(planned, self.execution),
         )
 
@@ -264,6 +268,22 @@ class _Assembly:
         names = LayerError.model_fields
         found = read_layer_errors(self._folder(planned.layers))
         return [LayerError(**{name: layer[name] for name in names}) for layer in found]
+
+    def _outside(self, planned: PlannedVariant) -> list[OutsideError] | NotMeasured:
+        if planned.outside is None:
+            return []
+        if error := self.execution.failed.get(planned.outside):
+            return NotMeasured(reason=error.problem)
+        self.execution.artifacts[planned.outside].require_whole()
+        return [OutsideError(**each) for each in read_outside(self._folder(planned.outside))]
+
+    def _input_ranges(self, planned: PlannedVariant) -> dict[str, tuple[float, float]]:
+        """Return the calibrated ranges; with preprocessing in the model pictures have none."""
+        floats = {spec.name for spec in self._signature()[0] if spec.dtype.startswith("float")}
+        notes = [read_notes(self._folder(step_id)).facts for step_id in planned.history]
+        found: dict[str, tuple[float, float]]
+        found = next((facts["input_ranges"] for facts in notes if "input_ranges" in facts), {})
+        return {name: (low, high) for name, (low, high) in found.items() if name in floats}
 
     @cached_property
     def _golden_folders(self) -> dict[str, Path]:

@@ -20,6 +20,7 @@ WORDS = {
     "int4-weight": "quantizing weights (int4)",
     "calibration": "finding the ranges of activations",
     "layer-errors": "measuring each node's error",
+    "outside-errors": "running it on inputs unlike the samples",
     "input-check": "looking whether the samples are what the model expects",
     "read-answers": "reading fp32's answers to the samples",
     "fusion": "counting what the CPU fuses",
@@ -44,6 +45,7 @@ WORDS = {
 LONG = {"calibration", "evaluation", "fp16", "int4-weight", "int8-dynamic", "int8-static"} | {
     "bucketed",
     "layer-errors",
+    "outside-errors",
     "image-samples",
     "picture-samples",
     "python-samples",
@@ -83,7 +85,8 @@ class Doing:
         found: dict[str, list[tuple[str, str]]] = {}
         for bundle in self.plan.bundles:
             for variant in bundle.variants:
-                own = [*variant.steps, *([variant.layers] if variant.layers else [])]
+                beside = (variant.layers, variant.outside)
+                own = [*variant.steps, *(step_id for step_id in beside if step_id)]
                 for step_id in self.plan.needed_for(own):
                     found.setdefault(step_id, []).append((bundle.profile.id, variant.variant.id))
         return found

@@ -10,6 +10,7 @@ from typing import Any
 from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.build.execution import Execution
 from edgepack.bundle.manifest import Accuracy, Attempt, NotMeasured
+from edgepack.data.changing import WORDS
 from edgepack.errors import BugError, EdgepackError, listed
 from edgepack.model.finding import Finding, alike
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant
@@ -19,6 +20,7 @@ from edgepack.steps.base import read_notes
 from edgepack.steps.calibration import Calibration
 from edgepack.steps.evaluation import NO_FP32, as_accuracy
 from edgepack.steps.input_check import InputCheck
+from edgepack.steps.outside import read_outside
 from edgepack.steps.placed import read_placement
 from edgepack.steps.read_answers import ReadAnswers
 
@@ -33,6 +35,7 @@ LEAST_SAMPLES = 8
 """With fewer, nothing is shown of a variant."""
 _REASONS_SHOWN = 12
 _NODES_SHOWN = 4
+_KINDS_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -246,6 +249,7 @@ def warnings(
         if lost and look.inputs["model"] not in execution.failed:
             topic = "preprocessing" if look.step.name == InputCheck.name else "outputs"
             yield f"{topic}: it could not be looked at: {lost.problem}"
+    yield from _broken_outside(judged, execution)
     for verdict in judged:
         for variant, accuracy in verdict.shipped:
             if told := drifting(accuracy):
@@ -273,6 +277,25 @@ def answers(plan: Plan, execution: Execution) -> Iterator[Sequence[str]]:
     for step in plan.steps:
         if step.step.name == ReadAnswers.name and step.id in execution.artifacts:
             yield read_notes(execution.artifacts[step.id].path).facts["saw"]
+
+
+def _broken_outside(judged: Sequence[Verdict], execution: Execution) -> Iterator[str]:
+    """Yield which inputs unlike the samples break variants that are shipped."""
+    for target, variant in ((v.target, planned) for v in judged for planned, _ in v.shipped):
+        artifact = execution.artifacts.get(variant.outside or "")
+        if artifact and (found := read_outside(artifact.path)):
+            yield f"{target} {variant.variant.id}: {_broken_text(found)}"
+
+
+def _broken_text(found: Sequence[dict[str, Any]]) -> str:
+    worst = found[0]
+    others = list(dict.fromkeys(WORDS[e["input"]] for e in found if e["input"] != worst["input"]))
+    more = f"; so it is, by less, with {listed(others, _KINDS_SHOWN)}" if others else ""
+    return (
+        f"with {WORDS[worst['input']]} the output {worst['output']!r} is off by"
+        f" {worst['error']:.2g} times what it varies by over the samples, where it is off by"
+        f" {worst['plain']:.2g}{more}; give calibration samples of what comes in use"
+    )
 
 
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:

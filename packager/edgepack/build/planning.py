@@ -32,6 +32,7 @@ from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.plan import Plan, PlanBuilder, PlannedBundle, PlannedVariant
 from edgepack.profile import OrtFormat, Profile, Recipe, Variant
 from edgepack.project import DetectionOutput, ImageInput, Limits, LoadedProject, SampleSource
+from edgepack.quantization.outside import Outside
 from edgepack.steps.bucketed import (
     INLINE_WEIGHTS,
     Bucketed,
@@ -54,6 +55,7 @@ from edgepack.steps.int8_static import LimitSearch
 from edgepack.steps.layer_errors import LayerErrors
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.ort_format import REPLAY, AsOrt
+from edgepack.steps.outside import OutsideErrors
 from edgepack.steps.input_check import InputCheck
 from edgepack.steps.in_graph_samples import InGraphProbes, TensorSamples
 from edgepack.steps.pictures import PictureSamples
@@ -76,6 +78,8 @@ from edgepack.steps.texts import tokenizer_input
 from edgepack.steps.unrolled import Unrolled
 
 GOLDEN_COUNT = 4
+_PICTURE_RANK = 3
+"""Of an input of uint8, at least: with fewer axes it holds bytes."""
 LAYER_SAMPLES = 16
 """Samples over which the error of each node is found."""
 # How near goldens, which the CPU computes, are met at best: on the CPU of a device, and on other
@@ -204,6 +208,7 @@ class _Planner:
             self.calibration, self.evaluation = calibration, self.given
         self.real = self.given or calibration
         self.probes = self._in_graph_probes() if self.in_graph else self.real
+        self.unlike_samples = self._unlike_samples()
 
     def _check_fillings(self) -> None:
         """Make sure that what the project says about padding and masks is of the model's inputs."""
@@ -315,6 +320,7 @@ class _Planner:
         model = self._recipe(profile, variant, history, probes)
         history.append(model)
         layers = self._layers(variant, model, probes)
+        outside = self._outside(variant, reference, model, probes)
         cpu, fusion = variant.backend == "cpu", None
         if cpu and variant.recipe == "int8-static":
             fusion = self.builder.step(Fusion(profile.device.arch), model=model)
@@ -362,6 +368,7 @@ class _Planner:
             placed=placed,
             fusion=fusion,
             layers=layers,
+            outside=outside,
             history=tuple(history),
             carried=self.facts.quantization is not None,
             offered=self.offers.get((profile.id, variant.id), ""),
@@ -401,6 +408,30 @@ class _Planner:
         reference = self.builder.steps[model].inputs["model"]
         step = LayerErrors(LAYER_SAMPLES, processor())
         return self.builder.step(step, reference=reference, model=model, samples=probes)
+
+    def _outside(
+        self, variant: Variant, reference: str, model: str, probes: str | None
+    ) -> str | None:
+        """Add the step that runs an int8 model on inputs that no sample shows."""
+        if self.facts.quantization or probes is None or not variant.recipe.startswith("int8"):
+            return None
+        step = OutsideErrors(self.unlike_samples, processor())
+        return self.builder.step(step, reference=reference, model=model, samples=probes)
+
+    def _unlike_samples(self) -> Outside:
+        """Return which inputs are changed: floats and pictures that are no masks and no state."""
+        project, facts = self.loaded.project, self.facts
+        changed: list[tuple[str, ImageInput | None]] = []
+        fed = {name for _, name in self._state_pairs}
+        for spec in facts.inputs:
+            description = project.inputs.get(spec.name)
+            is_mask = description is not None and description.mask is not None
+            if _holds_values(spec) and not is_mask and spec.name not in fed:
+                changed.append((spec.name, description.image if description else None))
+        sizes = {name: (each[0], each[-1]) for name, each in project.buckets.items()}
+        sizes |= {name: (span.min, span.max) for name, span in project.spans.items()}
+        signature = sized(facts.inputs, self.dims)
+        return Outside(tuple(changed), signature, tuple(sorted(sizes.items())))
 
     def _put_before(self, model: str) -> str:
         """Add the step that lets a model take pictures and texts."""
@@ -482,7 +513,9 @@ class _Planner:
             opset = AtLeastOpset(least)
             model = self.builder.step(opset, model=model, samples=probes)
             history.append(model)
-        step = replace(step, scores_output=self.scores_output, search=search)
+        step = replace(
+            step, scores_output=self.scores_output, search=search, outside=self.unlike_samples
+        )
         searched = self._searched(history[0]) if step.search else {}
         return self.builder.step(
             step, model=model, statistics=statistics, samples=self.calibration, **searched
@@ -687,6 +720,12 @@ def unsampled(loaded: LoadedProject) -> Iterator[str]:
 def session_config(variant: Variant) -> tuple[tuple[str, str], ...]:
     """Return a variant's session config entries, sorted."""
     return tuple(sorted(variant.session.config.items()))
+
+
+def _holds_values(spec: TensorSpec) -> bool:
+    """Return whether an input holds floats, or a picture of uint8; ids and bytes are neither."""
+    is_picture = spec.dtype == "uint8" and len(spec.shape or ()) >= _PICTURE_RANK
+    return spec.dtype.startswith("float") or is_picture
 
 
 def _replaying(variant: Variant) -> Variant:

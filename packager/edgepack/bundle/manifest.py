@@ -219,6 +219,20 @@ class LayerError(StrictModel):
     """Over all values and some samples; 200 stands for equal, -200 for no signal at all."""
 
 
+class OutsideError(StrictModel):
+    """An output that is farther from fp32's on a kind of input that no sample shows."""
+
+    input: str
+    """``silence``, ``black``, ``white``, ``times 0.25``, ``times 2``, ``shifted``, ``noise``,
+    ``clipped``, ``saturated``, ``shortest`` or ``longest``: docs/evaluating.md."""
+    output: str
+    error: float
+    """Root mean square, in what fp32's output deviates by over the samples; 1e9 stands for outputs
+    that are no numbers."""
+    plain: float
+    """The same of the samples."""
+
+
 class Attempt(StrictModel):
     """One thing that was tried so that an int8 model is as near to fp32 as can be."""
 
@@ -294,6 +308,12 @@ class ManifestVariant(StrictModel):
     """None unless the CPU runs int8."""
     layers: list[LayerError] | NotMeasured = []
     """In the order of the graph; empty unless int8-static was made from a float model."""
+    outside: list[OutsideError] | NotMeasured = []
+    """What inputs unlike the samples break, the farthest first; empty where nothing was found, and
+    where there are no samples, or the variant was not made int8 here."""
+    input_ranges: dict[str, tuple[float, float]] = {}
+    """By input of floats, the smallest and the largest value that int8-static was calibrated with;
+    empty unless it was made of a float model."""
     tried: list[Attempt] = []
     """In the order in which it was tried; empty unless int8-static was made from a float model."""
 

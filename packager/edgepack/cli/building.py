@@ -108,6 +108,9 @@ def _about_accuracy(manifest: Manifest) -> Iterator[str]:
             yield f"{variant.id}: {others}"
         if isinstance(layers, NotMeasured):
             yield f"the errors of {variant.id}'s nodes were not measured: {layers.reason}"
+        if isinstance(variant.outside, NotMeasured):
+            reason = variant.outside.reason
+            yield f"{variant.id} was not run on inputs unlike the samples: {reason}"
 
 
 def _bundle_table(manifest: Manifest) -> Table:

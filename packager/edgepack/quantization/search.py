@@ -1,17 +1,19 @@
 """Choosing how a model is quantized: what is tried, in which order, and what is kept.
 
-Four questions, each asked only if the one before leaves it open:
+Five questions, each asked only if the one before leaves it open:
 
 1. Which methods bring the outputs nearer to the float model's? (:meth:`Search.improve`)
 2. Are the outputs more than noise? If not, what costs most stays float, or int8 is refused.
    (:meth:`Search.require_signal`)
 3. Are outputs that are read value by value near enough? If not, what costs most stays float, if a
    little of the model does. (:meth:`Search.approach`)
-4. Does the model meet the limit that the user sets? If not, tensors go to 16 bits where the dialect
+4. Do inputs that no sample shows break an output? If so, ranges are widened for them, where the
+   samples lose nothing by it. (:meth:`Search.hold`)
+5. Does the model meet the limit that the user sets? If not, tensors go to 16 bits where the dialect
    allows it, then layers stay float, as few as possible. (:meth:`Search.meet`)
 
-The first three are judged on held-out calibration samples (:mod:`edgepack.quantization.closeness`),
-the fourth by the user's own metric.
+The first four are judged on held-out calibration samples (:mod:`edgepack.quantization.closeness`),
+the fifth by the user's own metric.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB
+from edgepack.data.changing import WORDS
 from edgepack.errors import EdgepackError, StepError
 from edgepack.quantization.closeness import NOTICEABLE_DB, Closeness, Judged
 from edgepack.quantization.costs import Costs
@@ -36,7 +39,7 @@ from edgepack.quantization.scheme import Scheme
 from edgepack.worker import report
 
 if TYPE_CHECKING:
-    pass
+    from edgepack.quantization.outside import Holding
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +55,8 @@ MOST_MEASURED = 12
 MOST_REPAIRED, MOST_APPROACHED = 1 / 2, 1 / 4
 """The share of the places that are left float at most, to repair noise or meet a limit, and to
 approach the float model: int8 is what was asked for."""
+MOST_HELD = 3
+"""For how many kinds of inputs ranges are widened at most."""
 _MET = (0.0, 0.0)
 
 Stage = Literal["activations", "model", "limit"]
@@ -266,6 +271,35 @@ class Search:
             self._settle(what, trial, accepted=is_enough or is_worthwhile, why=why)
             if is_enough:
                 return
+
+    def hold(self, holding: Holding) -> None:
+        """Widen ranges for inputs that no sample shows, where samples lose nothing by it.
+
+        A kind of input after the other, the one that breaks an output most first; of many kinds
+        some, for weights are fitted anew for each.
+
+        Args:
+            holding: Finds which inputs break a model, and widens ranges for them.
+        """
+        broken = holding.errors(self.best.path)
+        fitted = bool(self.best.scheme.weight_scales)
+        for kind in list(dict.fromkeys(each.input for each in broken))[:MOST_HELD]:
+            if kind not in {each.input for each in broken}:
+                continue
+            what = f"ranges that hold {WORDS[kind]} too"
+            report(0, 0, what)
+            scheme = holding.widened(self.best.scheme.plain, kind)
+            trial = self.maker.make(scheme, fitted=fitted)
+            if trial is None:
+                return
+            judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
+            gain_db = trial.closeness.gain_db(self.best.closeness)
+            is_mended = len(left) < len(broken) and kind not in {each.input for each in left}
+            is_free = judged.verdict != "farther" and gain_db > -WORTHWHILE_DB
+            mended = "they break nothing any more" if is_mended else "something is broken still"
+            why = f"{mended}; {judged.why}"
+            self._settle(what, trial, accepted=is_mended and is_free, why=why)
+            broken = left if self.best is trial else broken
 
     def meet(self, limit: Limit, *, wide: bool = False) -> None:
         """Search for a model that meets a limit; where none does, keep the nearest.

@@ -34,6 +34,8 @@ from edgepack.quantization.making import (
     runs_integers,
 )
 from edgepack.quantization.mixed_width import require_one_width, wide_names
+from edgepack.quantization.outside import Holding, Outside
+from edgepack.quantization.scheme import Scheme
 from edgepack.quantization.search import MOST_MEASURED, NEAR_DB, Measured, Search, describe
 from edgepack.quantization.writer import quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
@@ -105,6 +107,8 @@ class Int8Static:
     """The output that may hold class scores."""
     search: LimitSearch | None = None
     """None without a limit."""
+    outside: Outside | None = None
+    """The inputs that are changed to find what no sample shows; None changes none."""
 
     @property
     def cacheable(self) -> bool:
@@ -139,6 +143,7 @@ class Int8Static:
             "unpaired": sorted(best.unpaired),
             "wide": sorted(best.wide),
             "tried": [each.facts() for each in search.tried],
+            "input_ranges": _input_ranges(best, statistics),
         }
         return Notes(
             f"{self.dialect.activations} activations, {self.dialect.weights} weights:"
@@ -213,6 +218,10 @@ class Int8Static:
         if self._is_read_by_value(reference, search.best.closeness):
             with search.optional("leaving float what costs most"):
                 search.approach(NEAR_DB)
+        if self.outside is not None:
+            holding = Holding(self.outside, inputs["model"] / MODEL, samples)
+            with search.optional("widening ranges for inputs unlike the samples"):
+                search.hold(holding)
         if self.search is not None:
             judging.metric = _metric(self.search, inputs, self.scores_output)
             search.meet(self.search.limits, wide=self.search.wide)
@@ -258,6 +267,15 @@ class Int8Static:
             source = read_structure(inputs["model"] / MODEL)
             if not runs_integers(fusion_coverage(out / MODEL, self.cpu), source):
                 raise _all_float(self.cpu, source, {})
+
+
+def _input_ranges(
+    best: Scheme, statistics: Mapping[str, TensorStatistics]
+) -> dict[str, tuple[float, float]]:
+    """Return the range of each of the model's inputs that has a scale, over all samples."""
+    names = [spec.name for spec in best.exact.graph.input if spec.name in statistics]
+    ends = {name: (statistics[name], best.ranges.get(name, (0.0, 0.0))) for name in names}
+    return {n: (min(s.low, low), max(s.high, high)) for n, (s, (low, high)) in ends.items()}
 
 
 def _move(model: Path, out: Path) -> None:
