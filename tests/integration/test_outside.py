@@ -13,6 +13,7 @@ from edgepack.build import build, dry_run
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.building import print_build
 from edgepack.errors import StepError
+from edgepack.harness.edgepack_loader import load
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
@@ -166,7 +167,7 @@ def built(project: Path, out: Path):
     return build(project=project, targets=["host"], variants=["cpu-int8-static"], out=out)
 
 
-def test_build_when_silence_breaks_a_variant_warns_and_tells_ranges(
+def test_build_when_silence_breaks_a_variant_warns_and_the_loader_counts_what_lies_outside(
     tmp_path,
 ):
     result = built(write_project(tmp_path), tmp_path / "dist")
@@ -179,6 +180,15 @@ def test_build_when_silence_breaks_a_variant_warns_and_tells_ranges(
     assert "silence (zeros)" in warning
     samples = loud_feeds()
     assert variant.input_ranges == {"x": (float(samples.min()), float(samples.max()))}
+    model = load(bundle.path)
+    model(samples[0])
+    model(np.zeros(SHAPE, np.float32))
+    assert model.outside == {"x": 0}
+    model.counts_outside = True
+    model(samples[0])
+    model(np.zeros(SHAPE, np.float32))
+    model(np.full(SHAPE, np.nan, np.float32))
+    assert model.outside == {"x": 2}
 
 
 def test_variant_when_it_cannot_be_run_on_other_inputs_is_shipped_and_says_so(

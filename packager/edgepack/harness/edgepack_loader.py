@@ -34,6 +34,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from statistics import median
@@ -88,6 +89,10 @@ class Model:
         golden_sqnr_db: How near the first golden output was, in the worst output and session.
         session_create_ns: How long the sessions took to create, in all.
         first_inference_ns: How long the first inference took, in the session that it is for.
+        counts_outside: Whether calls count inputs outside the ranges that int8 was calibrated with.
+            False unless a program sets it, because each input is read once more for that.
+        outside: By input of such a range, in how many of the calls that were counted some of its
+            values lay beyond.
     """
 
     def __init__(self, bundle: Bundle, entry: Dict[str, Any], sessions: List[Any]) -> None:
@@ -103,6 +108,9 @@ class Model:
         self.golden_sqnr_db = 0.0
         self.session_create_ns = 0
         self.first_inference_ns = 0
+        self.counts_outside = False
+        self.outside: Dict[str, int] = dict.fromkeys(entry.get("input_ranges", {}), 0)
+        self._counting = threading.Lock()
 
     def __call__(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
         """Return the outputs by name.
@@ -143,9 +151,18 @@ class Model:
         Raises:
             ValueError: The inputs are larger than any model of this variant.
         """
+        if self.counts_outside:
+            self._count_outside(feed)
         names = [spec.name for spec in self.outputs]
         arrays = self.runner(names, feed)
         return dict(zip(names, arrays))  # noqa: B905 (strict is unknown to Python 3.8)
+
+    def _count_outside(self, feed: Arrays) -> None:
+        for name, (low, high) in self.entry.get("input_ranges", {}).items():
+            array = feed[name]
+            if array.size and not (low <= array.min() and array.max() <= high):
+                with self._counting:
+                    self.outside[name] += 1
 
     @property
     def runner(self) -> Callable[[List[str], Arrays], Sequence[np.ndarray]]:
