@@ -288,8 +288,7 @@ class _Assembly:
     @cached_property
     def _golden_folders(self) -> dict[str, Path]:
         return {
-            planned.variant.id: self._folder(planned.goldens)
-            for planned, _ in self.verdict.shipped
+            planned.variant.id: self._folder(planned.goldens) for planned, _ in self.verdict.shipped
         }
 
     @cached_property

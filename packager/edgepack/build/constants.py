@@ -13,9 +13,7 @@ from edgepack.project import ConstantValue, LoadedProject
 from edgepack.steps.prepared import sized
 
 
-def project_constants(
-    loaded: LoadedProject, inputs: Sequence[TensorSpec]
-) -> tuple[Constant, ...]:
+def project_constants(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> tuple[Constant, ...]:
     """Return the project's constants as the model takes them, by name.
 
     Args:

@@ -239,7 +239,9 @@ def warnings(
     """Yield what the user should know of preprocessing, the calibration samples and the limits."""
     for topic, name in (("preprocessing", InputCheck.name), ("calibration", Calibration.name)):
         of_topic = [step.id for step in plan.steps if step.step.name == name]
-        made = (execution.artifacts[step_id] for step_id in of_topic if step_id in execution.artifacts)
+        made = (
+            execution.artifacts[step_id] for step_id in of_topic if step_id in execution.artifacts
+        )
         # Targets may share a calibration or have one each of the same samples.
         texts = [text for artifact in made for text in read_notes(artifact.path).facts["warnings"]]
         yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))

@@ -22,7 +22,9 @@ def older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]
         profiles: Of the bundles.
         installed: The version of the onnxruntime that builds.
     """
-    older = {p.id: pin for p in profiles if (pin := _pinned(p)) and release(pin) < release(installed)}
+    older = {
+        p.id: pin for p in profiles if (pin := _pinned(p)) and release(pin) < release(installed)
+    }
     if not older:
         return
     tried = max(filter(None, map(_pinned, _shipped())), key=release)

@@ -25,7 +25,14 @@ from edgepack.build.shapes import with_shape_profiles
 from edgepack.build.state import project_state
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
-from edgepack.errors import EdgepackError, ModelError, ProfileError, SamplesError, UsageError, nearest
+from edgepack.errors import (
+    EdgepackError,
+    ModelError,
+    ProfileError,
+    SamplesError,
+    UsageError,
+    nearest,
+)
 from edgepack.harness.edgepack_images import placement
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, TensorSpec
@@ -98,6 +105,7 @@ OTHER_CAP_DB = {
     "int8-dynamic": 8.0,
     "int4-weight": 8.0,
 }
+
 
 def make_plan(
     loaded: LoadedProject,
@@ -396,9 +404,7 @@ class _Planner:
         self.builder.step(step, model=reference, samples=samples)
         if project.outputs:
             sizes = [placement(1, 1, d.resize.model_dump())[-2:] for _, d in images]
-            look = ReadAnswers(
-                self.described, sizes[0] if len(sizes) == 1 else None, processor()
-            )
+            look = ReadAnswers(self.described, sizes[0] if len(sizes) == 1 else None, processor())
             self.builder.step(look, model=reference, samples=samples)
 
     def _layers(self, variant: Variant, model: str, probes: str | None) -> str | None:
