@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from edgepack.accuracy import EQUAL_SQNR_DB
@@ -245,24 +246,30 @@ def warnings(
         # Targets may share a calibration or have one each of the same samples.
         texts = [text for artifact in made for text in read_notes(artifact.path).facts["warnings"]]
         yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))
+    yield from _not_looked_at(plan, execution)
+    yield from _broken_outside(judged, execution)
+    shipped = [(verdict.target, *entry) for verdict in judged for entry in verdict.shipped]
+    told: list[Callable[[PlannedVariant, Accuracy | NotMeasured], str]] = [
+        lambda _, found: drifting(found),
+        partial(_doubt, limits),
+    ]
+    for about in told:
+        for target, variant, accuracy in shipped:
+            if text := about(variant, accuracy):
+                yield f"{target} {variant.variant.id}: {text}"
+
+
+def _not_looked_at(plan: Plan, execution: Execution) -> Iterator[str]:
+    """Yield which looks at samples and answers failed, where the model itself was made."""
     looks = [s for s in plan.steps if s.step.name in (InputCheck.name, ReadAnswers.name)]
     for look in looks:
         lost = execution.failed.get(look.id)
         if lost and look.inputs["model"] not in execution.failed:
             topic = "preprocessing" if look.step.name == InputCheck.name else "outputs"
             yield f"{topic}: it could not be looked at: {lost.problem}"
-    yield from _broken_outside(judged, execution)
-    for verdict in judged:
-        for variant, accuracy in verdict.shipped:
-            if told := drifting(accuracy):
-                yield f"{verdict.target} {variant.variant.id}: {told}"
-    for verdict in judged:
-        for variant, accuracy in verdict.shipped:
-            if text := _doubt(variant, accuracy, limits):
-                yield f"{verdict.target} {variant.variant.id}: {text}"
 
 
-def _doubt(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+def _doubt(limits: Limits, variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
     """Return what nothing shows of a variant, or nothing."""
     limited = limits != Limits()
     if variant.carried:

@@ -35,7 +35,8 @@ def older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]
         f"onnxruntime {installed} computed the golden outputs, and {pins}: with bundles built by"
         f" a newer one than {tried} no target was tried; build with that (python -m pip install"
         f" onnxruntime=={tried}), or require what is installed in profiles of your own:"
-        f" runtime: {{packages: {{onnxruntime: '=={installed}'}}}} in targets/{next(iter(older))}.yaml"
+        f" runtime: {{packages: {{onnxruntime: '=={installed}'}}}} in"
+        f" targets/{next(iter(older))}.yaml"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from edgepack.build.extensions import (
     with_extensions,
     without_extensions,
 )
+from edgepack.build.in_graph import given_inputs, made_dims
 from edgepack.build.meanings import check_meanings
 from edgepack.build.offering import Offers, named_targets
-from edgepack.build.in_graph import given_inputs, made_dims
 from edgepack.build.shapes import with_shape_profiles
 from edgepack.build.state import project_state
 from edgepack.data.images import image_files
@@ -56,6 +56,8 @@ from edgepack.steps.fusion import Fusion
 from edgepack.steps.golden_choice import GoldenChoice
 from edgepack.steps.goldens import Goldens
 from edgepack.steps.in_graph import InGraph
+from edgepack.steps.in_graph_samples import InGraphProbes, TensorSamples
+from edgepack.steps.input_check import InputCheck
 from edgepack.steps.int4_weight import Int4Weight
 from edgepack.steps.int8_dynamic import Int8Dynamic
 from edgepack.steps.int8_static import LimitSearch
@@ -63,12 +65,11 @@ from edgepack.steps.layer_errors import LayerErrors
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.ort_format import REPLAY, AsOrt
 from edgepack.steps.outside import OutsideErrors
-from edgepack.steps.input_check import InputCheck
-from edgepack.steps.in_graph_samples import InGraphProbes, TensorSamples
 from edgepack.steps.pictures import PictureSamples
 from edgepack.steps.placed import Placed
 from edgepack.steps.prepared import Prepared, fixed_signature, sized
 from edgepack.steps.preprocessing import OPSET as OPSET_OF_PICTURES
+from edgepack.steps.read_answers import ReadAnswers
 from edgepack.steps.recipes import (
     INT8_OPSET,
     OPSET_OF_16_BITS,
@@ -76,7 +77,6 @@ from edgepack.steps.recipes import (
     recipe_step,
     takes_16_bits,
 )
-from edgepack.steps.read_answers import ReadAnswers
 from edgepack.steps.rewritten import Rewritten
 from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part, PythonSamples
 from edgepack.steps.simplified import Simplified
@@ -123,9 +123,9 @@ def make_plan(
         ModelError: No target's runtime loads the model's opset, or the language of a phone's apps
             has no type for an input or output.
         UsageError: A variant that was asked for is not there, or cannot be built.
-        ProfileError: The project names a variant that cannot be built, an input that the model does not have, or a glob that is
-            none; a file of it is not there, or cannot be in an app; or a phone's package managers
-            do not take its version.
+        ProfileError: The project names a variant that cannot be built, an input that the model does
+            not have, or a glob that is none; a file of it is not there, or cannot be in an app; or
+            a phone's package managers do not take its version.
         SamplesError: A source of samples is missing or empty.
     """
     offered = offers if offers and not variants else {}
@@ -166,22 +166,9 @@ class _Planner:
         free = tuple(spec for spec in given if spec.name not in project.constants)
         self.facts = replace(self.facts, inputs=free)
         self.state = project_state(self.loaded, free, self.facts.outputs)
-        for name in project.inputs:
-            if name not in [spec.name for spec in self.facts.inputs]:
-                raise ProfileError(
-                    f"the model has no input {name!r}",
-                    hint=nearest(name, [spec.name for spec in self.facts.inputs]),
-                    where=self.loaded.where("inputs", name),
-                )
-        outputs = [spec.name for spec in self.facts.outputs]
-        for name in project.outputs:
-            if name not in outputs:
-                raise ProfileError(
-                    f"the model has no output {name!r}",
-                    hint=nearest(name, outputs),
-                    where=self.loaded.where("outputs", name),
-                )
-        self.scores_output = self.loaded.scores_output(outputs)
+        self._check_names("input", project.inputs, free)
+        self._check_names("output", project.outputs, self.facts.outputs)
+        self.scores_output = self.loaded.scores_output([s.name for s in self.facts.outputs])
         self.named = named_targets(self.loaded)
         self.extensions = extension_operators(project, self.facts)
         self.in_graph = bool(project.pictures or project.texts)
@@ -204,7 +191,24 @@ class _Planner:
         self.described = tuple(self.loaded.described().items())
         self.model = self.builder.source("model", self.loaded.model_path, self.facts.sha256)
         self.folder = self.builder.source("project", self.loaded.folder, "")
-        both = project.samples
+        self._take_samples()
+
+    def _check_names(
+        self, what: str, described: Iterable[str], specs: Sequence[TensorSpec]
+    ) -> None:
+        """Make sure that the model has the inputs or outputs that the project describes."""
+        known = [spec.name for spec in specs]
+        for name in described:
+            if name not in known:
+                raise ProfileError(
+                    f"the model has no {what} {name!r}",
+                    hint=nearest(name, known),
+                    where=self.loaded.where(f"{what}s", name),
+                )
+
+    def _take_samples(self) -> None:
+        """Add the steps that make samples: as they are given, as tensors, along streams."""
+        both = self.loaded.project.samples
         folders = [self._image_folder(source) for source in (both.calibration, both.evaluation)]
         self.shared_folder = folders[0] is not None and folders[0] == folders[1]
         calibration = self._samples("calibration", both.calibration)
@@ -346,15 +350,8 @@ class _Planner:
         bucketed = self._bucketed(variant, model, choice) if static else None
         # The largest size stands for all: what a provider takes does not depend on sizes.
         placed = None if cpu else self.builder.step(Placed(variant), model=bucketed or model)
-        shipped, file_format = bucketed or model, variant.model_format
-        if bucketed:
-            history.append(bucketed)
-        if isinstance(file_format, OrtFormat):
-            step = AsOrt(file_format.ort, file_format.platform)
-            shipped = self.builder.step(step, model=model, samples=self.probes)
-            history.append(shipped)
-            variant = _replaying(variant) if file_format.ort == "runtime" else variant
-        as_file = shipped if isinstance(file_format, OrtFormat) else None
+        variant, as_file = self._as_ort(variant, model)
+        history += [each for each in (bucketed, as_file) if each]
         goldens = self.builder.step(
             Goldens(cap_db, processor(), session_config(variant) if as_file else ()),
             model=model,
@@ -365,7 +362,7 @@ class _Planner:
         return PlannedVariant(
             variant=with_extensions(variant) if self.extensions else variant,
             model=model,
-            shipped=shipped,
+            shipped=as_file or bucketed or model,
             goldens=goldens,
             reference=reference,
             evaluation=self._evaluation(
@@ -382,6 +379,15 @@ class _Planner:
             offered=self.offers.get((profile.id, variant.id), ""),
             bucketed=bucketed,
         )
+
+    def _as_ort(self, variant: Variant, model: str) -> tuple[Variant, str | None]:
+        """Add the step that writes ORT format, where a variant has it; return its settings too."""
+        file_format = variant.model_format
+        if not isinstance(file_format, OrtFormat):
+            return variant, None
+        step = AsOrt(file_format.ort, file_format.platform)
+        file = self.builder.step(step, model=model, samples=self.probes)
+        return (_replaying(variant) if file_format.ort == "runtime" else variant), file
 
     def _input_check(self, reference: str) -> None:
         """Add the step that looks for wrong preprocessing, where there are samples."""

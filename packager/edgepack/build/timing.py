@@ -153,9 +153,9 @@ def without_merit(
             shipped.append(entry)
             continue
         reason = (
-            f"it is not smaller than fp32 ({size / 1e6:.2f} against {fp32 / 1e6:.2f} MB), and slower"
-            f" on this computer ({found.int8_ms:.3f} against {found.fp32_ms:.3f} ms); --variant names"
-            " it all the same"
+            f"it is not smaller than fp32 ({size / 1e6:.2f} against {fp32 / 1e6:.2f} MB), and"
+            f" slower on this computer ({found.int8_ms:.3f} against {found.fp32_ms:.3f} ms);"
+            " --variant names it all the same"
         )
         refused.append(RefusedVariant(verdict.target, variant.variant.id, reason))
     return replace(verdict, shipped=tuple(shipped), refused=tuple(refused))
