@@ -260,7 +260,7 @@ def test_model_when_given_a_text_makes_its_tokens_and_gives_what_these_give(tmp_
     result = build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist")
     result.require_all()
     bundle = result.bundles[0].bundle
-    assert [variant.id for variant in bundle.manifest.variants] == ["cpu-int8-static", "cpu-fp32"]
+    assert [variant.id for variant in bundle.manifest.variants] == ["cpu-fp32", "cpu-int8-static"]
     assert bundle.manifest.goldens_from == "samples"
     assert "np.frombuffer('some text'.encode(), 'uint8')" in (bundle.path / "README.md").read_text()
     plain = write_text_project(tmp_path / "ids", described, "version: 0.0.0", tokens=tokens)

@@ -240,6 +240,7 @@ def test_plan_when_inputs_are_masks_ids_or_states_changes_the_others_alone(tmp_p
     (tmp_path / "edgepack.yaml").write_text(
         "schema_version: 1\nname: net\nversion: 1.0.0\nmodel: net.onnx\n"
         "inputs: {mask: {mask: length}}\ndims: {length: [4, 6, 8]}\n"
+        "state: {stateN: state}\n"
         "samples: {calibration: {path: samples.npz}}\n"
     )
     plan = dry_run(project=tmp_path / "edgepack.yaml", targets=["host"])

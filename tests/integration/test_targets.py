@@ -324,8 +324,9 @@ def test_rebuild_when_one_profile_changes_redoes_only_what_it_touches(tmp_path, 
     (tmp_path / "targets/intel.yaml").write_text(changed)
     again = build(project=project, targets=names, out=tmp_path / "b")
     redone = again.steps - again.from_cache
-    # The one int8 model of OpenVINO: quantized, judged, its layers' errors, placed, its goldens.
-    assert 0 < redone <= 5
+    # The one int8 model of OpenVINO: quantized, judged, its layers' errors, those on
+    # inputs that no sample shows, placed, its goldens.
+    assert 0 < redone <= 6
     assert first.steps == again.steps
     assert (tmp_path / "a/net-1.2.3-raspberry-pi.tar.gz").read_bytes() == (
         tmp_path / "b/net-1.2.3-raspberry-pi.tar.gz"
