@@ -232,9 +232,15 @@ class OutputR2:
 
     variation: Variation = field(default_factory=Variation)
     """Of ``(channels, values)``."""
-    rows: list[tuple[Array, Array, Array | None, int]] = field(default_factory=list)
-    """By sample, for each channel: the sums of values, of squares and of squared errors, and how
-    many values it has. No errors where the variant's shape is another one."""
+    errors: list[Array | tuple[Array, Array, int]] = field(default_factory=list)
+    """By sample, for each channel: the sum of squared errors; where the variant's shape is another
+    one, the sums of values and of squares, and how many values there are."""
+    sums: Array | None = None
+    """For each channel, of all samples."""
+    squares: Array | None = None
+    size: int = 0
+    """How many values each channel has, over all samples."""
+    same_channels: bool = True
 
     def add(self, reference: Array, output: Array) -> None:
         """Add one sample."""
@@ -242,8 +248,16 @@ class OutputR2:
         ref, out = _without_equal_infinities(reference, output if same else reference)
         ref, out = _few(_by_quantity(ref)), _few(_by_quantity(out))
         self.variation.add(ref)
-        errors = np.sum((ref - out) ** 2, axis=1) if same else None
-        self.rows.append((ref.sum(axis=1), np.sum(ref**2, axis=1), errors, ref.shape[1]))
+        own = ref.sum(axis=1), np.sum(ref**2, axis=1), ref.shape[1]
+        if self.sums is None or self.squares is None:
+            self.sums, self.squares = np.zeros(len(ref)), np.zeros(len(ref))
+        self.same_channels &= len(ref) == len(self.sums)
+        if not self.same_channels:
+            return
+        self.sums, self.squares, self.size = (
+            self.sums + own[0], self.squares + own[1], self.size + own[2],
+        )  # fmt: skip
+        self.errors.append(np.sum((ref - out) ** 2, axis=1) if same else own)
 
     def values(self) -> list[float]:
         """Return each sample's part of the coefficient, which is their mean; empty if untold."""
@@ -277,28 +291,26 @@ class OutputR2:
             return None
         noise, varied, energy = found
         kept = [
-            1 - noise[:, channels].sum(axis=1) * len(self.rows) / varied[channels].sum()
+            1 - noise[:, channels].sum(axis=1) * len(noise) / varied[channels].sum()
             for channels in _quantities(varied, energy)
         ]
         return min(kept, key=lambda shares: float(shares.mean()), default=None)
 
     def _by_sample(self) -> tuple[Array, Array, Array] | None:
         """Return errors by sample and channel, and by channel what varies and the energy."""
-        if not self.rows or len({row[0].shape for row in self.rows}) > 1:
+        if self.sums is None or self.squares is None or not self.same_channels:
             return None
-        by_element = self.variation.same_shape and len(self.rows) > 1
-        sums, squares, sizes = (
-            np.array([row[0] for row in self.rows]),
-            np.array([row[1] for row in self.rows]),
-            np.array([[row[3]] for row in self.rows], np.float64),
-        )
-        means = sums.sum(axis=0) / max(1.0, sizes.sum())
-        around = np.maximum(squares - 2 * means * sums + sizes * means**2, 0.0)
-        varied = self.variation.by_row if by_element else around.sum(axis=0)
-        noise = np.array(
-            [a if row[2] is None else row[2] for row, a in zip(self.rows, around, strict=True)]
-        )
-        return noise, varied, squares.sum(axis=0)
+        means = self.sums / max(1, self.size)
+        by_element = self.variation.same_shape and len(self.errors) > 1
+        around = np.maximum(self.squares - means * self.sums, 0.0)
+        varied = self.variation.by_row if by_element else around
+        noise = [
+            np.maximum(each[1] - 2 * means * each[0] + each[2] * means**2, 0.0)
+            if isinstance(each, tuple)
+            else each
+            for each in self.errors
+        ]
+        return np.array(noise), varied, self.squares
 
 
 def _quantities(varied: Array, energy: Array) -> list[Array]:
@@ -372,9 +384,10 @@ class Deviation:
 class R2:
     """The coefficient of determination of a variant's output, with fp32's as the truth.
 
-    Over all elements together, each about its mean over the samples: 1 is fp32's own, 0 is the best
-    constant's, whatever its cosine is, and less is worse than a constant. It is what scikit-learn
-    calls ``r2_score`` with ``multioutput="variance_weighted"``.
+    Over all elements of the output's worst quantity, each about its mean over the samples: 1 is
+    fp32's own, 0 is the best constant's, whatever its cosine is, and less is worse than a constant.
+    Of one quantity it is what scikit-learn calls ``r2_score`` with
+    ``multioutput="variance_weighted"``.
     """
 
     value: float

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from cases import Made
-from net import Array
+from net import REFUSED, Array
 from onnx import numpy_helper
 from readings import r2
 from running import Collected, collect, single
@@ -77,7 +77,8 @@ def mutate(bundle: Bundle, variant: Variant, made: Made) -> Caught:
         raw = mutant.SerializeToString()
         try:
             outputs, on_goldens = collect(raw, unseen), collect(raw, inputs)
-        except Exception:  # noqa: BLE001  (a file that does not load is caught at once)
+        except REFUSED:
+            # A file that does not load is caught at once.
             result.add(Caught(1, 1, 1, 1))
             continue
         if is_equivalent(own, plain, outputs):

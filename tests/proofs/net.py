@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 Array = np.ndarray[Any, Any]
 
@@ -162,6 +163,14 @@ class Net:
         return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
         )
+
+
+REFUSED = (
+    *(kind for kind in vars(onnxruntime_pybind11_state).values()
+      if isinstance(kind, type) and issubclass(kind, Exception)),
+    RuntimeError,
+)  # fmt: skip
+"""What onnxruntime raises of a file that it does not load or run; anything else is our fault."""
 
 
 def session(model: bytes | str, *, optimized: bool = True) -> ort.InferenceSession:

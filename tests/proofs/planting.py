@@ -23,6 +23,7 @@ from building import write_project
 from cases import Case, Made
 from edgepack.api import build
 from judging import judge, skills
+from net import REFUSED
 from planted_steps import planted_step
 from running import collect
 from shipped import Bundle, Variant, read_bundle
@@ -39,13 +40,11 @@ _CASES: dict[str, Case] = {
     for case in zoo.cases
 }
 HALF = 0.5
-_CHOOSE = """
+_LOAD = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from edgepack_loader import load
-model = load(sys.argv[1])
-print(model.variant)
-print(model.passed_over)
+print(load(sys.argv[1], variant=sys.argv[2]).variant)
 """
 
 
@@ -165,7 +164,11 @@ def _in_pipeline(planted: Planted, made: Made, folder: Path) -> None:
     lost = [reason for b in bundles for name, reason in b.left_out if planted.words in name]
     lost += [e.reason for e in (*result.missed, *result.failed, *result.refused)]
     if not shipped:
-        planted.told = f"refused: {' '.join(lost[0].split())[:160]}" if lost else "refused"
+        # Without a reason nothing was refused: the recipe was not planned, or planted, at all.
+        planted.passed = not lost
+        planted.told = (
+            f"refused: {' '.join(lost[0].split())[:160]}" if lost else "PASSED: no reason"
+        )
         return
     found = judge(shipped[0], made, collect(made.model, made.unseen, made.state))
     share = found.worst.share if found.worst else 1.0
@@ -194,38 +197,34 @@ def _in_bundle(planted: Planted, made: Made, folder: Path) -> None:
     BREAKAGES[planted.breakage](model, made.calibration)
     onnx.save(model, str(variant.model))
     effect = _effect(variant, made, own)
-    chosen, why = _chosen(bundle)
-    planted.passed = chosen == variant.entry["id"] and effect < HALF
-    words = (
-        "PASSED"
-        if planted.passed
-        else "taken, does little"
-        if chosen == variant.entry["id"]
-        else "refused"
-    )
-    said = f"the broken file says {effect:.3f} of what it said"
-    planted.told = f"{words}: the loader takes {chosen}; {said}; {why}"
+    why = _refusal(bundle, variant)
+    planted.passed = not why and effect < HALF
+    words = "PASSED" if planted.passed else f"refused: {why}" if why else "taken, does little"
+    planted.told = f"{words}; the broken file says {effect:.3f} of what it said"
 
 
 def _effect(variant: Variant, made: Made, own: dict) -> float:
     """Return how much of what a sound file says the broken one says: 0 is a constant's."""
     try:
         outputs = collect(variant.model, made.unseen, made.state)
-    except Exception:  # noqa: BLE001  (a file that onnxruntime does not run says nothing)
+    except REFUSED:
+        # What does not run says nothing.
         return 0.0
     told = skills(made, own, outputs).values()
     return min((skill.share for skill in told if skill), default=1.0)
 
 
-def _chosen(bundle: Bundle) -> tuple[str, str]:
-    """Return which variant the bundle's loader takes, and what it says of the others."""
+def _refusal(bundle: Bundle, variant: Variant) -> str:
+    """Return why the bundle's loader refuses a variant; nothing if it takes it.
+
+    It is asked for by name: that it takes another one first would say nothing of this one.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", _CHOOSE, str(bundle.path)],
+        [sys.executable, "-c", _LOAD, str(bundle.path), variant.entry["id"]],
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        return "none", done.stderr.strip().splitlines()[-1][:160]
-    chosen, why = done.stdout.strip().splitlines()[:2]
-    return chosen, why[:160]
+    if not done.returncode:
+        return ""
+    return done.stderr.strip().splitlines()[-1][:200]

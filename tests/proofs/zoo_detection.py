@@ -111,7 +111,7 @@ def _centred(net: Net, distances: str) -> str:
 def _made(net: Net, path: Path, images: Array, decode: object, **yaml: object) -> Made:
     calibration, evaluation, unseen = split(feeds_of(x=images))
     del net
-    return Made(path, calibration, evaluation, unseen, objects=Objects(decode), yaml=dict(yaml))  # type: ignore[arg-type]
+    return Made(path, calibration, evaluation, unseen, objects=Objects(decode), yaml=dict(yaml))
 
 
 def _corners(centred: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -114,6 +115,21 @@ def test_bundle_of_few_when_int8_loses_nothing_needs_none_in_float():
         ("cpu-fp32", accuracy()),
     )
     assert ids(with_most(given, 2)) == ["npu-int8-static", "cpu-int8-static"]
+
+
+@pytest.mark.parametrize("first", ["cpu-int8-static", "npu-int8-static"])
+def test_bundle_of_few_without_one_that_is_both_for_the_cpu_and_in_float_holds_one_of_each(first):
+    found = accuracy(0.075, (0.02, 0.13))
+    second = {"cpu-int8-static", "npu-int8-static"} - {first}
+    given = verdict((first, found), (*second, found), ("npu-fp16", accuracy()))
+    assert sorted(ids(with_most(given, 2))) == ["cpu-int8-static", "npu-fp16"]
+
+
+@pytest.mark.parametrize("drop", [1 / 7, 0.0512, 0.23, 0.999])
+def test_limit_that_is_named_allows_what_it_is_named_for(drop):
+    said = unproven(planned("cpu-int8-static"), accuracy(drop, (0, 1)), Limits())
+    limit = float(re.search(r"metric_drop: ([\d.]+)}", said)[1])
+    assert drop <= limit < 1.1 * drop
 
 
 def slow_and(tmp_path: Path, bytes_of_int8: int, *, named=False, others=True):

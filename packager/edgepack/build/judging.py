@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 from edgepack.accuracy import EQUAL_SQNR_DB
@@ -161,10 +162,17 @@ def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: 
     lost = lost_share(accuracy)
     if limits.metric_drop is None and lost > MOST_LOST:
         return (
-            f"it loses {lost:.0%} of fp32's {accuracy.metric}, more than {MOST_LOST:.0%}; limits:"
-            f" {{metric_drop: {accuracy.drop:.2g}}} in edgepack.yaml allows it"
+            f"it loses {lost:.0%} of fp32's {accuracy.metric}, more than {MOST_LOST:.0%}; say in"
+            " edgepack.yaml what may be lost: limits:"
+            f" {{metric_drop: {_rounded_up(accuracy.drop)}}}"
         )
     return unsettled(accuracy, limits)
+
+
+def _rounded_up(drop: float | None) -> str:
+    """Return a limit of two digits that a drop meets."""
+    digits = 1 - math.floor(math.log10(drop)) if drop else 0
+    return f"{math.ceil((drop or 0) * 10**digits) / 10**digits:g}"
 
 
 def lost_share(accuracy: Accuracy) -> float:
@@ -185,15 +193,16 @@ def with_most(verdict: Verdict, most: int) -> Verdict:
     One for the CPU is among them if there is one, and one in float where those that are quantized
     lose something, or nobody knows what they lose.
     """
-    best = verdict.shipped[:most]
-    loses = any(is_quantized(variant) and _loses(accuracy) for variant, accuracy in best)
+    first = verdict.shipped[:most]
     needed: list[Callable[[PlannedVariant], bool]] = [lambda v: v.variant.backend == "cpu"]
-    if loses and not any(variant.carried for variant, _ in best):
+    if any(is_quantized(variant) and not variant.carried and _loses(a) for variant, a in first):
         needed.append(lambda v: not is_quantized(v))
-    # The one that meets most of it, so that the others stay.
-    kept = max(verdict.shipped, key=lambda entry: sum(is_it(entry[0]) for is_it in needed))
-    if not all(any(is_it(variant) for variant, _ in best) for is_it in needed):
-        best = (*best[:-1], kept)
+
+    def met(chosen: Sequence[tuple[PlannedVariant, object]]) -> int:
+        return sum(any(is_it(variant) for variant, _ in chosen) for is_it in needed)
+
+    # They come in the order of preference, and of those that meet as much the first is taken.
+    best = max(combinations(verdict.shipped, len(first)), key=met)
     reason = (
         f"a bundle for {verdict.target} holds {most} at most, which are"
         f" {' and '.join(entry[0].variant.id for entry in best)}; --variant names others"

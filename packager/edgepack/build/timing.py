@@ -143,13 +143,13 @@ def without_merit(
     """Return a verdict without int8 that nobody asked for, is slower than fp32, and no smaller."""
     refused = list(verdict.refused)
     times = {each.variant: each.measured for each in slower if each.target == verdict.target}
+    in_float = any(not is_quantized(variant) for variant, _ in verdict.shipped)
     shipped = []
     for entry in verdict.shipped:
         variant = entry[0]
         found, size, fp32 = times.get(variant.variant.id), *_sizes(variant, execution)
-        others = [other for other, _ in verdict.shipped if not is_quantized(other)]
-        is_told = found and not found.inconclusive and others
-        if found is None or not is_told or variant.named or size < max(fp32, _LEAST_BYTES):
+        keeps = variant.named or not in_float or size < max(fp32, _LEAST_BYTES)
+        if found is None or found.inconclusive or keeps:
             shipped.append(entry)
             continue
         reason = (

@@ -97,8 +97,8 @@ class Closeness(StrictModel):
 class R2(StrictModel):
     """The coefficient of determination of an output over the evaluation samples.
 
-    fp32's is the truth, element by element: 1 is its own, 0 is the best constant's, and less is
-    worse than a constant.
+    fp32's is the truth, element by element, and of quantities as far apart as pixels and scores the
+    worst counts: 1 is its own, 0 is the best constant's, and less is worse than a constant.
     """
 
     value: float

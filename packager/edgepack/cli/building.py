@@ -65,9 +65,9 @@ def _slower_text(slow: SlowerVariant) -> str:
             " the device (edgepack bench --variant)"
         )
     return (
-        f"warning: {slow.variant} is slower than fp32 on this computer: {times}; the loader still"
-        " takes it first. Measure both on the device (edgepack bench --variant), and if fp32 is"
-        " faster there, put it first under 'targets' in edgepack.yaml"
+        f"warning: {slow.variant} is slower than fp32 on this computer: {times}; that does not"
+        " change the order in which the loader tries them. Measure both on the device (edgepack"
+        " bench --variant), and give your own order under 'targets' in edgepack.yaml"
     )
 
 

@@ -33,6 +33,7 @@ from edgepack.metrics.classes import Agreement
 from edgepack.metrics.numbers import R2Metric
 from edgepack.model.running import Arrays, make_session
 from edgepack.project import OutputDescription, PythonMetric
+from edgepack.statistics import t_quantile
 from edgepack.steps.base import MODEL, Inputs, Notes, model_file
 from edgepack.steps.streams import StatePairs, answers, drift, run_streams
 from edgepack.worker import report, tell
@@ -40,8 +41,6 @@ from edgepack.worker import report, tell
 EVALUATION = "evaluation.json"
 GROUPS = 10
 """Of samples, which are left out in turn for the interval of a metric of the user's."""
-T_GROUPS = 2.262157
-"""The 97.5th percentile of Student's t distribution with 9 degrees of freedom."""
 LEAST_GROUPED = 2 * GROUPS
 """Samples."""
 NO_FP32 = "the model came quantized or float16, so there is no fp32 model to compare it with"
@@ -209,6 +208,9 @@ def hook_of(
     return HookMetric(metric, samples, inputs["project"], interpreter)
 
 
+_ByOutput = Mapping[str, Found | Nothing]
+
+
 @dataclass
 class Judge:
     """Collects what the metrics need, sample by sample."""
@@ -314,11 +316,11 @@ class Judge:
             SamplesError: The metric does not fit the outputs.
         """
         values: dict[str, Any] = {}
-        by_output = self._by_output
+        by_output = self._found()
         if hook is not None:
             found: _Metric | None = self._of_hook(hook, values)
         else:
-            found = self._metric(metric if isinstance(metric, str) else None)
+            found = self._metric(metric if isinstance(metric, str) else None, by_output)
         floats = self._judged(self.closeness)
         worst = min(floats, key=lambda output: self.closeness[output].sqnr_db, default="")
         closeness = self.closeness.get(worst, OutputCloseness())
@@ -351,8 +353,7 @@ class Judge:
             "values": values,
         }
 
-    @property
-    def _by_output(self) -> dict[str, Found | Nothing]:
+    def _found(self) -> dict[str, Found | Nothing]:
         """By judged output: what the metric of its kind found."""
         return {name: self._metric_of(name).found() for name in self._judged(self.metrics)}
 
@@ -368,7 +369,7 @@ class Judge:
             return metric
         return numbers
 
-    def _says_nothing(self, by_output: Mapping[str, Found | Nothing]) -> str:
+    def _says_nothing(self, by_output: _ByOutput) -> str:
         """Return why the variant is no better than a constant, or nothing."""
         for name, found in by_output.items():
             told = found
@@ -379,7 +380,7 @@ class Judge:
                 return f"of {name!r}, {told.no_better}"
         return ""
 
-    def _says_little(self, by_output: Mapping[str, Found | Nothing]) -> str:
+    def _says_little(self, by_output: _ByOutput) -> str:
         """Return which output keeps less than half of what fp32 says, or nothing."""
         first = [name for name in by_output if _is_described(self.described.get(name))]
         for name in first or by_output:
@@ -429,12 +430,11 @@ class Judge:
             )
             return None
         drops = sign * (fp32 - found)
-        half = T_GROUPS * math.sqrt(
-            (GROUPS - 1) / GROUPS * float(np.sum((drops - drops.mean()) ** 2))
-        )
+        variance = (GROUPS - 1) / GROUPS * float(np.sum((drops - drops.mean()) ** 2))
+        half = t_quantile(0.975, GROUPS - 1) * math.sqrt(variance)
         return drop - half, drop + half
 
-    def _metric(self, metric: str | None) -> _Metric | None:
+    def _metric(self, metric: str | None, by_output: _ByOutput) -> _Metric | None:
         if metric == "top1" and not self._labelled:
             raise SamplesError(
                 "the metric top1 needs one vector of class scores per sample as first output,"
@@ -444,7 +444,7 @@ class Judge:
         if self._by_labels(metric):
             fp32, value = (float(np.mean(hits)) for hits in self.hits)
             return _Metric("top1", fp32, value, paired_drop(*self.hits))
-        worst = self._worst_output
+        worst = self._worst_output(by_output)
         if worst is None:
             return None
         output, name, found = worst
@@ -455,15 +455,14 @@ class Judge:
         interval = (max(0.0, low), high) if drop.interval else None
         return _Metric(name, 1.0, value, Drop(drop.value, interval), output)
 
-    @property
-    def _worst_output(self) -> tuple[str, str, Found] | None:
+    def _worst_output(self, by_output: _ByOutput) -> tuple[str, str, Found] | None:
         """Return the output that is kept worst, and by which metric: of those described, if any.
 
         Else the class scores decide, where there are any. Where the answers are the same for all
         samples, the numbers behind them stand in.
         """
         told: dict[str, tuple[str, Found]] = {}
-        for name, kind_found in self._by_output.items():
+        for name, kind_found in by_output.items():
             metric, found = self._metric_of(name), kind_found
             if isinstance(kind_found, Nothing) and name in self.numbers:
                 metric = self.numbers[name]
@@ -481,7 +480,7 @@ class Judge:
             return NotMeasured(reason=f"{metric.python} has no value for each sample")
         if self._by_labels(metric):
             values = self.hits[1]
-        elif worst := self._worst_output:
+        elif worst := self._worst_output(self._found()):
             values = list(worst[2].values)
         else:
             return NotMeasured(reason="the samples tell nothing")
