@@ -108,7 +108,7 @@ def profile(options: dict[str, str]) -> dict[str, Any]:
     return {"profile": session.end_profiling(), "runs": RUNS}
 
 
-def read_plan(path: str) -> Plan:
+def read_plan(path: str) -> Plan:  # noqa: PLR0912  (a branch for each kind of line)
     plan = Plan()
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         what, *words = [unquote(word) if word != "%" else "" for word in line.split(" ")]
@@ -130,6 +130,13 @@ def read_plan(path: str) -> Plan:
         elif what == "near":
             near = {"extra_db": float(words[0]), "stride": int(words[1])}
             plan.goldens[-1]["entries"][list(plan.goldens[-1]["output"])[-1]].update(near)
+        elif what == "quantities":
+            several = {"size": int(words[0]), "extra_db": [float(w) for w in words[1:]], "runs": []}
+            entry = plan.goldens[-1]["entries"][list(plan.goldens[-1]["output"])[-1]]
+            entry["quantities"] = several
+        elif what == "channels":
+            entry = plan.goldens[-1]["entries"][list(plan.goldens[-1]["output"])[-1]]
+            entry["quantities"]["runs"].append((int(words[0]), int(words[1])))
         elif what == "cut":
             plan.goldens[-1]["cut"].append((words[0], int(words[1]), int(words[2])))
         else:

@@ -282,7 +282,7 @@ class OutputR2:
     def is_of_one_quantity(self) -> bool:
         """Whether all channels that vary are read in one unit, as far as deviations tell."""
         found = self._by_sample()
-        return found is None or len(_quantities(found[1], found[2])) <= 1
+        return found is None or len(quantities(found[1], found[2])) <= 1
 
     def _worst(self) -> Array | None:
         """Return, of the worst quantity, each sample's share of variance that is kept: ``(N,)``."""
@@ -292,7 +292,7 @@ class OutputR2:
         noise, varied, energy = found
         kept = [
             1 - noise[:, channels].sum(axis=1) * len(noise) / varied[channels].sum()
-            for channels in _quantities(varied, energy)
+            for channels in quantities(varied, energy)
         ]
         return min(kept, key=lambda shares: float(shares.mean()), default=None)
 
@@ -313,7 +313,7 @@ class OutputR2:
         return np.array(noise), varied, self.squares
 
 
-def _quantities(varied: Array, energy: Array) -> list[Array]:
+def quantities(varied: Array, energy: Array) -> list[Array]:
     """Return groups of channels that vary, by energies: those of one quantity each."""
     told = np.flatnonzero(varied > _LEAST_VARIATION**2 * energy)
     order = told[np.argsort(-varied[told], kind="stable")]
@@ -355,7 +355,7 @@ class Deviation:
         values = np.stack(rows) if same else np.concatenate(rows, axis=1)[None]
         mean = values.mean(axis=0) if same else values.mean(axis=2, keepdims=True)
         squares = ((values - mean) ** 2).mean(axis=(0, 2))
-        groups = _quantities(squares, (values**2).mean(axis=(0, 2)))
+        groups = quantities(squares, (values**2).mean(axis=(0, 2)))
         return cls(tuple(groups), squares) if groups else None
 
     def error(self, pairs: Sequence[tuple[Array, Array]]) -> Array:
@@ -421,10 +421,17 @@ def _few(rows: Array) -> Array:
 
 def _by_channel(array: Array) -> Array:
     """Return ``(channels, everything else)``."""
-    if not array.size or sum(size > 1 for size in array.shape) < 2:
+    axis = quantity_axis(array.shape)
+    if axis is None:
         return array.reshape(1, -1)
-    axis = 2 if array.ndim == 3 and array.shape[2] < array.shape[1] else min(1, array.ndim - 1)
     return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def quantity_axis(shape: Sequence[int]) -> int | None:
+    """Return the axis of an output's channels; None of a vector, see :class:`OutputCloseness`."""
+    if 0 in shape or sum(size > 1 for size in shape) < 2:
+        return None
+    return 2 if len(shape) == 3 and shape[2] < shape[1] else min(1, len(shape) - 1)
 
 
 def range_groups(peak: Array) -> list[Array]:

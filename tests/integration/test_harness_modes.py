@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -96,14 +97,19 @@ def test_measure_gives_raw_latencies_and_checks_goldens(harness: Harness) -> Non
     assert run.timed_to_ns - run.timed_from_ns >= max(20_000_000, sum(run.latencies_ns))
 
 
-def test_measure_reports_golden_failure_when_a_later_golden_differs(
-    harness: Harness, bundle: Path
-) -> None:
+def test_variant_is_refused_when_a_later_golden_differs(harness: Harness, bundle: Path) -> None:
     def change(manifest: dict[str, Any]) -> None:
-        manifest["goldens"][1]["outputs"]["cpu-fp32"][0]["path"] = "golden/0-y.bin"
+        manifest["goldens"][1]["outputs"]["cpu-int8-static"][0]["path"] = "golden/0-y.bin"
 
     change_manifest(bundle, change)
-    assert harness.measure("cpu-fp32", BRIEF).golden_min_sqnr_db < 40
+    selection = harness.select(None)
+    assert selection.variant == "cpu-fp32"
+    [passed_over] = selection.passed_over
+    assert re.match(
+        r"its output for golden sample 2 is .* dB near the golden one", passed_over.reason
+    )
+    with pytest.raises(RemoteCommandError, match="for golden sample 2"):
+        harness.measure("cpu-int8-static", BRIEF)
 
 
 def test_measure_says_so_when_warm_up_ends_unsteady(harness: Harness) -> None:

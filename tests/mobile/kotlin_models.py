@@ -595,6 +595,22 @@ def _kept_golden(factor: float) -> Callable[[Path], None]:
     return apply
 
 
+def _quantity_golden(factor: float) -> Callable[[Path], None]:
+    """Return what makes two quantities of a golden output, and the second one ask for much more."""
+
+    def apply(bundle: Path) -> None:
+        manifest = json.loads((bundle / "manifest.json").read_text())
+        [tensor] = manifest["goldens"][0]["outputs"][manifest["variants"][-1]["id"]]
+        halves = np.fromfile(bundle / tensor["path"], np.float32).reshape(2, -1)
+        halves[1] *= factor
+        halves.tofile(bundle / tensor["path"])
+        several = {"size": halves.shape[1], "runs": [[1, 0], [1, 1]], "extra_db": [0.0, 45.0]}
+        tensor.update(quantities=several)
+        (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+    return apply
+
+
 def _short_golden(bundle: Path) -> None:
     path = _golden(bundle)
     path.write_bytes(path.read_bytes()[:-4])
@@ -638,6 +654,11 @@ _CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "some of a golden": (_kept_golden(1), "cpu-fp32"),
     "some of another golden": (_kept_golden(1.01), rf"{_NONE}its output is -4\.9 dB near .*"),
+    "quantities of a golden": (_quantity_golden(1), "cpu-fp32"),
+    "a quantity of another golden": (
+        _quantity_golden(1.01),
+        rf"{_NONE}its output is -4\.9 dB near .*",
+    ),
     "short golden": (_short_golden, r"ModelException: the bundle is damaged: golden/0/.*"),
     "no model": (
         lambda bundle: _model(bundle).unlink(),

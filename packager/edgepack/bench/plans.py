@@ -243,6 +243,9 @@ def _output(tensor: GoldenTensor) -> Iterator[str]:
     yield _tensor("output", tensor)
     if tensor.extra_db or tensor.stride > 1:
         yield f"near {tensor.extra_db:g} {tensor.stride}"
+    if (several := tensor.quantities) is not None:
+        yield " ".join(["quantities", str(several.size), *map("{:g}".format, several.extra_db)])
+        yield from (f"channels {count} {quantity}" for count, quantity in several.runs)
 
 
 def _read(folder: Path, tensor: GoldenTensor) -> np.ndarray:

@@ -60,6 +60,18 @@ class Tensor(StrictModel):
     """An int where fixed, a name where symbolic, ``?`` where unknown."""
 
 
+class GoldenQuantities(StrictModel):
+    """Which channels of an output are compared by themselves: boxes in pixels, and their scores."""
+
+    size: Annotated[int, Field(ge=1)]
+    """How many values of a channel lie behind each other, in C order; then the next channel's
+    come, and after the last one's the first one's again."""
+    runs: list[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]]]
+    """How many channels in a row are of which quantity."""
+    extra_db: list[float]
+    """By quantity: how much more than the variant's ``min_sqnr_db`` it must reach, or less."""
+
+
 class GoldenTensor(StrictModel):
     """One raw little-endian C-ordered tensor file."""
 
@@ -75,6 +87,10 @@ class GoldenTensor(StrictModel):
     extra_db: Annotated[float, Field(ge=0, exclude_if=lambda extra: extra == 0)] = 0.0
     """Of an output: how much more than the variant's ``min_sqnr_db`` it must reach, because it
     varies little over samples for its size."""
+    quantities: Annotated[
+        GoldenQuantities | None, Field(exclude_if=lambda quantities: quantities is None)
+    ] = None
+    """Of an output that holds several, each of which must be near."""
 
 
 class Golden(StrictModel):

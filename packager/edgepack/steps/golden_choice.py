@@ -18,6 +18,7 @@ from edgepack.model.running import Arrays
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.candidates import Candidates, is_silent
 from edgepack.steps.mutants import Mutant, mutable_session
+from edgepack.steps.quantities import by_part
 from edgepack.steps.telling import Tolerance, variations
 
 CHOICE = "choice.json"
@@ -58,8 +59,9 @@ class GoldenChoice:
         count = min(self.count, _RANDOM) if candidates.samples is None else self.count
         order = farthest_first(found, silent, candidates.strangers(session), count)
 
-        noise_db = dict.fromkeys(next(iter(found.values())), EQUAL_SQNR_DB)
-        tolerance = Tolerance(_LEAST_LIMIT_DB, variations(found.values()), noise_db)
+        whole = {number: by_part(outputs, {}) for number, outputs in found.items()}
+        noise_db = dict.fromkeys(next(iter(whole.values())), EQUAL_SQNR_DB)
+        tolerance = Tolerance(_LEAST_LIMIT_DB, variations(whole.values()), noise_db)
 
         def told(mutant: Mutant, number: int) -> bool:
             changed = candidates.outputs(session, number, mutant.weights)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,14 +19,13 @@ from edgepack.steps.candidates import Candidates, all_kept, kept, stride_of
 from edgepack.steps.faults import Trial
 from edgepack.steps.golden_choice import read_choice
 from edgepack.steps.mutants import mutable_session
-from edgepack.steps.telling import MARGIN_DB, Tolerance, variations
+from edgepack.steps.quantities import Quantities, by_part
+from edgepack.steps.telling import FLOOR_DB, MARGIN_DB, Name, Tolerance, variations
 
 if TYPE_CHECKING:
     import onnxruntime
 
 GOLDENS = "goldens.json"
-FLOOR_DB = 6.0
-"""No golden test asks for less: an output of zeros alone is 0 dB from any other."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,16 @@ class Goldens:
         others = (number for number in candidates.numbers if number not in whole)
         found = {number: all_kept(outputs) for number, outputs in whole.items()}
         again = {number: candidates.outputs(plain, number) for number in chosen}
-        noise_db = {
-            name: min(array_sqnr_db(found[n][name], again[n][name]) for n in chosen)
-            for name in found[chosen[0]]
-        }
+        own_db = min(_noise_db([found[n] for n in chosen], [again[n] for n in chosen]).values())
         found |= {number: candidates.outputs(session, number) for number in others}
-        limit_db = self._limit_db(min(noise_db.values()))
-        tolerance = Tolerance(limit_db, variations(found.values()), noise_db)
+        several = _several(whole[chosen[0]], found.values())
+        parts, plain_parts = (
+            {number: by_part(outputs, several) for number, outputs in each.items()}
+            for each in (found, again)
+        )
+        noise_db = _noise_db([parts[n] for n in chosen], [plain_parts[n] for n in chosen])
+        limit_db = self._limit_db(own_db)
+        tolerance = Tolerance(limit_db, variations(parts.values()), noise_db, several)
         shipped = self._shipped(inputs)
         golden = {n: run_session(shipped, candidates.feed(n)) for n in chosen} if shipped else whole
         goldens = [
@@ -111,7 +115,7 @@ class Goldens:
                 hint="give calibration samples that look like real inputs, or build without this"
                 " variant: --variant cpu-fp32",
             )
-        return round(min(self.cap_db, max(FLOOR_DB, own_db - MARGIN_DB)), 1)
+        return min(self.cap_db, max(FLOOR_DB, math.floor(10 * (own_db - MARGIN_DB)) / 10))
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that a fresh session reproduces the files.
@@ -140,8 +144,36 @@ def _written(
     entries = []
     for k, (name, array) in enumerate(outputs.items()):
         entry = _write(out, f"{place}-out-{k}", name, array, stride_of(array.size))
-        entries.append({**entry, "extra_db": tolerance.extra_db(name, kept(array))})
+        extra_db = tolerance.extra_db(name, kept(array))
+        if several := tolerance.several.get(name):
+            entry["quantities"] = {"size": several.size, "runs": several.runs, "extra_db": extra_db}
+        else:
+            [entry["extra_db"]] = extra_db
+        entries.append(entry)
     return {"inputs": inputs, "outputs": entries}
+
+
+def _several(outputs: Arrays, found: Iterable[Arrays]) -> dict[str, Quantities]:
+    """Return the quantities of outputs that have more than one."""
+    by_sample = list(found)
+    several = {
+        name: Quantities.of(output.shape, [each[name] for each in by_sample])
+        for name, output in outputs.items()
+        if output.dtype.kind == "f"
+    }
+    return {name: quantities for name, quantities in several.items() if quantities}
+
+
+def _noise_db(
+    some: Sequence[Mapping[Name, Array]], again: Sequence[Mapping[Name, Array]]
+) -> dict[Name, float]:
+    """Return how near two sessions' outputs are, each in the worst sample."""
+    return {
+        name: min(
+            array_sqnr_db(one[name], other[name]) for one, other in zip(some, again, strict=True)
+        )
+        for name in some[0]
+    }
 
 
 def _write(out: Path, stem: str, name: str, array: Array, stride: int = 1) -> dict[str, Any]:

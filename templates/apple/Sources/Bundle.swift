@@ -53,8 +53,8 @@ struct ModelBundle: Sendable {
 
     /// Returns how near outputs are to what a variant gave on the build host's CPU for a golden sample.
     ///
-    /// That of the worst output, in decibels; 200 where all are equal. Where an output has to be nearer than others, that is
-    /// taken off, so that one limit holds for all.
+    /// That of the worst output, in decibels; 200 where all are equal. Where an output, or a quantity in it, has to be nearer
+    /// than others, that is taken off, so that one limit holds for all.
     ///
     /// - Throws: ``OpenError`` where the manifest names none, or a file is missing or has another size.
     func nearness(ofGolden index: Int, of variant: String, _ outputs: Tensors) throws -> Double {
@@ -62,8 +62,7 @@ struct ModelBundle: Sendable {
         return try goldenEntries(index, of: variant).map { entry in
             guard let reference = golden[entry.name], let output = outputs[entry.name], output.shape == entry.shape
             else { return -.infinity }
-            let found = Closeness.of(reference, output.every(entry.stride ?? 1))
-            return found == Closeness.equal ? found : found - (entry.extraDB ?? 0)
+            return Closeness.of(reference, output.every(entry.stride ?? 1), entry)
         }.min() ?? Closeness.equal
     }
 
@@ -146,11 +145,23 @@ enum Closeness {
     /// Of the elements of an integer or bool output, such as a class index, which must be exact.
     static let minEqualShare = 0.99
 
-    /// Returns ``sqnr(_:_:)`` of float tensors; others pass (200) if 99 % of their elements are equal.
-    static func of(_ reference: RawTensor, _ output: RawTensor) -> Double {
+    /// Returns how near float tensors are; others pass (200) if 99 % of their elements are equal.
+    ///
+    /// That is ``sqnr(_:_:)`` of the worst of the quantities, less what the entry wants more of it.
+    static func of(_ reference: RawTensor, _ output: RawTensor, _ entry: GoldenTensor) -> Double {
         guard reference.type == output.type, reference.shape == output.shape else { return -.infinity }
-        if reference.type.isFloat { return sqnr(reference.doubles(), output.doubles()) }
-        return equalShare(reference, output) >= minEqualShare ? equal : -.infinity
+        guard reference.type.isFloat else {
+            return equalShare(reference, output) >= minEqualShare ? equal : -.infinity
+        }
+        let several = entry.quantities ?? Quantities(size: 1, runs: [[1, 0]], extraDB: [entry.extraDB ?? 0])
+        let (golden, found, ofChannel) = (reference.doubles(), output.doubles(), several.ofChannel)
+        return several.extraDB.indices.map { number in
+            let places = golden.indices.filter { place in
+                ofChannel[place * (entry.stride ?? 1) / several.size % ofChannel.count] == number
+            }
+            let near = sqnr(places.map { golden[$0] }, places.map { found[$0] })
+            return near == equal ? near : near - several.extraDB[number]
+        }.min() ?? equal
     }
 
     /// Returns the ratio of signal to noise in decibels, at most 200: `10 log10(sum(ref^2) / sum((ref - out)^2))`.

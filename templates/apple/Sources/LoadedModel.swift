@@ -86,7 +86,7 @@ struct LoadedModel: Sendable {
         try bundle.nearness(ofGolden: index, of: variant.id, try run(try bundle.goldenInputs(index)))
     }
 
-    /// Runs the first golden input, and one in each bucket that it is not for, and compares.
+    /// Runs all golden inputs, and one in each bucket that the first is not for, and compares.
     ///
     /// A bucket that holds no golden input is run with one that is cut to its size, whose outputs nothing is known about.
     ///
@@ -103,6 +103,9 @@ struct LoadedModel: Sendable {
             let outputs = try run(feeds[held], in: number)
             let found = try bundle.nearness(ofGolden: held, of: variant.id, outputs)
             try check(found, which: " for \(words(bucket))")
+        }
+        for index in feeds.indices.dropFirst() {
+            try check(try nearness(ofGolden: index), which: " for golden sample \(index + 1)")
         }
     }
 

@@ -211,9 +211,29 @@ struct GoldenTensor: Decodable, Sendable {
     let stride: Int?
     /// Of an output: how much nearer than the variant's others it has to be, in decibels; nil: 0.
     let extraDB: Double?
+    /// Of an output that holds several: each has to be near by itself.
+    let quantities: Quantities?
 
     enum CodingKeys: String, CodingKey {
-        case name, path, dtype, shape, stride
+        case name, path, dtype, shape, stride, quantities
+        case extraDB = "extra_db"
+    }
+}
+
+/// The quantities in an output, as boxes and their scores are.
+struct Quantities: Decodable, Sendable {
+    /// How many values of a channel lie behind each other.
+    let size: Int
+    /// How many channels in a row are of which quantity.
+    let runs: [[Int]]
+    /// How much nearer than the variant's outputs each has to be, in decibels.
+    let extraDB: [Double]
+
+    /// The number of each channel's quantity.
+    var ofChannel: [Int] { runs.flatMap { Array(repeating: $0[1], count: $0[0]) } }
+
+    enum CodingKeys: String, CodingKey {
+        case size, runs
         case extraDB = "extra_db"
     }
 }

@@ -54,6 +54,18 @@ def test_plan_says_how_near_an_output_has_to_be_and_which_values_are_kept(folder
     assert lines[-2].startswith("output y")
 
 
+def test_plan_says_which_channels_are_of_which_quantity(folder: Path) -> None:
+    several = {"size": 64, "runs": [[3, 0], [1, 1]], "extra_db": [0.0, -2.5]}
+
+    def change(manifest: dict) -> None:  # type: ignore[type-arg]
+        for tensors in manifest["goldens"][1]["outputs"].values():
+            tensors[0].update(quantities=several)
+
+    change_manifest(folder, change)
+    lines = planner(load_bundle(folder)).goldens().text.splitlines()
+    assert lines[-3:] == ["quantities 64 0 -2.5", "channels 3 0", "channels 1 1"]
+
+
 def test_plan_names_providers_and_settings_when_the_variant_has_them(folder: Path) -> None:
     def change(manifest: dict) -> None:  # type: ignore[type-arg]
         options = {"ModelCacheDirectory": "{cache}", "odd key": "a b%"}

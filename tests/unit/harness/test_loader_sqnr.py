@@ -79,3 +79,18 @@ def test_golden_closeness_compares_only_the_values_that_are_kept(loader: ModuleT
     assert loader.golden_closeness_db(entry, kept, between) == 200.0
     assert loader.golden_closeness_db(entry, kept, at) < 0
     assert loader.golden_closeness_db(entry, kept, output.reshape(5, 2)) == -math.inf
+
+
+def test_golden_closeness_is_that_of_the_worst_quantity(loader: ModuleType) -> None:
+    boxes, scores = np.full((2, 4, 5), 300.0, np.float32), np.full((2, 3, 5), 0.5, np.float32)
+    golden = np.concatenate([boxes, scores], axis=1)
+    weak = np.concatenate([boxes, scores * np.float32(0.9)], axis=1)
+    entry = {"shape": [2, 7, 5]}
+    assert loader.golden_closeness_db(entry, golden, weak) > 70
+    entry["quantities"] = {"size": 5, "runs": [[4, 0], [3, 1]], "extra_db": [30.0, 4.5]}
+    assert loader.golden_closeness_db(entry, golden, weak) == pytest.approx(20 - 4.5, abs=1e-4)
+    assert loader.golden_closeness_db(entry, golden, golden) == 200.0
+    entry |= {"stride": 3}
+    some = golden.reshape(-1)[::3]
+    assert loader.golden_closeness_db(entry, some, weak) == pytest.approx(20 - 4.5, abs=1e-4)
+    assert loader.golden_closeness_db(entry, some[:-1], weak) == -math.inf

@@ -34,6 +34,9 @@
  *     output NAME DTYPE PATH DIM...       what it has to be near
  *     near EXTRA_DB STRIDE                of the output above: taken off of how near it is; every
  *                                         so many-th of its values is in the file and compared
+ *     quantities SIZE EXTRA_DB...         instead, where it holds several: by quantity; and how many
+ *                                         values of a channel lie behind each other
+ *     channels COUNT QUANTITY             so many more channels are of the quantity, from 0
  *     cut OUTPUT AXIS SIZE                before it is compared
  *
  * It is the counterpart of edgepack_harness.py and edgepack_load.py, and warms up, times and
@@ -78,7 +81,9 @@ typedef struct {
   char *name, *dtype, *path;
   int64_t dims[MAX_WORDS];
   size_t rank, bytes, stride;
-  double extra_db;
+  /* One of each for every quantity; and the quantity of each channel. */
+  double *extra_db;
+  size_t quantity_count, channel_size, channel_count, *quantities;
   void *data;
 } Tensor;
 
@@ -281,7 +286,9 @@ static Tensor tensor_of(char **words, size_t count) {
   tensor.name = decoded(words[1]);
   tensor.dtype = decoded(words[2]);
   tensor.path = decoded(words[3]);
-  tensor.stride = 1;
+  tensor.stride = tensor.channel_size = 1;
+  ADD(tensor.extra_db, tensor.quantity_count, 0);
+  ADD(tensor.quantities, tensor.channel_count, 0);
   for (size_t index = 4; index < count; index++) tensor.dims[tensor.rank++] = number(words[index]);
   return tensor;
 }
@@ -313,9 +320,22 @@ static void read_line(Plan *plan, char **words, size_t count) {
     ADD(golden->outputs.items, golden->outputs.count, tensor_of(words, count));
   } else if (golden && golden->outputs.count && !strcmp(what, "near") && count == 3) {
     Tensor *output = &golden->outputs.items[golden->outputs.count - 1];
-    output->extra_db = real(words[1]);
+    output->extra_db[0] = real(words[1]);
     output->stride = (size_t)number(words[2]);
     if (!output->stride) wrong("a stride is 0");
+  } else if (golden && golden->outputs.count && !strcmp(what, "quantities") && count >= 3) {
+    Tensor *output = &golden->outputs.items[golden->outputs.count - 1];
+    output->channel_size = (size_t)number(words[1]);
+    output->channel_count = output->quantity_count = 0;
+    if (!output->channel_size) wrong("a channel has no values");
+    for (size_t index = 2; index < count; index++)
+      ADD(output->extra_db, output->quantity_count, real(words[index]));
+  } else if (golden && golden->outputs.count && !strcmp(what, "channels") && count == 3) {
+    Tensor *output = &golden->outputs.items[golden->outputs.count - 1];
+    size_t quantity = (size_t)number(words[2]);
+    if (quantity >= output->quantity_count) wrong("there is no quantity %zu", quantity);
+    for (int64_t left = number(words[1]); left > 0; left--)
+      ADD(output->quantities, output->channel_count, quantity);
   } else if (golden && !strcmp(what, "cut") && count == 4) {
     Cut cut = {decoded(words[1]), (size_t)number(words[2]), number(words[3])};
     ADD(golden->cuts, golden->cut_count, cut);
@@ -523,12 +543,15 @@ static double value_at(const void *data, size_t dtype, size_t index) {
 }
 
 /* Of the output every so many-th value is compared; the reference has these and no others. */
-static double sqnr_db(const void *reference, const void *output, size_t dtype, size_t count,
-                      size_t stride) {
+static double sqnr_db(const Tensor *reference, size_t quantity, const void *output, size_t dtype,
+                      size_t count) {
   double noise = 0, signal = 0;
   for (size_t index = 0; index < count; index++) {
-    double wanted = value_at(reference, dtype, index);
-    double found = value_at(output, dtype, index * stride);
+    size_t place = index * reference->stride;
+    size_t channel = place / reference->channel_size % reference->channel_count;
+    if (reference->quantities[channel] != quantity) continue;
+    double wanted = value_at(reference->data, dtype, index);
+    double found = value_at(output, dtype, place);
     if (!isfinite(wanted)) {
       if (wanted != found && !(isnan(wanted) && isnan(found))) return INCOMPARABLE_DB;
       continue;
@@ -586,10 +609,16 @@ static double closeness_db(const Golden *golden, const Tensor *wanted, OrtValue 
   if (memcmp(dims, wanted->dims, rank * sizeof *dims)) return INCOMPARABLE_DB;
   size_t stride = wanted->stride, count = (product(dims, 0, rank) + stride - 1) / stride;
   if (wanted->bytes != count * bytes) wrong("%s has not the bytes of its shape", wanted->path);
-  bool is_float = !strncmp(wanted->dtype, "float", 5);
-  double near = is_float ? sqnr_db(wanted->data, values, dtype, count, stride)
-                         : equality_db(wanted->data, values, bytes, count, stride);
-  return near == EQUAL_DB ? near : fmax(INCOMPARABLE_DB, near - wanted->extra_db);
+  if (!wanted->channel_count) wrong("%s has quantities and no channels", wanted->name);
+  if (strncmp(wanted->dtype, "float", 5))
+    return equality_db(wanted->data, values, bytes, count, stride);
+  double worst = EQUAL_DB;
+  for (size_t quantity = 0; quantity < wanted->quantity_count; quantity++) {
+    double near = sqnr_db(wanted, quantity, values, dtype, count);
+    if (near < EQUAL_DB) near = fmax(INCOMPARABLE_DB, near - wanted->extra_db[quantity]);
+    worst = fmin(worst, near);
+  }
+  return worst;
 }
 
 static int64_t now_ns(void) {
