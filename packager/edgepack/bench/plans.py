@@ -81,16 +81,16 @@ class Planner:
         self._models = self._models or [Model(entry.model, {})]
 
     def check(self) -> Plan:
-        """Return the plan that proves the variant: the first golden, and one for each model.
+        """Return the plan that proves the variant: all goldens, and one for each model.
 
         A model that holds no golden input is run with one that is cut to its size, whose outputs
         nothing is known about.
         """
         feeds = [self._feed(number) for number in range(len(self.bundle.manifest.goldens))]
-        first = self._of(feeds[0])
-        parts = [self._golden(0, first, feeds[0])]
+        places = [self._of(feed) for feed in feeds]
+        parts = [self._golden(number, places[number], feed) for number, feed in enumerate(feeds)]
         for place, model in enumerate(self._models):
-            if place == first:
+            if place in places:
                 continue
             held = [number for number, feed in enumerate(feeds) if self._takes(model, feed)]
             if held:
