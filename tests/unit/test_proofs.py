@@ -134,10 +134,24 @@ def test_mutant_is_equivalent_only_within_noise():
 def test_goldens_with_a_limit_of_an_outputs_own_go_by_it():
     expected = {"score": np.full((1, 4), 3.0, np.float32)}
     found = {"score": [expected["score"] + np.float32(0.1)]}
-    assert meets_goldens([({}, expected, {"score": Wanted(20.0, 1)})], found)
-    assert not meets_goldens([({}, expected, {"score": Wanted(40.0, 1)})], found)
+    assert meets_goldens([({}, expected, {"score": whole(20.0, 1)})], found)
+    assert not meets_goldens([({}, expected, {"score": whole(40.0, 1)})], found)
     some = {"score": expected["score"].reshape(-1)[::2]}
-    assert meets_goldens([({}, some, {"score": Wanted(20.0, 2)})], found)
+    assert meets_goldens([({}, some, {"score": whole(20.0, 2)})], found)
+
+
+def whole(sqnr_db: float, stride: int) -> Wanted:
+    return Wanted([sqnr_db], stride, [0], 1)
+
+
+def test_golden_of_several_quantities_is_met_by_each():
+    boxes, scores = np.full((1, 4, 5), 300.0), np.full((1, 3, 5), 0.5)
+    golden = np.concatenate([boxes, scores], axis=1)
+    weak = {"y": [np.concatenate([boxes, 0.3 * scores], axis=1)]}
+    assert meets_goldens([({}, {"y": golden}, {"y": whole(20.0, 1)})], weak)
+    each = Wanted([20.0, 20.0], 1, [0, 0, 0, 0, 1, 1, 1], 5)
+    assert not meets_goldens([({}, {"y": golden}, {"y": each})], weak)
+    assert meets_goldens([({}, {"y": golden}, {"y": each})], {"y": [golden * 1.01]})
 
 
 def test_golden_tensor_may_want_more_than_the_variant_and_hold_some_values(tmp_path):
@@ -153,7 +167,7 @@ def test_golden_tensor_may_want_more_than_the_variant_and_hold_some_values(tmp_p
     ((inputs, expected, limits),) = Bundle(tmp_path, manifest).goldens("v")
     assert np.array_equal(inputs["x"], values)
     assert sorted(expected) == ["a", "b"]
-    assert limits == {"a": Wanted(20.0, 1), "b": Wanted(55.0, 2)}
+    assert limits == {"a": whole(20.0, 1), "b": whole(55.0, 2)}
 
 
 def test_mutants_are_one_weight_one_channel_and_swapped_outputs(tmp_path):
