@@ -313,11 +313,17 @@ class OutputR2:
         return np.array(noise), varied, self.squares
 
 
-def quantities(varied: Array, energy: Array) -> list[Array]:
-    """Return groups of channels that vary, by energies: those of one quantity each."""
+def quantities(varied: Array, energy: Array, gap: float = _OTHER_QUANTITY) -> list[Array]:
+    """Return groups of channels that vary, by energies: those of one quantity each.
+
+    Args:
+        varied: (channels,) squared distances from the mean over samples, summed.
+        energy: (channels,) squared values, summed alike.
+        gap: From which factor between deviations on channels are of different quantities.
+    """
     told = np.flatnonzero(varied > _LEAST_VARIATION**2 * energy)
     order = told[np.argsort(-varied[told], kind="stable")]
-    gaps = np.flatnonzero(varied[order[:-1]] > _OTHER_QUANTITY**2 * varied[order[1:]]) + 1
+    gaps = np.flatnonzero(varied[order[:-1]] > gap**2 * varied[order[1:]]) + 1
     return [group for group in np.split(order, gaps) if group.size]
 
 

@@ -100,6 +100,39 @@ def test_goldens_when_outputs_are_swapped_refuse_the_model(tmp_path, loader):
         loader.load(bundle)
 
 
+def boxes_and_scores(path: Path, *, weak: bool = False) -> None:
+    """Image to 4 channels of pixels and 3 of scores, for 16 places."""
+    random = np.random.default_rng(5)
+    factors = np.array([100.0] * 4 + [0.3 if weak else 1.0] * 3, np.float32)
+    weights = [
+        ("w", (random.standard_normal((192, 7 * 16)) / 14).astype(np.float32)),
+        ("shape", np.array([1, 7, 16], np.int64)),
+        ("factors", factors.reshape(1, 7, 1)),
+    ]
+    nodes = [
+        helper.make_node("Flatten", ["image"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["values"]),
+        helper.make_node("Sigmoid", ["values"], ["shares"]),
+        helper.make_node("Reshape", ["shares", "shape"], ["rows"]),
+        helper.make_node("Mul", ["rows", "factors"], ["found"]),
+    ]
+    tiny_models.save(path, nodes, [IMAGE], [("found", FLOAT, [1, 7, 16])], weights)
+
+
+@pytest.mark.parametrize("variant", ["cpu-fp32", "cpu-int8-dynamic"])
+def test_goldens_when_scores_beside_boxes_are_weak_refuse_the_model(tmp_path, loader, variant):
+    boxes_and_scores(tmp_path / "model.onnx")
+    bundle = built(tmp_path, tiny_models.images(16), variant)
+    [golden] = load_bundle(bundle).manifest.goldens[0].outputs[variant]
+    assert golden.quantities is not None
+    assert (golden.quantities.size, golden.quantities.runs) == (16, [[4, 0], [3, 1]])
+    assert loader.load(bundle)
+    path, _ = shipped(bundle)
+    boxes_and_scores(path, weak=True)
+    with pytest.raises(loader.LoadError, match="dB near the golden one"):
+        loader.load(bundle)
+
+
 def nearly_constant(path: Path, *, constant: bool = False) -> None:
     """Image to scores of about 3 that differ between images by a hundredth of that."""
     random = np.random.default_rng(3)

@@ -66,7 +66,7 @@ class GoldenQuantities(StrictModel):
     size: Annotated[int, Field(ge=1)]
     """How many values of a channel lie behind each other, in C order; then the next channel's
     come, and after the last one's the first one's again."""
-    runs: list[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]]]
+    runs: list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]]
     """How many channels in a row are of which quantity."""
     extra_db: list[float]
     """By quantity: how much more than the variant's ``min_sqnr_db`` it must reach, or less."""

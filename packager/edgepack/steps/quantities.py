@@ -14,6 +14,9 @@ from edgepack.accuracy import Array, quantities, quantity_axis
 from edgepack.model.running import Arrays
 from edgepack.steps.candidates import stride_of
 
+_GAP = 4.0
+"""Less than where accuracy is judged, for a limit of its own costs a quantity nothing. Offsets and
+sizes of yunet's boxes are 4.2 apart, those of a YOLO for small pictures and its scores 4.6."""
 Part = tuple[str, int]
 """An output, and the number of a quantity in it."""
 
@@ -22,7 +25,7 @@ Part = tuple[str, int]
 class Quantities:
     """Which channels of an output are read in one unit, as far as their deviations tell.
 
-    Those whose deviations lie apart by a gap of more than 64 are of different quantities. What is
+    Those whose deviations lie apart by a gap of more than 4 are of different quantities. What is
     the same in all samples belongs to the smallest, or, if it is not 0, to the largest.
     """
 
@@ -48,7 +51,7 @@ class Quantities:
         values = np.where(np.isfinite(values), values, 0.0)
         varied = np.bincount(places, np.var(values, axis=0), shape[axis])
         energy = np.bincount(places, np.mean(values**2, axis=0), shape[axis])
-        groups = quantities(varied, energy)
+        groups = quantities(varied, energy, _GAP)
         if len(groups) < 2:
             return None
         of_channel = np.where(energy > 0, 0, len(groups) - 1)
