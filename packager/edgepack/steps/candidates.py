@@ -50,7 +50,11 @@ def all_kept(outputs: Mapping[str, Array]) -> Arrays:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Samples, evenly spread and silence last, or seeded random inputs where there are none."""
+    """Samples, evenly spread, or seeded random inputs where there are none.
+
+    Silence comes last, and before it what begins a stream: with a state of zeros, a model whose
+    weights for it are wrong gives the same.
+    """
 
     model: Path
     samples: SampleSet | None
@@ -67,10 +71,15 @@ class Candidates:
         """What they are called by: their places among all samples, or seeds."""
         if self.samples is None:
             return list(range(CANDIDATES))
-        looked_at = spread(range(len(self.samples)), _LOOKED_AT)
-        silent = [number for number in looked_at if is_constant(self.feed(number))]
-        loud = [number for number in looked_at if number not in set(silent)]
-        return [*spread(loud, CANDIDATES), *silent][:CANDIDATES]
+        first = sorted(self.samples.streams)
+        others = [number for number in range(len(self.samples)) if number not in set(first)]
+        loud, silent = [], []
+        for group in (others, first):
+            looked_at = spread(group, _LOOKED_AT)
+            constant = {number for number in looked_at if is_constant(self.feed(number))}
+            loud += spread([n for n in looked_at if n not in constant], CANDIDATES)
+            silent += sorted(constant)
+        return [*loud, *silent][:CANDIDATES]
 
     def feed(self, number: int) -> Arrays:
         """Return the inputs of one."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from edgepack.steps.candidates import is_silent, kept, stride_of
+import pytest
+from edgepack.data import SampleSet, write_sample_set
+from edgepack.model.facts import TensorSpec
+from edgepack.steps.candidates import Candidates, is_silent, kept, stride_of
 from edgepack.steps.golden_choice import covering, farthest_first
 
 
@@ -52,6 +55,23 @@ def test_silence_is_constant_inputs_or_outputs_of_nothing():
     assert is_silent({"x": loud}, {"y": nothing})
     assert not is_silent({"x": loud, "state": nothing}, {"y": loud, "state": nothing})
     assert not is_silent({"x": loud}, {"label": np.array([0])})
+
+
+@pytest.mark.parametrize(("length", "inside"), [(10, 8), (1, 0), (200, 8), (400, 3)])
+def test_candidates_are_frames_inside_streams_where_there_are_others_than_the_first(
+    tmp_path, length, inside
+):
+    values = np.random.default_rng(0).standard_normal((800, 2)).astype(np.float32)
+    if length == 400:  # all but three frames and the first of both streams are silence
+        values[[n for n in range(800) if n not in (0, 10, 400, 410, 420)]] = 0
+    streams = range(0, 800, length)
+    frames = [(f"frame {n}", {"x": value}) for n, value in enumerate(values)]
+    write_sample_set(tmp_path, [TensorSpec("x", "float32", (2,))], frames, streams=streams)
+    numbers = Candidates(tmp_path / "none.onnx", SampleSet.read(tmp_path)).numbers
+    assert len(set(numbers)) == len(numbers) == 8
+    assert [number % length > 0 for number in numbers[:inside]] == [True] * inside
+    if length == 400:
+        assert numbers[:5] == [10, 410, 420, 0, 400]
 
 
 def test_stride_keeps_few_values_of_every_column():
