@@ -34,6 +34,8 @@ class Plan:
     fetched: list[str] = field(default_factory=list)
     sessions: list[dict[str, Any]] = field(default_factory=list)
     goldens: list[dict[str, Any]] = field(default_factory=list)
+    state: list[tuple[str, str]] = field(default_factory=list)
+    """Outputs, each with the input that it feeds."""
 
 
 def main(argv: list[str]) -> int:
@@ -74,11 +76,14 @@ def measure(options: dict[str, str]) -> dict[str, Any]:
     plan = read_plan(options["--plan"])
     sessions = [open_session(entry) for entry in plan.sessions]
     latencies_ns: list[int] = []
+    found: dict[str, np.ndarray] = {}
     began = time.monotonic_ns()
     for number in range(WARM_UP + int(options["--iterations"])):
         golden = plan.goldens[number % len(plan.goldens)]
+        own = {name: found[output] for output, name in plan.state if found}
         before = time.monotonic_ns()
-        run(plan, sessions, golden)
+        outputs = run(plan, sessions, {**golden, "input": {**golden["input"], **own}})
+        found = dict(zip(plan.fetched, outputs, strict=True))
         latencies_ns.append(time.monotonic_ns() - before)
     return {
         **check(options),
@@ -88,6 +93,7 @@ def measure(options: dict[str, str]) -> dict[str, Any]:
         "timed_to_ns": time.monotonic_ns(),
         "inferences": len(latencies_ns) - WARM_UP,
         "latencies_ns": latencies_ns[WARM_UP:],
+        "not_finite": [name for name in found if plan.state and not np.isfinite(found[name]).all()],
     }
 
 
@@ -116,6 +122,8 @@ def read_plan(path: str) -> Plan:  # noqa: PLR0912  (a branch for each kind of l
             plan.fetched += words
         elif what == "session":
             plan.sessions.append({"model": words[0], "config": {}, "providers": []})
+        elif what == "state":
+            plan.state.append((plan.fetched[int(words[0])], words[1]))
         elif what in ("threads", "level"):
             plan.sessions[-1][what] = words[0]
         elif what == "config":

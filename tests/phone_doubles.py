@@ -94,7 +94,7 @@ case $1 in
     echo '{"session_create_ns": 9, "first_inference_ns": 8, "golden_min_sqnr_db": 90.5,
       "warm_up_iterations": 99, "steady": true, "timed_from_ns": 0, "timed_to_ns": 2500,
       "inferences": 20, "latencies_ns": [100, 101, 100, 102, 100, 100, 99, 100, 100, 100, 100,
-      100, 101, 100, 102, 100, 100, 99, 100, 100]}';;
+      100, 101, 100, 102, 100, 100, 99, 100, 100], "not_finite": []}';;
 esac
 """
 """What the measuring program prints, for tests that are about what is around it."""

@@ -112,6 +112,41 @@ def counter(path: Path) -> Path:
     return save(path, nodes, inputs, [("y", *one), ("sum_out", *one)], weights)
 
 
+def doubling(path: Path) -> Path:
+    """``x`` and ``h`` [1, 1] to ``h_out`` = ``x`` + 2 ``h``, which grows for ever, and ``y``.
+
+    A frame by itself is right, and so is a short stream.
+    """
+    nodes = [
+        helper.make_node("Mul", ["h", "two"], ["twice"], "twice"),
+        helper.make_node("Add", ["x", "twice"], ["h_out"], "grown"),
+        helper.make_node("Neg", ["h_out"], ["y"], "answer"),
+    ]
+    one = (FLOAT, [1, 1])
+    outputs = [("y", *one), ("h_out", *one)]
+    return save(path, nodes, [("x", *one), ("h", *one)], outputs, [("two", np.float32(2))])
+
+
+POSITIONS = 64
+
+
+def limited(path: Path) -> Path:
+    """``x`` [1, 8] and ``at`` [1] to ``y`` [1, 8] and ``at_out``: it has only 64 positions."""
+    nodes = [
+        helper.make_node("Gather", ["table", "at"], ["row"], "look_up"),
+        helper.make_node("Add", ["x", "row"], ["y"], "add"),
+        helper.make_node("Add", ["at", "one"], ["at_out"], "next"),
+    ]
+    weights = [
+        ("table", _normal(POSITIONS, WIDTH, seed=8, scale=0.5)),
+        ("one", np.ones(1, np.int64)),
+    ]
+    whole = (TensorProto.INT64, [1])
+    x = (FLOAT, [1, WIDTH])
+    outputs = [("y", *x), ("at_out", *whole)]
+    return save(path, nodes, [("x", *x), ("at", *whole)], outputs, weights)
+
+
 def frames(count: int, *shape: int, seed: int = 0) -> np.ndarray:
     """What moves slowly, as sound and sensors do: (count, *shape) float32."""
     noise = np.random.default_rng(seed).standard_normal((count, *shape))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import onnx
@@ -12,11 +15,25 @@ import onnxruntime as ort
 import pytest
 from edgepack.bench import device_accuracy
 from edgepack.bench.device_accuracy import evaluate
+from edgepack.bench.harness import Harness
+from edgepack.bench.presets import Preset
+from edgepack.bench.report import Invalid
+from edgepack.bench.run import bench
+from edgepack.bench.scenarios import make_scenario
+from edgepack.bench.verdict import require_valid
 from edgepack.build import build, dry_run
 from edgepack.cli.main import run
 from edgepack.data import SampleSet
-from edgepack.devices import load_device
-from edgepack.errors import DeviceError, LimitError, ModelError, ProfileError, StepError
+from edgepack.devices import connect, load_device
+from edgepack.errors import (
+    DeviceError,
+    InconclusiveError,
+    LimitError,
+    ModelError,
+    ProfileError,
+    RemoteCommandError,
+    StepError,
+)
 from edgepack.inspection import inspect
 from edgepack.model.facts import TensorSpec
 from edgepack.steps.base import run_step
@@ -25,11 +42,24 @@ from edgepack.steps.samples import NpzSamples, OnnxTestData, PythonSamples
 from edgepack.steps.unrolled import Unrolled
 from edgepack.verification import verify_here
 from onnx import numpy_helper
-from stream_nets import HIDDEN, WIDTH, counter, frames, gru, lstm
+from stream_nets import (
+    HIDDEN,
+    POSITIONS,
+    WIDTH,
+    counter,
+    doubling,
+    frames,
+    gru,
+    limited,
+    lstm,
+)
 
 PAIR = (("h_out", "h"),)
 STATE = "state: {h_out: h}"
 X, H = TensorSpec("x", "float32", (1, WIDTH)), TensorSpec("h", "float32", (1, HIDDEN))
+BRIEF = Preset(
+    "brief", runs=1, duration_s=0.2, iterations=200, warm_up_s=0, window_s=0, warm_up_cap_s=0
+)
 ZEROS = {"h": np.zeros((1, HIDDEN), np.float32)}
 
 
@@ -276,6 +306,80 @@ def test_build_when_streams_drift_until_nothing_is_told_does_not_ship(tmp_path):
     result = build(project=project, variants=["cpu-int8-static"], out=tmp_path / "dist")
     with pytest.raises(LimitError, match="no better than a constant"):
         result.require_all()
+
+
+@pytest.fixture(scope="module")
+def growing(tmp_path_factory):
+    """A model whose state doubles each frame, right over streams of 16 frames."""
+    folder = tmp_path_factory.mktemp("doubling")
+    doubling(folder / "net.onnx")
+    np.savez(folder / "s.npz", x=frames(64, 1), stream=np.arange(64) // 16)
+    project = write(folder, STATE, "samples: {evaluation: {path: s.npz}}")
+    result = build(project=project, variants=["cpu-fp32"], out=folder / "dist")
+    result.require_all()
+    return result.bundles[0].bundle
+
+
+def test_bench_when_the_state_grows_for_ever_is_invalid_and_says_so(growing):
+    verify_here(growing.path)
+    report = bench(growing.path, load_device("local"), preset="smoke")
+    assert isinstance(report.verdict, Invalid)
+    assert report.verdict.cause == "stream"
+    assert report.verdict.reasons[0] == (
+        "run 1: the model was fed its own state, and h_out, y became NaN or infinite"
+    )
+    assert all(run.golden_min_sqnr_db == 200 for run in report.runs)
+    assert all(run.not_finite == ["h_out", "y"] for run in report.runs)
+    with pytest.raises(InconclusiveError) as caught:
+        require_valid(report, growing.path)
+    assert "give samples with streams as long as a device's" in str(caught.value.hint)
+
+
+@contextmanager
+def harness_of(bundle: Path):
+    device = load_device("local")
+    with connect(device) as transport:
+        yield Harness(transport, PurePosixPath(bundle), sys.executable)
+
+
+@pytest.mark.parametrize("scenario", ["single-stream", "offline"])
+def test_harness_runs_streams_and_leaves_out_what_is_infinite_in_a_golden(
+    growing, tmp_path, scenario
+):
+    chosen = make_scenario(scenario).model_copy(update={"threads": 2})
+    preset = replace(BRIEF, scenario=chosen)
+    with harness_of(growing.path) as harness:
+        assert harness.measure("cpu-fp32", preset).not_finite == ["h_out", "y"]
+    folder = tmp_path / "bundle"
+    shutil.copytree(growing.path, folder)
+    assert len(growing.manifest.goldens) > 1  # the first one has to be right for loading
+    [tensor] = [t for t in growing.manifest.goldens[-1].outputs["cpu-fp32"] if t.name == "y"]
+    np.array([[-np.inf]], np.float32).tofile(folder / tensor.path)
+    with harness_of(folder) as harness:
+        assert harness.measure("cpu-fp32", preset).not_finite == ["h_out"]
+
+
+def test_harness_when_the_model_bears_no_longer_stream_says_after_how_many_frames(tmp_path):
+    limited(tmp_path / "net.onnx")
+    np.savez(tmp_path / "s.npz", x=frames(32, 1, WIDTH), stream=np.arange(32) // 16)
+    lines = ("state: {at_out: at}", "samples: {evaluation: {path: s.npz}}")
+    project = write(tmp_path, *lines)
+    result = build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
+    bundle = result.bundles[0].bundle
+    verify_here(bundle.path)
+    [at] = [tensor for tensor in bundle.manifest.goldens[0].inputs if tensor.name == "at"]
+    [first] = np.fromfile(bundle.path / at.path, np.int64)
+    with harness_of(bundle.path) as harness, pytest.raises(RemoteCommandError) as caught:
+        harness.measure("cpu-fp32", BRIEF)
+    assert f"after {POSITIONS - first} frames of a stream: " in caught.value.problem
+    assert "begin streams anew" in str(caught.value.hint)
+
+
+def test_goldens_are_frames_inside_streams(built):
+    _, bundle = built
+    for golden in bundle.manifest.goldens:
+        [state] = [tensor for tensor in golden.inputs if tensor.name == "h"]
+        assert np.fromfile(bundle.path / state.path, state.dtype).any()
 
 
 SIGNATURE, FIRST = (X, H), np.full((1, HIDDEN), 0.5, np.float32)

@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from edgepack.bench.native_build import SOURCES, build_measure
@@ -40,6 +42,7 @@ from jvm import ANDROID, jars
 from phone_doubles import make_phone, write_ndk, write_package
 from proofs import KEPT, Proof, require
 from signatures import ALL, BUCKETS, DYNAMIC_BATCH, Signature
+from stream_nets import WIDTH, doubling, frames, gru
 from swift_rootfs import toolchain
 
 TARGET = "android"
@@ -163,8 +166,6 @@ def wrong_goldens(work: Path) -> str:
     plan = planner.goldens()
     write(folder, plan.text, plan.files)
     output = folder / bundle.manifest.goldens[0].outputs[entry.id][0].path
-    import numpy as np
-
     golden = np.fromfile(output, "<f4")
     changed = golden * np.float32(1.5)
     changed.tofile(output)
@@ -279,6 +280,31 @@ def check_report(report: RunReport, bundle: Bundle) -> None:
     require(not isinstance(report.memory, NotMeasured), str(report.memory))
     require(report.memory.model_bytes > 0, "no memory")  # type: ignore[union-attr]
     require(not isinstance(report.canary, NotMeasured), str(report.canary))
+
+
+def streams(work: Path) -> str:
+    """A model with a state is fed its own while it is timed, and what that breaks is told."""
+    told = []
+    for make, state, breaks in ((doubling, "{h_out: h}", True), (gru, "{h_out: h}", False)):
+        folder = _emptied(work / make.__name__)
+        make(folder / "net.onnx")
+        np.savez(folder / "s.npz", x=frames(32, 1 if breaks else WIDTH))
+        project = folder / "edgepack.yaml"
+        samples = "samples: {evaluation: {path: s.npz}}"
+        head = f"schema_version: 1\nname: net\nmodel: net.onnx\ntargets: [{TARGET}]\n"
+        project.write_text(f"{head}state: {state}\n{samples}\n")
+        done = build(project=project, variants=["cpu-fp32"], out=folder / "dist")
+        bundle = done.bundles[0].bundle
+        [entry] = bundle.manifest.variants
+        planner = Planner(bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache="c", work="extra")
+        write(bundle.path, planner.goldens().text, {})
+        short = ["--duration-s", "0", "--iterations", "300", "--warm-up-cap-s", "0"]
+        found = tools().document("measure", "--plan", "plan.txt", *short, folder=bundle.path)
+        require(found["golden_min_sqnr_db"] > 100, "goldens do not have their own state")
+        wanted = {"y", "h_out"} if breaks else set()
+        require(set(found["not_finite"]) == wanted, f"{make.__name__}: {found['not_finite']}")
+        told.append(f"{make.__name__}: {found['not_finite'] or 'finite'}")
+    return ", ".join(told)
 
 
 def refusals(work: Path) -> str:
@@ -449,6 +475,7 @@ PROOFS = (
     Proof("each quantity of an output is compared", quantities),
     Proof("its warm-up ends as Python's does", steadiness),
     Proof("edgepack bench measures with it", whole_road),
+    Proof("a model with a state is timed over a stream", streams),
     Proof("what does not work is said", refusals),
     Proof("the measuring app of iPhones has Apple's types", objective_c),
     Proof("it runs within a process of Java, as in an app", within_java),

@@ -34,6 +34,7 @@ HARNESS = "harness/edgepack_harness.py"
 UNKNOWN_ARGUMENT_EXIT = 2
 NO_VARIANT_EXIT = 3
 TOO_MANY_EXIT = 4
+STREAM_EXIT = 5
 MAX_RUN_BYTES = 48 << 20
 """Of a process run: two million latencies of eight digits, and the sensors of half an hour."""
 MAX_EVENTS = 20_000
@@ -309,6 +310,13 @@ class Harness:
                 device=self.transport.name,
                 hint="take a shorter preset, or time several inferences as one:"
                 " --scenario multi-stream --samples-per-query 32",
+            )
+        if result.exit_code == STREAM_EXIT:
+            result.check(
+                "a stream of frames, each fed the state of the one before,",
+                device=self.transport.name,
+                hint="the model bears no longer stream: begin streams anew on the device before, or"
+                " leave out 'state' in edgepack.yaml to measure single frames",
             )
         if result.exit_code == UNKNOWN_ARGUMENT_EXIT and b"harness.py: error:" in result.stderr:
             said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1]

@@ -82,6 +82,7 @@ class _Timed(_Checked):
     timed_from_ns: Ns
     timed_to_ns: Ns
     inferences: Count
+    not_finite: list[Name]
     latencies_ns: list[Ns]
 
 

@@ -130,7 +130,12 @@ class Planner:
 
     def _plan(self, models: Sequence[Model], parts: Sequence[Plan]) -> Plan:
         sessions = [line for model in models for line in self._session(model)]
-        lines = [*(f"fetch {_word(each.name)}" for each in self.bundle.manifest.outputs), *sessions]
+        outputs = [each.name for each in self.bundle.manifest.outputs]
+        state = [
+            f"state {outputs.index(output)} {_word(name)}"
+            for output, name in self.bundle.manifest.state.items()
+        ]
+        lines = [*(f"fetch {_word(name)}" for name in outputs), *state, *sessions]
         files = {path: data for part in parts for path, data in part.files.items()}
         return Plan("\n".join([*lines, *(part.text for part in parts), ""]), files)
 

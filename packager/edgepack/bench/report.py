@@ -35,9 +35,11 @@ class Valid(StrictModel):
     kind: Literal["valid"] = "valid"
 
 
-Cause = Literal["outputs", "placement", "supply", "settings", "queries", "work", "conditions"]
-"""What has to be mended for numbers that can be used; ``work`` is other work on the device,
-``conditions`` is heat, or too few runs."""
+Cause = Literal[
+    "outputs", "stream", "placement", "supply", "settings", "queries", "work", "conditions"
+]
+"""What has to be mended for numbers that can be used; ``stream`` is a state that became NaN or
+infinite, ``work`` is other work on the device, ``conditions`` is heat, or too few runs."""
 
 
 class Invalid(StrictModel):
@@ -218,6 +220,9 @@ class ProcessRun(StrictModel):
     golden_min_sqnr_db: float
     """Over all goldens and outputs, checked on the timed session before timing; -200 stands for
     outputs that cannot be compared."""
+    not_finite: Annotated[list[Name], Field(exclude_if=lambda given: not given)] = []
+    """Of a model with a state, whose timed inferences are frames of a stream: the outputs that had
+    NaN or infinity after them, where no golden one has. Written only where there are some."""
     boot_id: Name | NotMeasured
     before: Conditions
     after: Conditions

@@ -61,7 +61,7 @@ class _Reason(NamedTuple):
 
 
 _PRIORITY: tuple[Cause, ...] = (
-    "outputs", "placement", "supply", "work", "settings", "queries", "conditions",
+    "outputs", "stream", "placement", "supply", "work", "settings", "queries", "conditions",
 )  # fmt: skip
 """What has to be mended first: the others mean nothing before."""
 
@@ -165,6 +165,9 @@ def _invalid_hint(report: RunReport, verdict: Invalid, bundle: Path) -> str:
     if verdict.cause == "outputs" and not phone:
         device = shlex.quote(report.device)
         return f"the runtime there computes something else: edgepack device check {device}"
+    if verdict.cause == "stream":
+        argv = ["edgepack", "evaluate", str(bundle), "--device", report.device]
+        return f"give samples with streams as long as a device's, then: {shlex.join(argv)}"
     if report.facts.emulated:
         return _REAL_DEVICE
     if verdict.cause in ("outputs", "placement"):
@@ -208,12 +211,8 @@ def _run_reasons(
         if run.variant != variant.id:
             why = f"run {number} used variant {run.variant}, not {variant.id}"
             yield _Reason("placement", why)
-        if not run.golden_min_sqnr_db >= variant.min_sqnr_db:  # so that NaN is wrong, too
-            yield _Reason(
-                "outputs",
-                f"run {number}: outputs are {run.golden_min_sqnr_db:.1f} dB near the golden ones,"
-                f" {variant.min_sqnr_db:.1f} dB are needed",
-            )
+        for cause, why in _wrong_outputs(run, variant):
+            yield _Reason(cause, f"run {number}: {why}")
         if not run.steady and preset.conclusive:
             why = f"run {number} was not steady after {preset.warm_up_cap_s:g} s of warm-up"
             yield _Reason("conditions", why)
@@ -224,6 +223,19 @@ def _run_reasons(
         for cause, why in _throttling(run.before, run.after, _timed_samples(run)):
             if cause == "supply" or not preset.heats:
                 yield _Reason(cause, f"run {number}: {why}")
+
+
+def _wrong_outputs(run: ProcessRun, variant: ManifestVariant) -> Iterator[_Reason]:
+    if not run.golden_min_sqnr_db >= variant.min_sqnr_db:  # so that NaN is wrong, too
+        yield _Reason(
+            "outputs",
+            f"outputs are {run.golden_min_sqnr_db:.1f} dB near the golden ones,"
+            f" {variant.min_sqnr_db:.1f} dB are needed",
+        )
+    if run.not_finite:
+        named = ", ".join(run.not_finite)
+        why = f"the model was fed its own state, and {named} became NaN or infinite"
+        yield _Reason("stream", why)
 
 
 def _work_reasons(

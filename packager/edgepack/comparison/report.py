@@ -31,8 +31,8 @@ class Side(StrictModel):
 
     @property
     def outputs_wrong(self) -> bool:
-        """Whether a run computed something else than the golden outputs."""
-        return any(run.golden_min_sqnr_db < self.min_sqnr_db for run in self.runs)
+        """Whether a run computed something else than the golden outputs, or ended in NaN."""
+        return any(run.golden_min_sqnr_db < self.min_sqnr_db or run.not_finite for run in self.runs)
 
 
 class ComparedMetric(StrictModel):

@@ -12,9 +12,9 @@
 
 Each is a process of its own, so that none disturbs the other's numbers. Everything but the
 document goes to stderr; ``select`` says there what it is trying, as edgepack_watcher.py has it.
-Exit code 3: no variant works here; exit code 4: there would be more queries than can be kept; the
-reasons are on stderr. What this machine does not tell is
-``{"kind": "not-measured", "reason": ...}``, never null or zero.
+Exit code 3: no variant works here; exit code 4: there would be more queries than can be kept; exit
+code 5: a run failed that was fed the state of the run before; the reasons are on stderr. What this
+machine does not tell is ``{"kind": "not-measured", "reason": ...}``, never null or zero.
 
 ``serve`` reads requests on stdin until it ends and answers each on stdout. A message is the length
 of its header (4 bytes, big-endian), the header (JSON: a list of name, dtype, shape under
@@ -39,7 +39,7 @@ import threading
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 # A release on a device is never written to, not even with byte code.
 sys.dont_write_bytecode = True
@@ -58,6 +58,7 @@ import onnxruntime as ort  # noqa: E402
 WATCHER = HERE / "edgepack_watcher.py"
 NO_VARIANT_EXIT = 3
 TOO_MANY_EXIT = 4
+STREAM_EXIT = 5
 MAX_LATENCIES = 2_000_000
 """Of one process run: they are held in memory here, and sent and kept as text."""
 WINDOW_ITERATIONS = 30
@@ -79,6 +80,10 @@ Json = Dict[str, Any]
 
 class TooManyError(Exception):
     """More queries, or samples of one, than can be kept."""
+
+
+class StreamError(Exception):
+    """A run failed that was fed the state of the run before."""
 
 
 class WarmUp(NamedTuple):
@@ -105,6 +110,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except TooManyError as error:
         print(error, file=sys.stderr)
         return TOO_MANY_EXIT
+    except StreamError as error:
+        print(error, file=sys.stderr)
+        return STREAM_EXIT
     out.write(json.dumps(document, allow_nan=False, separators=(",", ":")).encode() + b"\n")
     out.flush()
     return 0
@@ -178,17 +186,28 @@ class Watch:
 
 
 def measure(arguments: argparse.Namespace) -> Json:
-    """Check all goldens, warm up, and time inferences: one process run."""
+    """Check all goldens, warm up, and time inferences: one process run.
+
+    Of a model with a state, each golden is checked with its own; what is timed is a stream.
+
+    Raises:
+        StreamError: An inference fails that was fed the state of the one before.
+    """
     model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
     goldens_db = [model.golden_db(index) for index in range(model.bundle.goldens)]
     feeds = [model.bundle.golden_inputs(index) for index in range(model.bundle.goldens)]
-    infer = inferences(model, feeds)
+    infer, stream = inferences(model, feeds)
     before = sensors.conditions()
     sampler = sensors.Sampler()
-    warm = warm_up(infer, arguments, least_warm_up_s(model))
-    others = sensors.OtherWork(sampler.pid)
-    timed = _SCENARIOS[arguments.scenario](infer, arguments, warm)
-    other_work = others.taken()
+    try:
+        warm = warm_up(infer, arguments, least_warm_up_s(model))
+        others = sensors.OtherWork(sampler.pid)
+        timed = _SCENARIOS[arguments.scenario](infer, arguments, warm)
+        other_work = others.taken()
+    except loader.ORT_ERRORS as error:
+        if not stream.frames:
+            raise
+        raise StreamError(f"after {stream.frames} frames of a stream: {error}") from error
     sampling = sampler.stop()
     return {
         "variant": model.variant,
@@ -201,6 +220,7 @@ def measure(arguments: argparse.Namespace) -> Json:
         "timed_to_ns": timed.to_ns,
         "inferences": timed.inferences,
         "golden_min_sqnr_db": max(min(goldens_db), INCOMPARABLE_DB),
+        "not_finite": sorted(stream.not_finite() - _not_finite_goldens(model)),
         "boot_id": sensors.boot_id(),
         "before": before,
         "after": sensors.conditions(),
@@ -213,12 +233,23 @@ def measure(arguments: argparse.Namespace) -> Json:
 
 
 def inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
-    """Return a model's inferences over some inputs.
+    """Return a model's inferences over some inputs, and the streams that they are frames of.
 
     Of a variant with a model for each of several sizes that includes choosing one, padding and
-    cutting.
+    cutting; of a model with a state, taking it from the outputs of the inference before.
     """
-    return load.Inferences(model.runner, [spec.name for spec in model.outputs], feeds)
+    names = [spec.name for spec in model.outputs]
+    state: Dict[str, str] = model.bundle.manifest.get("state", {})
+    stream = load.Streams(model.runner, names, state)
+    return load.Inferences(stream.run if state else model.runner, names, feeds), stream
+
+
+def _not_finite_goldens(model: Any) -> Set[str]:
+    """Return the outputs that have NaN or infinity in a golden sample."""
+    goldens = [
+        model.bundle.golden_outputs(index, model.variant) for index in range(model.bundle.goldens)
+    ]
+    return {name for golden in goldens for name in golden if not load.is_finite(golden[name])}
 
 
 def single_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:
@@ -327,11 +358,11 @@ def sweep(arguments: argparse.Namespace) -> Json:
             for index in range(model.bundle.goldens)
         ]
         model.run(feeds[0])
+        infer, _ = inferences(model, feeds)
+        warm = warm_up(infer, arguments, least_warm_up_s(model))
+        timed = single_stream(infer, arguments, warm)
     except loader.ORT_ERRORS as error:
         return {"latencies_ns": [], "problem": " ".join(str(error).split())[:MAX_PROBLEM]}
-    infer = inferences(model, feeds)
-    warm = warm_up(infer, arguments, least_warm_up_s(model))
-    timed = single_stream(infer, arguments, warm)
     return {"latencies_ns": timed.latencies_ns, "steady": warm.steady}
 
 

@@ -22,6 +22,7 @@ import gc
 import itertools
 import math
 import random
+import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ from typing import (
     Mapping,
     NamedTuple,
     Sequence,
+    Set,
     Tuple,
 )
 
@@ -105,6 +107,57 @@ class Inferences:
                 latencies_ns.append(after - before)
         self._next = number
         return Timed(latencies_ns, started, after, len(latencies_ns))
+
+
+class Streams:
+    """Runs of a model that is fed its own state: each thread's are the frames of one stream.
+
+    A stream begins with the state that its first sample holds. Arrays are handed on, not copied.
+
+    Args:
+        run: The session's ``run``, or what stands for it.
+        names: Of the outputs.
+        state: Outputs, each with the input that it feeds in the next run.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[List[str], Any], Sequence[np.ndarray]],
+        names: List[str],
+        state: Mapping[str, str],
+    ) -> None:
+        self._run = run
+        self._names = names
+        self._fed = [(name, names.index(output)) for output, name in state.items()]
+        self._reached: Dict[int, Tuple[int, Sequence[np.ndarray]]] = {}
+
+    def run(self, names: List[str], feed: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        """Return the outputs for a sample, with the state that the run before put out."""
+        thread = threading.get_ident()
+        frames, outputs = self._reached.get(thread, (0, ()))
+        if frames:
+            feed = {**feed, **{name: outputs[place] for name, place in self._fed}}
+        outputs = self._run(names, feed)
+        self._reached[thread] = frames + 1, outputs
+        return outputs
+
+    @property
+    def frames(self) -> int:
+        """Of the longest stream."""
+        return max((frames for frames, _ in self._reached.values()), default=0)
+
+    def not_finite(self) -> Set[str]:
+        """Return the outputs of floats that end with NaN or infinity in some stream."""
+        found = set()
+        for _, outputs in self._reached.values():
+            pairs = zip(self._names, outputs)  # noqa: B905 (strict is unknown to Python 3.8)
+            found |= {name for name, array in pairs if not is_finite(array)}
+        return found
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Tell whether there is no NaN and no infinity."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 class Pool:

@@ -293,6 +293,8 @@ class Search:
                 f"its outputs are {run.golden_min_sqnr_db:.1f} dB near the golden ones,"
                 f" {tried.min_sqnr_db:.1f} dB are needed"
             )
+        if run.not_finite:
+            raise CandidateOutError(f"NaN or infinity came of its state: {run.not_finite}")
         return RunTimes(
             p50_ns=round(statistics.median(run.latencies_ns)),
             p90_ns=round(statistics.percentile(run.latencies_ns, 90)),

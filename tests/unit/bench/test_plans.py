@@ -84,6 +84,16 @@ def test_plan_names_providers_and_settings_when_the_variant_has_them(folder: Pat
     assert made.keeps_cache
 
 
+def test_plan_says_which_output_feeds_which_input_when_the_model_has_a_state(folder: Path) -> None:
+    def change(manifest: dict) -> None:  # type: ignore[type-arg]
+        manifest["outputs"].append({"name": "h out", "dtype": "float32", "shape": [1]})
+        manifest["state"] = {"h out": "x"}
+
+    change_manifest(folder, change)
+    lines = words(planner(load_bundle(folder)).goldens().text)
+    assert lines[:3] == [["fetch", "y"], ["fetch", "h out"], ["state", "1", "x"]]
+
+
 @pytest.mark.parametrize(
     ("flags", "precise"),
     [({"sse2"}, True), ({"sse2", "avx512_vnni"}, False), ({"asimddp"}, False)],

@@ -138,6 +138,10 @@ def test_verdict_is_valid_when_conditions_are_unknown() -> None:
         ),
         ({"after": COOL.model_copy(update={"governor": "powersave"})}, "governor changed"),
         ({"golden_min_sqnr_db": float("nan")}, "nan dB near the golden ones"),
+        (
+            {"not_finite": ["hn", "y"]},
+            "the model was fed its own state, and hn, y became NaN or infinite",
+        ),
         ({"sampling": sampled(throttled=["hot"])}, "was slowed down: hot"),
         (
             {"after": COOL.model_copy(update={"throttled_now": ["thermal status light"]})},
@@ -430,6 +434,11 @@ def test_report_when_valid_is_accepted() -> None:
             {"verdict": Invalid(reasons=["wrong"], cause="outputs")},
             "INVALID",
             "edgepack device check pi5-a",
+        ),
+        (
+            {"verdict": Invalid(reasons=["NaN"], cause="stream")},
+            "INVALID",
+            "as long as a device's, then: edgepack evaluate 'my dist/b' --device pi5-a",
         ),
         (
             {"verdict": Invalid(reasons=["CPU"], cause="placement")},

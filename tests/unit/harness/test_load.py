@@ -116,6 +116,66 @@ def test_pool_when_it_has_threads_runs_at_once_and_answers_every_sample_once() -
     assert all(answered)
 
 
+def counting(names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """``y`` is ``x`` + ``h``, and ``h_out`` is one more than ``h``."""
+    assert names == ["y", "h_out"]
+    return [feed["x"] + feed["h"], feed["h"] + 1]
+
+
+def samples(*states: float) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.zeros(1), "h": np.array([state])} for state in states]
+
+
+def test_streams_feed_each_run_what_the_one_before_put_out() -> None:
+    met: list[float] = []
+
+    def run(names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        met.append(float(feed["h"][0]))
+        return counting(names, feed)
+
+    given = samples(7, 0, 0)
+    streams = load.Streams(run, ["y", "h_out"], {"h_out": "h"})
+    infer = load.Inferences(streams.run, ["y", "h_out"], given)
+    assert streams.frames == 0
+    infer.timed(0.0, 4)
+    infer.timed(0.0, 2)
+    assert met == [7, 8, 9, 10, 11, 12]
+    assert streams.frames == 6
+    assert [float(sample["h"][0]) for sample in given] == [7, 0, 0]
+
+
+def test_streams_when_threads_run_at_once_are_one_for_each() -> None:
+    barrier = threading.Barrier(3, timeout=20)
+    met: dict[int, list[float]] = {}
+
+    def run(names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        barrier.wait()
+        met.setdefault(threading.get_ident(), []).append(float(feed["h"][0]))
+        return counting(names, feed)
+
+    streams = load.Streams(run, ["y", "h_out"], {"h_out": "h"})
+    infer = load.Inferences(streams.run, ["y", "h_out"], samples(0))
+    with load.Pool(infer, 3) as pool:
+        pool.answer([time.monotonic_ns()] * 12)
+    assert list(met.values()) == [[0, 1, 2, 3]] * 3
+    assert streams.frames == 4
+
+
+def test_streams_tell_which_outputs_of_floats_end_in_nan_or_infinity() -> None:
+    def run(_: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [np.array([1]), feed["h"] * 1e200, np.sqrt(-feed["h"])]
+
+    streams = load.Streams(run, ["count", "h_out", "y"], {"h_out": "h"})
+    assert streams.not_finite() == set()
+    given = {"h": np.array([0.0])}
+    streams.run([], given)
+    assert streams.not_finite() == set()
+    streams = load.Streams(run, ["count", "h_out", "y"], {"h_out": "h"})
+    with np.errstate(all="ignore"):
+        streams.run([], {"h": np.array([1e200])})
+        assert streams.not_finite() == {"h_out", "y"}
+
+
 def test_pool_when_a_sample_fails_says_so_and_ends() -> None:
     def run(_: list[str], feed: int) -> None:
         time.sleep(0.001)

@@ -23,6 +23,8 @@
  * the working folder. Lines that belong to a session or golden stand below it.
  *
  *     fetch OUTPUT                        an output that every inference computes, in this order
+ *     state NUMBER INPUT                  while timing, the output of this number, from 0, feeds
+ *                                         this input of the next inference
  *     session MODEL                       a model's file
  *     threads COUNT                       within an operator; 0: onnxruntime's default
  *     level disabled|basic|extended|all   of graph optimizations
@@ -119,17 +121,28 @@ typedef struct {
 } Session;
 
 typedef struct {
+  size_t output;
+  char *input;
+} State;
+
+typedef struct {
   size_t session;
   Tensors inputs, outputs;
   Cut *cuts;
   size_t cut_count;
   const char **input_names;
   OrtValue **input_values;
+  /* The same, but for a state that another inference put out. */
+  OrtValue **fed;
 } Golden;
 
 typedef struct {
   char **fetched;
   size_t fetched_count;
+  State *states;
+  size_t state_count;
+  /* With a state: what the last timed inference put out, at first nothing. */
+  OrtValue **reached;
   Session *sessions;
   size_t session_count;
   Golden *goldens;
@@ -299,6 +312,8 @@ static void read_line(Plan *plan, char **words, size_t count) {
   Golden *golden = plan->golden_count ? &plan->goldens[plan->golden_count - 1] : NULL;
   if (!strcmp(what, "fetch") && count == 2) {
     ADD(plan->fetched, plan->fetched_count, decoded(words[1]));
+  } else if (!strcmp(what, "state") && count == 3) {
+    ADD(plan->states, plan->state_count, ((State){(size_t)number(words[1]), decoded(words[2])}));
   } else if (!strcmp(what, "session") && count == 2) {
     ADD(plan->sessions, plan->session_count, ((Session){.model = decoded(words[1])}));
     plan->sessions[plan->session_count - 1].level = ORT_ENABLE_ALL;
@@ -365,6 +380,9 @@ static Plan read_plan(const char *path) {
     wrong("the plan has no output, session or golden");
   for (size_t index = 0; index < plan.golden_count; index++)
     if (plan.goldens[index].session >= plan.session_count) wrong("a golden is of no session");
+  for (size_t index = 0; index < plan.state_count; index++)
+    if (plan.states[index].output >= plan.fetched_count) wrong("a state is of no output");
+  plan.reached = made(plan.fetched_count * sizeof *plan.reached);
   return plan;
 }
 
@@ -508,12 +526,15 @@ static void prepare(Golden *golden) {
   }
   for (size_t index = 0; index < golden->outputs.count; index++)
     read_data(&golden->outputs.items[index]);
+  golden->fed = made(count * sizeof *golden->fed);
+  memcpy(golden->fed, golden->input_values, count * sizeof *golden->fed);
   ort->ReleaseMemoryInfo(memory);
 }
 
-static OrtStatus *run(const Plan *plan, const Golden *golden, OrtValue **outputs) {
+static OrtStatus *run(const Plan *plan, const Golden *golden, OrtValue *const *inputs,
+                      OrtValue **outputs) {
   return ort->Run(plan->sessions[golden->session].session, NULL, golden->input_names,
-                  (const OrtValue *const *)golden->input_values, golden->inputs.count,
+                  (const OrtValue *const *)inputs, golden->inputs.count,
                   (const char *const *)plan->fetched, plan->fetched_count, outputs);
 }
 
@@ -631,7 +652,7 @@ static int64_t now_ns(void) {
 static double golden_db(const Plan *plan, const Golden *golden, int64_t *took_ns) {
   OrtValue **outputs = made(plan->fetched_count * sizeof *outputs);
   int64_t began = now_ns();
-  check(run(plan, golden, outputs), "inference");
+  check(run(plan, golden, golden->input_values, outputs), "inference");
   *took_ns = now_ns() - began;
   double worst = EQUAL_DB;
   for (size_t index = 0; index < golden->outputs.count; index++) {
@@ -666,8 +687,23 @@ static double median_ns(const Timed *timed) {
   return found;
 }
 
-/* Time inferences over all goldens in turn for a duration, and at least so many. Nothing but the
- * call and the release of its outputs stands between the two readings of the clock. */
+/* Let the state that the inference before put out stand for the golden's. */
+static void hand_on(const Plan *plan, Golden *golden) {
+  for (size_t index = 0; index < golden->inputs.count; index++)
+    for (size_t each = 0; each < plan->state_count; each++)
+      if (plan->reached[0] && !strcmp(golden->input_names[index], plan->states[each].input))
+        golden->fed[index] = plan->reached[plan->states[each].output];
+}
+
+static void keep(const Plan *plan, OrtValue **outputs) {
+  release(plan, plan->reached);
+  memcpy(plan->reached, outputs, plan->fetched_count * sizeof *outputs);
+  memset(outputs, 0, plan->fetched_count * sizeof *outputs);
+}
+
+/* Time inferences over all goldens in turn for a duration, and at least so many; with a state each
+ * is a frame of one stream. Nothing but the call, the release of outputs and handing on the state
+ * stands between the two readings of the clock. */
 static Timed timed_inferences(const Plan *plan, double duration_s, size_t iterations) {
   static size_t turn;
   OrtValue **outputs = made(plan->fetched_count * sizeof *outputs);
@@ -675,16 +711,67 @@ static Timed timed_inferences(const Plan *plan, double duration_s, size_t iterat
   timed.from_ns = timed.to_ns = now_ns();
   int64_t end = timed.from_ns + (int64_t)(duration_s * 1e9);
   while (timed.to_ns < end || timed.count < iterations) {
-    const Golden *golden = &plan->goldens[turn++ % plan->golden_count];
+    Golden *golden = &plan->goldens[turn++ % plan->golden_count];
     int64_t before = now_ns();
-    OrtStatus *status = run(plan, golden, outputs);
+    hand_on(plan, golden);
+    OrtStatus *status = run(plan, golden, golden->fed, outputs);
     if (status) check(status, "inference");
-    release(plan, outputs);
+    if (plan->state_count) keep(plan, outputs);
+    else release(plan, outputs);
     timed.to_ns = now_ns();
     ADD(timed.latencies_ns, timed.count, timed.to_ns - before);
   }
   free(outputs);
   return timed;
+}
+
+static bool are_finite(const void *values, size_t dtype, size_t count) {
+  if (strncmp(DTYPES[dtype].name, "float", 5)) return true;
+  for (size_t index = 0; index < count; index++)
+    if (!isfinite(value_at(values, dtype, index))) return false;
+  return true;
+}
+
+static bool is_finite(OrtValue *output) {
+  OrtTensorTypeAndShapeInfo *info;
+  ONNXTensorElementDataType type;
+  size_t count;
+  void *values;
+  check(ort->GetTensorTypeAndShape(output, &info), "inference");
+  check(ort->GetTensorElementType(info, &type), "inference");
+  check(ort->GetTensorShapeElementCount(info, &count), "inference");
+  ort->ReleaseTensorTypeAndShapeInfo(info);
+  check(ort->GetTensorMutableData(output, &values), "inference");
+  for (size_t dtype = 0; dtype < sizeof DTYPES / sizeof *DTYPES; dtype++)
+    if (DTYPES[dtype].type == type) return are_finite(values, dtype, count);
+  return true;
+}
+
+static bool is_finite_in_goldens(const Plan *plan, const char *name) {
+  for (size_t number = 0; number < plan->golden_count; number++) {
+    const Tensors *outputs = &plan->goldens[number].outputs;
+    for (size_t index = 0; index < outputs->count; index++) {
+      const Tensor *golden = &outputs->items[index];
+      size_t dtype = dtype_of(golden->dtype);
+      if (!strcmp(golden->name, name) &&
+          !are_finite(golden->data, dtype, golden->bytes / DTYPES[dtype].size))
+        return false;
+    }
+  }
+  return true;
+}
+
+static void write_not_finite(const Plan *plan) {
+  const char *between = "";
+  fputs(",\"not_finite\":[", out);
+  for (size_t place = 0; plan->reached[0] && place < plan->fetched_count; place++) {
+    const char *name = plan->fetched[place];
+    if (is_finite(plan->reached[place]) || !is_finite_in_goldens(plan, name)) continue;
+    fputs(between, out);
+    write_string(name);
+    between = ",";
+  }
+  fputc(']', out);
 }
 
 /* The median slope between all pairs of windows, and the sum of its signs. */
@@ -815,6 +902,7 @@ static void measure(Plan *plan, void *runtime, const Arguments *arguments) {
     for (size_t index = 0; index < timed.count; index++)
       fprintf(out, "%s%lld", index ? "," : "", (long long)timed.latencies_ns[index]);
     fputc(']', out);
+    write_not_finite(plan);
   }
   fputs("}\n", out);
 }
