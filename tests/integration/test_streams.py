@@ -40,6 +40,7 @@ from edgepack.steps.base import run_step
 from edgepack.steps.evaluation import EVALUATION, Evaluation
 from edgepack.steps.samples import NpzSamples, OnnxTestData, PythonSamples
 from edgepack.steps.unrolled import Unrolled
+from edgepack.trying.trying import try_bundle
 from edgepack.verification import verify_here
 from onnx import numpy_helper
 from stream_nets import (
@@ -204,10 +205,37 @@ def test_limit_is_searched_for_over_streams(built, tmp_path):
     assert as_it_is < 25 <= variant.accuracy.worst.sqnr_db
 
 
-def test_try_begins_a_stream_with_each_frame(built, capsys):
+def test_try_runs_the_frames_of_a_file_as_streams(built, tmp_path):
     folder, bundle = built
-    assert run(["try", str(bundle.path), str(folder / "ev.npz"), "--limit", "2"]) == 0
-    assert "h: 0 everywhere, [1, 16]" in capsys.readouterr().out
+    x, marks = np.load(folder / "ev.npz")["x"][:6], [0, 0, 0, 0, 1, 1]
+    np.savez(tmp_path / "s.npz", x=x, stream=marks)
+    trial = try_bundle(bundle.path, [str(tmp_path / "s.npz")])
+    feeds = [{"x": row[None]} for row in x]
+    fp32, int8 = (
+        streamed(bundle.path / variant.model, feeds, (0, 4), PAIR, ZEROS)[0]
+        for variant in reversed(bundle.manifest.variants)
+    )
+    for number, tried in enumerate(trial.inputs):
+        begins = number in (0, 4)
+        said = () if begins else ("from the sample before: h",)
+        assert tried.said == said
+        [block] = [each for each in tried.blocks if each.output == "y"]
+        wanted, found = fp32[number]["y"].ravel(), int8[number]["y"].ravel()
+        worst = block.compared[1].numbers["worst_difference"]
+        assert worst == pytest.approx(np.abs(wanted - found).max(), abs=1e-6)
+
+
+def test_try_takes_the_state_that_is_given_for_each_frame(built, tmp_path, capsys):
+    folder, bundle = built
+    x = np.load(folder / "ev.npz")["x"][:2]
+    held = np.full((2, HIDDEN), 0.5, np.float32)
+    np.savez(tmp_path / "held.npz", x=x, h=held)
+    given = ([str(tmp_path / "held.npz")], [str(folder / "ev.npz"), "--input", "h=0.5"])
+    for arguments in given:
+        assert run(["try", str(bundle.path), *arguments, "--limit", "2", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        notes = [note for each in document["inputs"] for note in each["notes"]]
+        assert not any("from the sample before" in note for note in notes)
     assert run(["try", str(bundle.path), "--input", "x=1", "--input", "h=0.5"]) == 0
     assert "h: 0.5 everywhere" in capsys.readouterr().out
 

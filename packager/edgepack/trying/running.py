@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,8 @@ def run_variants(
     Args:
         folder: A verified bundle.
         variants: Of the bundle.
-        feeds: For each sample its arrays, masks included.
+        feeds: For each sample its arrays, masks included. Inputs of a state that one leaves out are
+            what each variant itself put out for the sample before.
         progress: Is told when a variant is done.
     """
     found: dict[str, Ran] = {}
@@ -116,8 +117,7 @@ def run_variant(
             return Ran(variant, entry["recipe"], problem=problem)
         if entry["providers"][0]["name"] != CPU:
             reason += _doubts(model)
-    outputs = tuple(_outputs(model, feed) for feed in feeds)
-    return Ran(variant, entry["recipe"], outputs, on_cpu=reason)
+    return Ran(variant, entry["recipe"], tuple(_outputs(model, feeds)), on_cpu=reason)
 
 
 def _on_cpu(bundle: Bundle, entry: dict[str, Any]) -> Model:
@@ -152,13 +152,20 @@ def _doubts(model: Model) -> str:
     )
 
 
-def _outputs(model: Model, feed: Mapping[str, Any]) -> Arrays | str:
+def _outputs(model: Model, feeds: Sequence[Mapping[str, Any]]) -> Iterator[Arrays | str]:
     from edgepack.harness import edgepack_loader as loader
 
-    try:
-        return dict(model.run(dict(feed)))
-    except loader.ORT_ERRORS as error:
-        return _line(error)
+    state: dict[str, str] = model.bundle.manifest.get("state", {})
+    own: Arrays = {}
+    for feed in feeds:
+        try:
+            found = dict(model.run({**own, **feed}))
+        except loader.ORT_ERRORS as error:
+            yield _line(error)
+            own = {}
+        else:
+            yield found
+            own = {name: found[output] for output, name in state.items()}
 
 
 def _line(error: Exception) -> str:

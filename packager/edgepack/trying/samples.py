@@ -35,6 +35,7 @@ class Sample:
 
     name: str
     feed: Feed
+    """Without the state where it is the next frame of a stream."""
     picture: Array | None = None
     """uint8 ``(H, W, 3)``: the photo, upright, if the model takes just one."""
     place: images.Placement | None = None
@@ -64,7 +65,7 @@ class Reader:
         needed = [name for name in self.meaning.needed if name not in state]
         self.inputs = Inputs(specs, bundle.manifest.input_descriptions, needed)
         self.first = {name: Value(0.0, name) for name in sorted(state)}
-        """What inputs of a state get that nothing is given for: each sample begins a stream."""
+        """What inputs of a state get where a stream begins and nothing is given for them."""
         # Of their types and shapes an array's values need not tell.
         self.constants = [
             Constant(FactsSpec(name, "float64", None), value)
@@ -213,9 +214,18 @@ class Reader:
         samples = list(found)
         if len(samples) > limit:
             said.append(f"{limit} of the {len(samples)} samples in {path}: --limit takes more")
-        for name, arrays in samples[:limit]:
+        for number, (name, arrays) in enumerate(samples[:limit]):
             values = {self._known(key): Value(array, name) for key, array in arrays.items()}
-            yield replace(self._sample({**values, **shared}), name=name)
+            sample = replace(self._sample({**values, **shared}), name=name)
+            begins = number == 0 or self.first.keys() & {*values, *shared}
+            yield sample if begins or not self.first else self._following(sample)
+
+    def _following(self, sample: Sample) -> Sample:
+        """Return a sample that takes the state that a variant put out for the one before."""
+        arrays = {n: array for n, array in sample.feed.arrays.items() if n not in self.first}
+        said = [line for line in sample.said if line.partition(":")[0] not in self.first]
+        said.append(f"from the sample before: {', '.join(self.first)}")
+        return replace(sample, feed=sample.feed._replace(arrays=arrays), said=tuple(said))
 
 
 def _place(
