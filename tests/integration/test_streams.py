@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+import measure_double
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -16,6 +17,7 @@ import pytest
 from edgepack.bench import device_accuracy
 from edgepack.bench.device_accuracy import evaluate
 from edgepack.bench.harness import Harness
+from edgepack.bench.plans import Planner
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import Invalid
 from edgepack.bench.run import bench
@@ -401,6 +403,17 @@ def test_harness_when_the_model_bears_no_longer_stream_says_after_how_many_frame
         harness.measure("cpu-fp32", BRIEF)
     assert f"after {POSITIONS - first} frames of a stream: " in caught.value.problem
     assert "begin streams anew" in str(caught.value.hint)
+
+
+def test_plan_of_a_phone_is_enough_to_time_a_stream(growing, tmp_path, monkeypatch):
+    [entry] = growing.manifest.variants
+    planner = Planner(growing, entry, cpu_flags=frozenset(), cache="c", work="extra")
+    (tmp_path / "plan.txt").write_text(planner.goldens().text)
+    monkeypatch.chdir(growing.path)
+    options = {"--plan": str(tmp_path / "plan.txt"), "--iterations": "200"}
+    found = measure_double.measure(options)
+    assert found["golden_min_sqnr_db"] == 200
+    assert sorted(found["not_finite"]) == ["h_out", "y"]
 
 
 def test_goldens_are_frames_inside_streams(built):

@@ -93,6 +93,7 @@ class Simulated:
         ms: Ms,
         sqnr_db: Ms | None = None,
         after: Conditions = STATE,
+        lasts: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> None:
         self.runs = 0
         self.harness: Harness | None = None
@@ -111,6 +112,7 @@ class Simulated:
                 steady=True,
                 latencies_ns=[round(p50)] * 9 + [round(1.2 * p50)],
                 golden_min_sqnr_db=sqnr_db(session, preset) if sqnr_db else 120.0,
+                not_finite=[] if lasts(session) else ["h_out", "y"],
                 boot_id=UNKNOWN,
                 before=STATE,
                 after=after,
@@ -234,12 +236,16 @@ def test_candidate_when_it_is_fast_and_wrong_or_crashes_is_out(
     def sqnr_db(session: dict[str, Any], _: Preset) -> float:
         return 12.0 if session.get("graph_optimization_level") == "basic" else 120.0
 
-    Simulated(monkeypatch, ms, sqnr_db)
+    def lasts(session: dict[str, Any]) -> bool:
+        return session.get("graph_optimization_level") != "extended"
+
+    Simulated(monkeypatch, ms, sqnr_db, lasts=lasts)
     report = tune(Question(bundle), device)
     problems = {words(one.settings): one.problem for one in report.candidates if one.problem}
     assert problems["2 threads"] == "the harness failed with exit code 139"
     wrong = "its outputs are 12.0 dB near the golden ones, 40.0 dB are needed"
     assert problems["graph basic"] == wrong
+    assert problems["graph extended"] == "fed its own state, h_out, y became NaN or infinite"
     assert not any(report.candidate(number).problem for number in report.front)
     assert report.candidate(report.answer).problem == ""
 

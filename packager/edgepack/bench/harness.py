@@ -316,7 +316,7 @@ class Harness:
                 "a stream of frames, each fed the state of the one before,",
                 device=self.transport.name,
                 hint="the model bears no longer stream: begin streams anew on the device before, or"
-                " leave out 'state' in edgepack.yaml to measure single frames",
+                " leave 'state' out of edgepack.yaml and give it in samples, to time single frames",
             )
         if result.exit_code == UNKNOWN_ARGUMENT_EXIT and b"harness.py: error:" in result.stderr:
             said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1]

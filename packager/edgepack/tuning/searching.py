@@ -294,7 +294,8 @@ class Search:
                 f" {tried.min_sqnr_db:.1f} dB are needed"
             )
         if run.not_finite:
-            raise CandidateOutError(f"NaN or infinity came of its state: {run.not_finite}")
+            named = ", ".join(run.not_finite)
+            raise CandidateOutError(f"fed its own state, {named} became NaN or infinite")
         return RunTimes(
             p50_ns=round(statistics.median(run.latencies_ns)),
             p90_ns=round(statistics.percentile(run.latencies_ns, 90)),

@@ -89,6 +89,11 @@ def test_junit_when_the_candidate_is_wrong_fails_although_it_is_fast() -> None:
     assert cases == {"usable": ["failure"], "p50": ["skipped"]}
 
 
+def test_side_computes_something_wrong_when_its_state_did_not_last() -> None:
+    assert not side().outputs_wrong
+    assert side(runs=[example_run(), example_run(not_finite=["y"])]).outputs_wrong
+
+
 def test_formats_when_a_device_says_markup_show_it_as_text() -> None:
     evil = "<b>|`x`\x1b[2J</b>"
     found = comparison(on(evil, "FAIL", 1.2, reasons=[evil]))
