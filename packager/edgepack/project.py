@@ -361,7 +361,8 @@ class SampleSource(StrictModel):
     labels: str | None = None
     """npz: the key that holds the labels. images: a CSV file of ``file,label``, the file as a path
     within the folder or a name that is there once, or ``folders`` where each class has a folder;
-    classes count from 0 in the order of the folders' names. Other sources take none."""
+    classes count from 0 in the order of the folders' names. Boxes: COCO's annotations, a ``.json``
+    file, or a folder with a YOLO ``.txt`` for each image. Other sources take none."""
     limit: Positive | None = None
     """Take this many samples, the first in the file or evenly spread over a folder's names."""
 
@@ -389,8 +390,9 @@ class SampleSource(StrictModel):
 class EvaluationSource(SampleSource):
     """Samples to judge by, and the metric."""
 
-    metric: Literal["top1", "agreement"] | PythonMetric | None = None
-    """Default: ``top1`` with labels, ``agreement`` with fp32 without."""
+    metric: Literal["top1", "map50", "map", "perplexity", "agreement"] | PythonMetric | None = None
+    """Default: with labels ``top1``, or ``map50`` where they are boxes and an output is a
+    detection; ``agreement`` with fp32 without."""
 
 
 class Samples(StrictModel):

@@ -10,6 +10,7 @@ from edgepack.bench.frames import encode
 from edgepack.bench.kept_answers import read_as_they_come
 from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.data import SampleSet
+from edgepack.metrics.labelled import labelled_metric
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project import OutputDescription, PythonMetric
 from edgepack.steps.base import MODEL
@@ -56,7 +57,13 @@ def judge_answers(given: Judging) -> Judged:
     """
     samples = SampleSet.read(given.samples)
     hooked = isinstance(given.metric, PythonMetric)
-    judge = Judge(samples.labels, given.scores_output, given.described, keep_outputs=hooked)
+    judge = Judge(
+        samples.labels,
+        given.scores_output,
+        given.described,
+        keep_outputs=hooked,
+        labelled=labelled_metric(given.metric, samples, given.described),
+    )
     outputs = (answer.outputs for answer in read_as_they_come(given.answers, len(samples)))
     if given.reference and given.references:
         references = _references(given.reference, given.references, samples)

@@ -23,6 +23,7 @@ from edgepack.build.meanings import check_meanings
 from edgepack.build.offering import Offers, named_targets
 from edgepack.build.shapes import with_shape_profiles
 from edgepack.build.state import project_state
+from edgepack.data.boxes import label_files
 from edgepack.data.images import image_files
 from edgepack.data.sources import selected_images
 from edgepack.errors import (
@@ -33,6 +34,7 @@ from edgepack.errors import (
     UsageError,
     nearest,
 )
+from edgepack.harness.edgepack_answers import read_labels
 from edgepack.harness.edgepack_images import placement
 from edgepack.machine import processor
 from edgepack.model.facts import ModelFacts, TensorSpec
@@ -658,17 +660,29 @@ class _Planner:
             for path in image_files(folder):
                 digest.update(os.fsencode(path.relative_to(folder)) + b"\0")
         if source.labels and source.labels != "folders":
-            digest.update(file_digest(self.loaded.folder / source.labels).encode())
+            labels = self.loaded.folder / source.labels
+            for path in label_files(labels):
+                digest.update(os.fsencode(path.relative_to(labels)))
+                digest.update(f"\0{file_digest(path)}\n".encode())
         input_name, image = self._image_input()
+        classes = self._class_names() if source.labels else ()
         chosen = (self.signature, input_name, image, source.labels, source.limit, part)
         project = self.loaded.project
         step = (
-            PictureSamples(*chosen, as_files=project.takes_files)
+            PictureSamples(*chosen, classes=classes, as_files=project.takes_files)
             if project.pictures
-            else ImageSamples(*chosen)
+            else ImageSamples(*chosen, classes=classes)
         )
         origin = self.builder.source(role, folder, digest.hexdigest())
         return self.builder.step(step, source=origin, project=self.folder)
+
+    def _class_names(self) -> tuple[str, ...]:
+        """Return what the classes of the first detection are called; nothing without names."""
+        outputs = self.loaded.project.outputs.values()
+        files = [each.labels for each in outputs if isinstance(each, DetectionOutput)]
+        if not files or files[0] is None:
+            return ()
+        return tuple(read_labels(self.loaded.carried(files[0]).read_text(encoding="utf-8")))
 
     def _image_input(self) -> tuple[str, ImageInput]:
         inputs = self.loaded.project.inputs.items()

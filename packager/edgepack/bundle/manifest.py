@@ -166,8 +166,8 @@ class Accuracy(StrictModel):
     """What the evaluation on the build host's CPU found for one variant."""
 
     metric: str
-    """``top1``, the hook's name, that of the value that decides where the hook returns several, or
-    that of the ``output``'s."""
+    """That of the labels, as ``top1``, the hook's name, that of the value that decides where the
+    hook returns several, or that of the ``output``'s."""
     output: str = ""
     """The output that the metric is of, the worst one; nothing with labels or a hook."""
     higher_is_better: bool
@@ -193,7 +193,8 @@ class Accuracy(StrictModel):
     """Which output says less than half of what fp32's says; such a variant is shipped only where it
     was named."""
     values: dict[str, MetricValue] = {}
-    """All that the hook returned, where it is several values; ``metric`` is one of them."""
+    """All that the hook or the labels' metric gives, where it is several values; ``metric`` is one
+    of them."""
     drift: Annotated[Drift | None, Field(exclude_if=lambda given: given is None)] = None
     """Of a model that is fed its own state, judged over streams of 8 frames or more."""
 

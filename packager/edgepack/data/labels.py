@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from edgepack.data.images import image_files
 from edgepack.data.sample_set import Array
 from edgepack.errors import SamplesError
 
+T = TypeVar("T")
 _INT64_MAX = 2**63 - 1
 
 
@@ -31,17 +33,26 @@ def image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path
     if labels == "folders":
         classes = _classes(images, folder)
         return np.array([classes.index(path.relative_to(folder).parts[0]) for path in files])
-    table = _read_label_table(project / labels)
-    same_name = Counter(path.name for path in images)
+    return np.array(by_path(files, folder, _read_label_table(project / labels), labels))
+
+
+def by_path(files: Sequence[Path], folder: Path, table: Mapping[str, T], labels: str) -> list[T]:
+    """Return what a table has for each image: by its path within the folder, or its name alone.
+
+    Raises:
+        SamplesError: It has nothing for an image, or several things, or several images that a name
+            without a folder may stand for.
+    """
+    same_name = Counter(path.name for path in image_files(folder))
     found = [_label(path.relative_to(folder), table, same_name[path.name]) for path in files]
     known = [label for label in found if label is not None]
     if len(known) < len(files):
         first = files[found.index(None)].relative_to(folder).as_posix()
         raise SamplesError(
             f"{labels!r} has no label for {len(files) - len(known)} images, {first!r} first",
-            hint=f"its rows are file,label, the file as in {str(folder)!r}: {first},0",
+            hint=f"it names each file as it lies in {str(folder)!r}: {first}",
         )
-    return np.array(known)
+    return known
 
 
 def _classes(images: Sequence[Path], folder: Path) -> list[str]:
@@ -55,7 +66,7 @@ def _classes(images: Sequence[Path], folder: Path) -> list[str]:
     return sorted({path.relative_to(folder).parts[0] for path in images})
 
 
-def _label(path: Path, table: dict[str, int], same_name: int) -> int | None:
+def _label(path: Path, table: Mapping[str, T], same_name: int) -> T | None:
     """Look an image up by its path within the folder, then by its name alone."""
     exact = table.get(path.as_posix())
     if exact is not None:
@@ -67,7 +78,7 @@ def _label(path: Path, table: dict[str, int], same_name: int) -> int | None:
         raise SamplesError(
             f"the label of {path.as_posix()!r} is ambiguous: {same_name} images have this name,"
             f" and the rows {rows}",
-            hint=f"write the file with its folders: {path.as_posix()},{table[rows[0]]}",
+            hint=f"write the file with its folders: {path.as_posix()}",
         )
     return table[rows[0]]
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.errors import SamplesError
+from edgepack.harness.edgepack_images import Placement
 from edgepack.model.facts import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -37,9 +38,12 @@ class SampleSet:
     names: tuple[str, ...]
     """What each sample is called: an image by its path within the folder."""
     labels: Array | None
-    """One label per sample: booleans, integers or floats; the leading axis counts samples."""
+    """One label per sample: booleans, integers or floats; the leading axis counts samples. Boxes
+    are ``(samples, boxes, 5)``: class, left, top, right, bottom; rows of NaN fill it up."""
     streams: tuple[int, ...] = ()
     """The samples that begin a stream, where they are frames of streams."""
+    places: tuple[Placement, ...] = ()
+    """Where each picture lies in the input, where labels are boxes in the pixels of pictures."""
 
     @classmethod
     def read(cls, folder: Path) -> SampleSet:
@@ -54,6 +58,7 @@ class SampleSet:
             tuple(index["names"]),
             np.load(labels, allow_pickle=False) if labels.exists() else None,
             tuple(index["streams"]),
+            tuple(Placement(*place) for place in index["places"]),
         )
 
     def __len__(self) -> int:
@@ -81,10 +86,12 @@ def write_sample_set(
     samples: Iterable[Sample],
     labels: Array | None = None,
     streams: Sequence[int] = (),
+    places: Sequence[Placement] = (),
 ) -> None:
     """Write samples to an existing, empty folder, checking each against the model's inputs.
 
-    ``streams`` are the numbers of those that begin one, known once all samples were taken.
+    ``streams`` are the numbers of those that begin one, known once all samples were taken;
+    ``places`` say where pictures lie in the input.
 
     Raises:
         SamplesError: There are none, or one has a wrong name, dtype or shape, or holds NaN or
@@ -123,6 +130,7 @@ def write_sample_set(
         "offsets": offsets,
         "names": names,
         "streams": list(streams),
+        "places": list(places),
     }
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
     if labels is not None:

@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 
 from edgepack.harness.edgepack_answers import Box, Detection, detections
-from edgepack.harness.edgepack_images import Placement
 from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
+from edgepack.metrics.precision import (
+    PLANE,
+    Matched,
+    all_objects,
+    as_rows,
+    average_precision,
+    matched,
+    overlaps,
+)
 
 OVERLAPS = (0.5, 0.75, 0.9)
 """Intersection over union from which a box stands for the same object; the first decides."""
-_PLANE = 1 << 20
-"""Pixels: a side of the picture that boxes of the input are laid into as they are."""
 
 
 class Objects(OutputMetric):
@@ -32,21 +38,28 @@ class Objects(OutputMetric):
         self.labels = [""] * description.get("classes", 0)
         self.counts: list[tuple[int, int, tuple[int, ...]]] = []
         """By picture: fp32's objects, the variant's, and how many are the same at each overlap."""
+        self.pictures: list[Matched] = []
+        """The variant's objects, those with low scores too, with fp32's as the truth."""
 
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
         """Add one picture's rows, as the description's layout has them."""
         del feed
-        ours = self._objects(reference)
-        theirs = self._objects(output) if output.shape == reference.shape else []
+        ours = detections(reference, self.description, self.labels, PLANE)
+        found = []
+        if output.shape == reference.shape:
+            found = all_objects(output, self.description, self.labels, PLANE)
+        self.pictures.append(matched(found, as_rows(ours)))
+        theirs = self._certain(found)
         same = tuple(_same(ours, theirs, least) for least in OVERLAPS)
         self.counts.append((len(ours), len(theirs), same))
 
-    def _objects(self, output: Array) -> list[Detection]:
-        plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, _PLANE, _PLANE)
-        return detections(output, self.description, self.labels, plane)
+    def _certain(self, found: Sequence[Detection]) -> list[Detection]:
+        """Return the objects that an application gets."""
+        score, most = self.description["score"], self.description["most"]
+        return [each for each in found if each.score >= score][:most]
 
     def found(self) -> Found | Nothing:
-        """Return F1 at each overlap, and how many of fp32's objects are kept."""
+        """Return F1 at each overlap, mAP, and how many of fp32's objects are kept."""
         told = [counts for counts in self.counts if counts[0] or counts[1]]
         ours = sum(counts[0] for counts in told)
         if not ours:
@@ -62,6 +75,7 @@ class Objects(OutputMetric):
             f"f1@{least:g}": float(np.mean(values))
             for least, values in zip(OVERLAPS[1:], f1[1:], strict=True)
         }
+        others["map50"] = float(average_precision(self.pictures)[0])
         others |= {"objects": float(ours), "kept": float(kept)}
         no_better = "" if kept else f"it finds none of the {ours} objects that fp32 finds"
         return Found(f1[0], others=others, no_better=no_better)
@@ -85,12 +99,4 @@ def _same(ours: Sequence[Detection], theirs: Sequence[Detection], least: float) 
 
 def overlap(one: Box, other: Box) -> float:
     """Return the intersection of two boxes over their union, 0 to 1; 0 where neither has area."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    shared = max(0.0, width) * max(0.0, height)
-    union = _area(one) + _area(other) - shared
-    return shared / union if union > 0 else 0.0
-
-
-def _area(box: Box) -> float:
-    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
+    return float(overlaps(np.array([one]), np.array([other])).item())

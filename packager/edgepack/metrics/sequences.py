@@ -18,6 +18,8 @@ class Tokens(OutputMetric):
     def __init__(self) -> None:
         self.values: list[float] = []
         self.references: list[Array] = []
+        self.logs: tuple[list[Array], list[Array]] = ([], [])
+        """Of what fp32's scores and the variant's give to fp32's tokens."""
 
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
         """Add one sample: ids, or floats whose last axis has a score for each id."""
@@ -25,9 +27,14 @@ class Tokens(OutputMetric):
         ours, theirs = _ids(reference), _ids(output)
         self.references.append(ours)
         self.values.append(_kept(ours, theirs))
+        if reference.dtype.kind == "f":
+            shares = are_shares(reference)
+            whole = output if output.shape == reference.shape else np.full(reference.shape, np.nan)
+            for logs, scores in zip(self.logs, (reference, whole), strict=True):
+                logs.append(log_shares(scores, ours, shares=shares))
 
     def found(self) -> Found | Nothing:
-        """Return the mean."""
+        """Return the mean, and how much larger the perplexity of fp32's tokens is than fp32's."""
         commonest = Counter(each.tobytes() for each in self.references).most_common(_CONSTANTS)
         if len(commonest) == 1 and len(self.values) > 1:
             return Nothing("fp32 gives the same tokens for all samples")
@@ -42,7 +49,11 @@ class Tokens(OutputMetric):
                     f"it keeps {share:.1%} of fp32's tokens, and the same ones for all samples keep"
                     f" {constant:.1%}"
                 )
-        return Found(self.values, no_better=no_better)
+        others = {}
+        if self.logs[0]:
+            ours, theirs = (float(np.concatenate(logs).mean()) for logs in self.logs)
+            others["perplexity ratio"] = float(np.exp(ours - theirs))
+        return Found(self.values, others=others, no_better=no_better)
 
 
 _CONSTANTS = 8
@@ -57,6 +68,42 @@ def _kept(ours: Array, theirs: Array) -> float:
 def _ids(output: Array) -> Array:
     ids = output.argmax(axis=-1) if output.dtype.kind == "f" else output
     return np.asarray(ids, np.int64).reshape(-1)
+
+
+def are_shares(scores: Array) -> bool:
+    """Return whether scores ``(..., ids)`` are shares of 1, as softmax makes them."""
+    rounded = np.abs(scores.sum(axis=-1, dtype=np.float64) - 1) <= _ROUNDED
+    return bool(scores.min(initial=0) >= 0 and rounded.all())
+
+
+_ROUNDED = 0.01
+_LEAST_LOG = -100.0
+"""What is given no share, or is no number, counts as this."""
+
+
+def log_shares(scores: Array, ids: Array, *, shares: bool) -> Array:
+    """Return the natural logarithm of what scores give to ids: float64 ``(M,)``.
+
+    Args:
+        scores: Floats ``(..., positions, ids)``.
+        ids: int64 ``(positions,)``; a position with a negative one is left out.
+        shares: Whether scores are shares of 1; else softmax makes them.
+    """
+    rows = scores.reshape(-1, scores.shape[-1])
+    with np.errstate(all="ignore"):
+        logs = [
+            _log_share(row.astype(np.float64), i, shares=shares)
+            for row, i in zip(rows, ids, strict=True)
+            if i >= 0
+        ]
+    return np.maximum(np.nan_to_num(np.array(logs, np.float64), nan=_LEAST_LOG), _LEAST_LOG)
+
+
+def _log_share(row: Array, index: int, *, shares: bool) -> float:
+    if shares:
+        return float(np.log(row[index] / row.sum()))
+    row = row - row.max()
+    return float(row[index] - np.log(np.exp(row).sum()))
 
 
 def edit_distance(one: Array, other: Array) -> int:

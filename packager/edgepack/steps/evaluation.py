@@ -30,6 +30,7 @@ from edgepack.data.sources import run_hook
 from edgepack.errors import SamplesError, StepError
 from edgepack.metrics import Found, Nothing, OutputMetric, metric_for
 from edgepack.metrics.classes import Agreement
+from edgepack.metrics.labelled import LabelledMetric, labelled_metric
 from edgepack.metrics.numbers import R2Metric
 from edgepack.model.running import Arrays, make_session
 from edgepack.project import OutputDescription, PythonMetric
@@ -40,7 +41,7 @@ from edgepack.worker import report, tell
 
 EVALUATION = "evaluation.json"
 GROUPS = 10
-"""Of samples, which are left out in turn for the interval of a metric of the user's."""
+"""Of samples, which are left out in turn for the interval of what is no mean over samples."""
 LEAST_GROUPED = 2 * GROUPS
 """Samples."""
 NO_FP32 = "the model came quantized or float16, so there is no fp32 model to compare it with"
@@ -79,9 +80,11 @@ class Evaluation:
         """Make sure that the metric has the labels it needs.
 
         Raises:
-            SamplesError: ``top1`` without labels.
+            SamplesError: There are none, or they are of another kind.
         """
-        if self.metric == "top1" and SampleSet.read(inputs["samples"]).labels is None:
+        samples = SampleSet.read(inputs["samples"])
+        labelled_metric(self.metric, samples, dict(self.described))
+        if self.metric == "top1" and samples.labels is None:
             raise SamplesError(
                 "the metric top1 needs labels and the evaluation samples have none",
                 hint="give 'labels' under samples.evaluation, or use metric: agreement",
@@ -95,7 +98,12 @@ class Evaluation:
         hooked = isinstance(self.metric, PythonMetric)
         meant = dict(self.described)
         judge = Judge(
-            samples.labels, self.scores_output, meant, keep_outputs=hooked, with_intervals=True
+            samples.labels,
+            self.scores_output,
+            meant,
+            keep_outputs=hooked,
+            with_intervals=True,
+            labelled=labelled_metric(self.metric, samples, meant),
         )
         runs = run_streams(variant, samples, self.state)
         expected = run_streams(reference, samples, self.state) if reference else None
@@ -238,6 +246,8 @@ class Judge:
     """What the user's metric says of fp32, once it was asked."""
     with_intervals: bool = False
     """Whether the user's metric is asked for parts of the set too, for the interval of a drop."""
+    labelled: LabelledMetric | None = None
+    """That of labels, where one is asked for that is no mean over samples."""
 
     def add(self, reference: Arrays, output: Arrays, feed: Arrays) -> None:
         """Add one sample: what fp32 and the variant give for a feed.
@@ -251,23 +261,27 @@ class Judge:
                 self.numbers.setdefault(name, R2Metric()).add(array, output[name], feed)
             if array.shape != output[name].shape:
                 self.reshaped[name] += 1
-            if name not in self.metrics:
-                may_be_scores = name == self.scores_output
-                given = self.described.get(name)
-                self.metrics[name] = metric_for(given, array, may_be_scores=may_be_scores)
             try:
-                self.metrics[name].add(array, output[name], feed)
+                self._metric_for(name, array).add(array, output[name], feed)
             except ValueError as error:
                 raise SamplesError(
                     f"the output {name!r} of fp32 is not as it is described: {error}",
                     hint="mend its description under 'outputs' in edgepack.yaml",
                 ) from error
+        if self.labelled is not None:
+            self.labelled.add(reference, output)
         self._add_scores(reference, output)
         self.samples += 1
         if self.keep_outputs:
             self.outputs[1].append(output)
             if self.fp32 is None:
                 self.outputs[0].append(reference)
+
+    def _metric_for(self, name: str, reference: Array) -> OutputMetric:
+        if name not in self.metrics:
+            given, may_be_scores = self.described.get(name), name == self.scores_output
+            self.metrics[name] = metric_for(given, reference, may_be_scores=may_be_scores)
+        return self.metrics[name]
 
     @property
     def r2(self) -> dict[str, OutputR2]:
@@ -319,6 +333,8 @@ class Judge:
         by_output = self._found()
         if hook is not None:
             found: _Metric | None = self._of_hook(hook, values)
+        elif self.labelled is not None:
+            found = self._of_labels(self.labelled, values)
         else:
             found = self._metric(metric if isinstance(metric, str) else None, by_output)
         floats = self._judged(self.closeness)
@@ -429,10 +445,34 @@ class Judge:
                 f"{hook.metric.python} has no interval, as it takes no part of the samples: {error}"
             )
             return None
-        drops = sign * (fp32 - found)
-        variance = (GROUPS - 1) / GROUPS * float(np.sum((drops - drops.mean()) ** 2))
-        half = t_quantile(0.975, GROUPS - 1) * math.sqrt(variance)
-        return drop - half, drop + half
+        return jackknife_interval(drop, sign * (fp32 - found))
+
+    def _of_labels(self, metric: LabelledMetric, values: dict[str, Any]) -> _Metric:
+        """Return the metric of labels; several values go into ``values``, by name."""
+        every = metric.values(range(self.samples))
+        name, (fp32, value) = next(iter(every.items()))
+        if len(every) > 1:
+            values |= {n: {"value": theirs, "fp32": ours} for n, (ours, theirs) in every.items()}
+        sign = 1 if metric.higher_is_better else -1
+        drop = sign * (fp32 - value)
+        parts = self._parts(metric)
+        interval = jackknife_interval(drop, sign * (parts[0] - parts[1])) if parts else None
+        better = metric.higher_is_better
+        return _Metric(name, fp32, value, Drop(drop, interval), higher_is_better=better)
+
+    def _parts(self, metric: LabelledMetric) -> tuple[Array, Array] | None:
+        """Return the value that decides, fp32's and the variant's, without each group of samples.
+
+        None where there are too few samples.
+        """
+        if self.samples < LEAST_GROUPED:
+            return None
+        found = [
+            next(iter(metric.values([n for n in range(self.samples) if n % GROUPS != k]).values()))
+            for k in range(GROUPS)
+        ]
+        ours, theirs = np.array(found).T
+        return ours, theirs
 
     def _metric(self, metric: str | None, by_output: _ByOutput) -> _Metric | None:
         if metric == "top1" and not self._labelled:
@@ -478,6 +518,8 @@ class Judge:
         """Return the 95 % interval of the variant's metric, as far as it is a mean over samples."""
         if isinstance(metric, PythonMetric):
             return NotMeasured(reason=f"{metric.python} has no value for each sample")
+        if self.labelled is not None:
+            return self._interval_of_labels(self.labelled)
         if self._by_labels(metric):
             values = self.hits[1]
         elif worst := self._worst_output(self._found()):
@@ -488,12 +530,34 @@ class Judge:
         found = mean_interval(values)
         return (found[0], min(1.0, found[1])) if found else NotMeasured(reason="it is one sample")
 
+    def _interval_of_labels(self, metric: LabelledMetric) -> tuple[float, float] | NotMeasured:
+        parts = self._parts(metric)
+        if parts is None:
+            return NotMeasured(reason=f"it takes {LEAST_GROUPED} samples")
+        value = next(iter(metric.values(range(self.samples)).values()))[1]
+        low, high = jackknife_interval(value, parts[1])
+        if metric.higher_is_better:
+            return low, min(high, metric.best)
+        return max(low, metric.best), high
+
     def _by_labels(self, metric: str | None) -> bool:
         return metric == "top1" or (metric is None and self._labelled)
 
     @property
     def _labelled(self) -> bool:
         return len(self.hits[0]) == self.samples
+
+
+def jackknife_interval(value: float, without: Array) -> tuple[float, float]:
+    """Return the 95 % interval of a value, by the delete-a-group jackknife and Student's t.
+
+    Args:
+        value: Of all samples.
+        without: The value without each group of them: ``(GROUPS,)``.
+    """
+    variance = (GROUPS - 1) / GROUPS * float(np.sum((without - without.mean()) ** 2))
+    half = t_quantile(0.975, GROUPS - 1) * math.sqrt(variance)
+    return value - half, value + half
 
 
 class _Metric(NamedTuple):

@@ -104,7 +104,7 @@ class TensorSamples(SamplesStep):
             (name, self._tensors(feed, tokenizers))
             for name, feed in zip(given.names, given, strict=True)
         )
-        write_sample_set(out, self.signature, samples, given.labels)
+        write_sample_set(out, self.signature, samples, given.labels, places=given.places)
         return Notes(f"tensors made of {len(given)} samples", {"samples": len(given)})
 
     def _tensors(self, feed: Arrays, tokenizers: Sequence[Tokenizer]) -> Arrays:

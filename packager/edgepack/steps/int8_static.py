@@ -15,6 +15,7 @@ from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.calibration.statistics import TensorStatistics, read_statistics
 from edgepack.data import SampleSet
 from edgepack.errors import StepError, listed
+from edgepack.metrics.labelled import labelled_metric
 from edgepack.model.fusion import fusion_coverage
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
@@ -293,7 +294,7 @@ def _metric(
     reference = FloatOutputs(
         inputs["reference"] / MODEL, Chosen(samples, tuple(range(len(samples))))
     )
-    hooked = isinstance(metric, PythonMetric)
+    hooked, described = isinstance(metric, PythonMetric), dict(search.described)
     hook = hook_of(metric, samples, inputs, search.interpreter)
     fp32: dict[str, float] | None = None
     times = 0
@@ -302,7 +303,12 @@ def _metric(
         nonlocal fp32, times
         session = make_session(model)
         judge = Judge(
-            samples.labels, scores_output, dict(search.described), keep_outputs=hooked, fp32=fp32
+            samples.labels,
+            scores_output,
+            described,
+            keep_outputs=hooked,
+            fp32=fp32,
+            labelled=labelled_metric(metric, samples, described),
         )
         before, most = times * len(samples), MOST_MEASURED * len(samples)
         times += 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.boxes import holds_boxes, image_boxes
 from edgepack.data.constants import Constant, constant_arrays, without_constants
+from edgepack.data.images import image_pixels
 from edgepack.data.labels import image_labels
 from edgepack.data.sample_set import Sample
 from edgepack.data.sources import (
@@ -21,6 +23,7 @@ from edgepack.data.sources import (
 )
 from edgepack.data.streams import in_streams
 from edgepack.errors import StepError
+from edgepack.harness import edgepack_images as images
 from edgepack.model.facts import TensorSpec
 from edgepack.project import ImageInput
 from edgepack.steps.base import Inputs, Notes
@@ -90,18 +93,31 @@ class FolderSamples(SamplesStep):
     labels: str | None
     limit: int | None
     part: Part
+    classes: tuple[str, ...] = field(default=(), kw_only=True)
+    """The names of the model's classes, where labels are boxes and there are names."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
         folder = inputs["source"]
         files = selected_images(folder, self.limit, self.part)
-        labels = None
-        if self.labels:
+        labels, places = None, self._places(files, inputs["project"])
+        if self.labels and places:
+            path = inputs["project"] / self.labels
+            labels = image_boxes(files, folder, path, places, self.classes)
+        elif self.labels:
             labels = image_labels(files, folder, self.labels, inputs["project"])
         names = (path.relative_to(folder).as_posix() for path in files)
         samples = zip(names, (inputs for _, inputs in self.samples(files)), strict=True)
-        write_sample_set(out, self.signature, samples, labels)
+        write_sample_set(out, self.signature, samples, labels, places=places)
         return set_notes(out, f"{folder.name}/")
+
+    def _places(self, files: Sequence[Path], project: Path) -> list[images.Placement]:
+        """Return where each picture lies in the input, if labels are boxes in them."""
+        if not self.labels or not holds_boxes(project / self.labels):
+            return []
+        resize = self.image.model_dump()["resize"]
+        shapes = (image_pixels(path).shape for path in files)
+        return [images.placement(width, height, resize) for height, width, _ in shapes]
 
     def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
         """Return what the model takes for each file."""

@@ -100,7 +100,7 @@ def test_objects_when_one_moves_are_kept_at_a_smaller_overlap_only():
     told = found(YOLO, [(TWO, moved), (ONE, ONE), (rows(), rows())])
     # 36 of 44 columns are shared: an overlap of 0.82.
     assert value(told) == 1
-    assert told.others == {"f1@0.75": 1, "f1@0.9": 0.75, "objects": 3, "kept": 3}
+    assert told.others == {"f1@0.75": 1, "f1@0.9": 0.75, "map50": 1, "objects": 3, "kept": 3}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,202 @@
+"""Metrics of labels whose value is of all samples together, and no mean over them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgepack.data import SampleSet
+from edgepack.errors import SamplesError
+from edgepack.harness.edgepack_answers import rows
+from edgepack.metrics.base import Array, Arrays
+from edgepack.metrics.precision import PLANE, Matched, all_objects, average_precision, matched
+from edgepack.metrics.sequences import are_shares, log_shares
+from edgepack.project import OutputDescription, PythonMetric
+
+_OWN = "for anything else name a metric of your own: docs/metrics.md"
+
+
+class LabelledMetric(ABC):
+    """Collects, sample by sample, what labels say of fp32's answers and of a variant's."""
+
+    higher_is_better: ClassVar[bool]
+    best = 1.0
+    """No value is better."""
+
+    @abstractmethod
+    def add(self, reference: Arrays, output: Arrays) -> None:
+        """Add the next sample's outputs, fp32's and the variant's.
+
+        Raises:
+            SamplesError: Its labels do not fit them.
+            ValueError: An output has not the shape that its description wants.
+        """
+
+    @abstractmethod
+    def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
+        """Return values of some of the samples, fp32's and the variant's; the first decides."""
+
+
+def labelled_metric(
+    metric: str | PythonMetric | None,
+    samples: SampleSet,
+    described: Mapping[str, OutputDescription],
+) -> LabelledMetric | None:
+    """Return the metric of labels that is asked for, if it is one of these.
+
+    Where none is named, labels that are boxes are for ``map50`` of a detection.
+
+    Raises:
+        SamplesError: Labels or outputs are not what it takes.
+    """
+    of_kind = {meaning.kind: name for name, meaning in reversed(list(described.items()))}
+    labels = samples.labels
+    boxes = labels is not None and labels.ndim == 3 and labels.shape[2] == 5
+    if metric is None and boxes and "detection" in of_kind:
+        metric = "map50"
+    if metric in ("map50", "map"):
+        output = _required(metric, of_kind.get("detection"), "detection")
+        if labels is None or not boxes:
+            raise _wrong_labels(
+                metric, labels, "(samples, boxes, 5), each class, left, top, right, bottom"
+            )
+        return MeanPrecision(metric, output, described[output].model_dump(), samples)
+    if metric == "perplexity":
+        output = _required(metric, of_kind.get("tokens"), "tokens")
+        if labels is None or labels.ndim < 2 or labels.dtype.kind not in "iu":
+            raise _wrong_labels(metric, labels, "integers (samples, positions), each an id")
+        return Perplexity(output, labels)
+    return None
+
+
+def _required(metric: str, output: str | None, kind: str) -> str:
+    if output is None:
+        raise SamplesError(
+            f"the metric {metric} is of a {kind}, and no output is described as one",
+            hint=f"describe it in edgepack.yaml: outputs: {{NAME: {{kind: {kind}, ...}}}}; {_OWN}",
+        )
+    return output
+
+
+def _wrong_labels(metric: str, labels: Array | None, wanted: str) -> SamplesError:
+    given = "there are none" if labels is None else f"they are {labels.dtype} {list(labels.shape)}"
+    return SamplesError(
+        f"the metric {metric} takes labels {wanted}, and {given}",
+        hint="give 'labels' under samples.evaluation as docs/metrics.md says",
+    )
+
+
+class MeanPrecision(LabelledMetric):
+    """Mean average precision with boxes as labels, at an overlap of 0.5 and over 0.5 to 0.95.
+
+    Boxes and labels are in the pixels of the picture, or of the input where samples are tensors.
+    """
+
+    higher_is_better = True
+
+    def __init__(
+        self, name: str, output: str, description: Mapping[str, Any], samples: SampleSet
+    ) -> None:
+        self.name = name
+        self.output = output
+        self.description = description
+        self.labels = [""] * description.get("classes", 0)
+        self.places = samples.places or [PLANE] * len(samples)
+        given = np.asarray(samples.labels, np.float64)
+        self.truth = [boxes[~np.isnan(boxes).any(axis=1)] for boxes in given]
+        self.pictures: tuple[list[Matched], list[Matched]] = ([], [])
+        """fp32's and the variant's."""
+        classes = np.concatenate([boxes[:, 0] for boxes in self.truth])
+        if not classes.size:
+            raise SamplesError(
+                "the labels have no box in any of the evaluation samples",
+                hint="check 'labels' under samples.evaluation",
+            )
+        self.most = classes.max()
+        if classes.min() < 0 or not np.array_equal(classes, classes.astype(np.int64)):
+            raise SamplesError(
+                f"the labels have boxes of the classes {np.unique(classes)[:5].tolist()}",
+                hint="each box is class, left, top, right, bottom, and a class is a number from 0",
+            )
+
+    def add(self, reference: Arrays, output: Arrays) -> None:
+        """Add the next picture."""
+        ours, theirs = reference[self.output], output[self.output]
+        number = len(self.pictures[0])
+        if not number:
+            self._check_classes(ours)
+        for pictures, boxes in zip(self.pictures, (ours, theirs), strict=True):
+            found = []
+            if boxes.shape == ours.shape:
+                found = all_objects(boxes, self.description, self.labels, self.places[number])
+            pictures.append(matched(found, self.truth[number]))
+
+    def _check_classes(self, output: Array) -> None:
+        _, scores = rows(output, self.description["layout"], len(self.labels))
+        if self.most >= scores.shape[1]:
+            raise SamplesError(
+                f"the labels have boxes of class {self.most:g}, and the model has"
+                f" {scores.shape[1]} classes, 0 to {scores.shape[1] - 1}",
+                hint="subtract 1 from each where yours begin at 1; COCO's categories are told by"
+                " name where the output has 'labels'",
+            )
+
+    def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
+        """Return both means; that which is asked for is the first."""
+        ours, theirs = (
+            average_precision([pictures[number] for number in chosen]) for pictures in self.pictures
+        )
+        found = {
+            "map50": (float(ours[0]), float(theirs[0])),
+            "map": (float(ours.mean()), float(theirs.mean())),
+        }
+        return {self.name: found[self.name], **found}
+
+
+class Perplexity(LabelledMetric):
+    """The exponential of the mean negative logarithm of what scores give to the right ids."""
+
+    higher_is_better = False
+
+    def __init__(self, output: str, labels: Array) -> None:
+        self.output = output
+        self.labels = labels.reshape(len(labels), -1).astype(np.int64)
+        self.logs: tuple[list[Array], list[Array]] = ([], [])
+        """By sample, of each position that has a label: fp32's and the variant's."""
+        if (self.labels < 0).all():
+            raise SamplesError(
+                "the labels have no id in any of the evaluation samples",
+                hint="a negative label is left out: check 'labels' under samples.evaluation",
+            )
+
+    def add(self, reference: Arrays, output: Arrays) -> None:
+        """Add the next sample: scores ``(..., positions, ids)``."""
+        ours, theirs = reference[self.output], output[self.output]
+        ids = self.labels[len(self.logs[0])]
+        if ours.dtype.kind != "f" or ours.ndim < 2 or ours[..., 0].size != ids.size:
+            raise SamplesError(
+                f"the output {self.output!r} is {ours.dtype} {list(ours.shape)}, and its sample has"
+                f" {ids.size} labels",
+                hint="perplexity takes scores (..., positions, ids), and an id for each position:"
+                " what its scores are to say; a negative one is left out",
+            )
+        if ids.max() >= ours.shape[-1]:
+            raise SamplesError(
+                f"the labels have the id {ids.max()}, and the scores are of {ours.shape[-1]} ids",
+                hint="check that labels are made by the model's own tokenizer",
+            )
+        shares = are_shares(ours)
+        for logs, scores in zip(self.logs, (ours, theirs), strict=True):
+            whole = scores if scores.shape == ours.shape else np.full(ours.shape, np.nan)
+            logs.append(log_shares(whole, ids, shares=shares))
+
+    def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
+        """Return the perplexity; 1 where no position has a label."""
+        ours, theirs = (
+            float(np.exp(-np.concatenate([logs[n] for n in chosen] or [np.zeros(1)]).mean()))
+            for logs in self.logs
+        )
+        return {"perplexity": (ours, theirs)}

@@ -1,0 +1,120 @@
+"""Mean average precision of the objects that are found, as COCO defines it.
+
+Source: pycocotools' cocoeval.py, for objects of all sizes and at most 100 of a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgepack.harness.edgepack_answers import Box, Detection, detections
+from edgepack.harness.edgepack_images import Placement
+from edgepack.metrics.base import Array
+
+OVERLAPS = np.linspace(0.5, 0.95, 10)
+"""Intersection over union from which an object is found; ``map50`` is of the first alone."""
+_RECALLS = np.linspace(0.0, 1.0, 101)
+"""At which precision is taken."""
+PLANE = Placement(1 << 20, 1 << 20, 1 << 20, 1 << 20, 0, 0, 1 << 20, 1 << 20)
+"""A picture that boxes of the input are laid into as they are."""
+LEAST_SCORE, MOST = 0.001, 100
+"""Of the objects that are counted: those below the score that an application uses are, too."""
+
+
+class Matched(NamedTuple):
+    """What was found in one picture, and which of it is right."""
+
+    classes: Array
+    """Of the objects that were found, best first: int64 ``(N,)``."""
+    scores: Array
+    """float64 ``(N,)``"""
+    right: Array
+    """At each overlap: bool ``(10, N)``."""
+    wanted: Array
+    """The classes of the objects that are there: int64 ``(M,)``."""
+
+
+def all_objects(
+    output: Array, description: Mapping[str, Any], labels: Sequence[str], place: Placement
+) -> list[Detection]:
+    """Return the objects in a picture, those with low scores too.
+
+    Above the description's score they are the ones that an application gets: which boxes are left
+    out for their overlap is decided by better ones alone.
+
+    Raises:
+        ValueError: The output has not the shape of the layout.
+    """
+    low = min(LEAST_SCORE, description["score"])
+    most = max(MOST, description["most"])
+    return detections(output, {**description, "score": low, "most": most}, labels, place)
+
+
+def matched(found: Sequence[Detection], truth: Array) -> Matched:
+    """Return which objects are right: each takes the one of its class that it overlaps most.
+
+    Args:
+        found: In one picture, best first; the first 100 count.
+        truth: What is there: ``(M, 5)`` class, left, top, right, bottom.
+    """
+    found = found[:MOST]
+    classes = np.array([each.index for each in found], np.int64)
+    wanted = truth[:, 0].astype(np.int64)
+    shares = overlaps(np.array([each.box for each in found]).reshape(-1, 4), truth[:, 1:])
+    shares[classes[:, None] != wanted] = 0.0
+    right = np.zeros((len(OVERLAPS), len(found)), bool)
+    near = np.flatnonzero(shares.max(axis=1, initial=0.0) >= OVERLAPS[0])
+    for row, least in zip(right, OVERLAPS, strict=True):
+        left = shares.copy()
+        for number in near:
+            best = left[number].argmax()
+            if left[number, best] >= least:
+                row[number] = True
+                left[:, best] = 0.0
+    return Matched(classes, np.array([each.score for each in found]), right, wanted)
+
+
+def average_precision(pictures: Sequence[Matched]) -> Array:
+    """Return the mean over classes of average precision, at each overlap: float64 ``(10,)``.
+
+    Of each class that is in any of the pictures: the mean, over 101 recalls from 0 to 1, of the
+    best precision with that recall or more. 0 where nothing is in any picture.
+    """
+    wanted = np.concatenate([each.wanted for each in pictures])
+    classes = np.concatenate([each.classes for each in pictures])
+    scores = np.concatenate([each.scores for each in pictures])
+    right = np.concatenate([each.right for each in pictures], axis=1)
+    found = []
+    for index, count in zip(*np.unique(wanted, return_counts=True), strict=True):
+        own = np.flatnonzero(classes == index)
+        own = own[np.argsort(-scores[own], kind="stable")]
+        hits = right[:, own].cumsum(axis=1)
+        precision = hits / np.arange(1, len(own) + 1)
+        best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+        # Behind the last object found there is no precision.
+        best = np.hstack([best, np.zeros((len(OVERLAPS), 1))])
+        reached = [np.searchsorted(row, _RECALLS) for row in hits / count]
+        found.append([row[at].mean() for row, at in zip(best, reached, strict=True)])
+    return np.mean(found, axis=0) if found else np.zeros(len(OVERLAPS))
+
+
+def overlaps(ours: Array, theirs: Array) -> Array:
+    """Return the intersection over union of boxes ``(N, 4)`` with others ``(M, 4)``: ``(N, M)``."""
+    low = np.maximum(ours[:, None, :2], theirs[:, :2])
+    high = np.minimum(ours[:, None, 2:], theirs[:, 2:])
+    shared = np.maximum(high - low, 0).prod(axis=-1)
+    union = _areas(ours)[:, None] + _areas(theirs) - shared
+    return np.asarray(np.divide(shared, union, out=np.zeros(shared.shape), where=union > 0))
+
+
+def _areas(boxes: Array) -> Array:
+    return np.asarray(np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1))
+
+
+def as_rows(found: Sequence[Detection]) -> Array:
+    """Return objects as labels have them: float64 ``(N, 5)``."""
+    rows: list[tuple[float, *Box]] = [(each.index, *each.box) for each in found]
+    return np.array(rows, np.float64).reshape(-1, 5)
