@@ -12,7 +12,14 @@ from edgepack.data import SampleSet
 from edgepack.errors import SamplesError
 from edgepack.harness.edgepack_answers import rows
 from edgepack.metrics.base import Array, Arrays
-from edgepack.metrics.precision import PLANE, Matched, all_objects, average_precision, matched
+from edgepack.metrics.precision import (
+    PLANE,
+    Matched,
+    all_objects,
+    average_precision,
+    f1_score,
+    matched,
+)
 from edgepack.metrics.sequences import are_shares, log_shares
 from edgepack.project import OutputDescription, PythonMetric
 
@@ -145,13 +152,14 @@ class MeanPrecision(LabelledMetric):
             )
 
     def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
-        """Return both means; that which is asked for is the first."""
-        ours, theirs = (
-            average_precision([pictures[number] for number in chosen]) for pictures in self.pictures
-        )
+        """Return both means, and F1 of what applications get; what is asked for is the first."""
+        given = [[pictures[number] for number in chosen] for pictures in self.pictures]
+        ours, theirs = map(average_precision, given)
+        one, other = (f1_score(pictures, self.description["score"]) for pictures in given)
         found = {
             "map50": (float(ours[0]), float(theirs[0])),
             "map": (float(ours.mean()), float(theirs.mean())),
+            "f1": (one, other),
         }
         return {self.name: found[self.name], **found}
 

@@ -101,6 +101,14 @@ def average_precision(pictures: Sequence[Matched]) -> Array:
     return np.mean(found, axis=0) if found else np.zeros(len(OVERLAPS))
 
 
+def f1_score(pictures: Sequence[Matched], score: float) -> float:
+    """Return F1 of all objects with a score or better, at an overlap of 0.5; 0 where none is."""
+    taken = [each.scores >= score for each in pictures]
+    right = sum(int(each.right[0, own].sum()) for each, own in zip(pictures, taken, strict=True))
+    there = sum(each.wanted.size for each in pictures) + sum(int(own.sum()) for own in taken)
+    return 2 * right / there if there else 0.0
+
+
 def overlaps(ours: Array, theirs: Array) -> Array:
     """Return the intersection over union of boxes ``(N, 4)`` with others ``(M, 4)``: ``(N, M)``."""
     low = np.maximum(ours[:, None, :2], theirs[:, :2])

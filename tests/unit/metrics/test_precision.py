@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from edgepack.build.judging import missed_limit
 from edgepack.data import SampleSet, write_sample_set
 from edgepack.errors import SamplesError
 from edgepack.harness.edgepack_answers import Detection
@@ -12,8 +13,8 @@ from edgepack.metrics import metric_for
 from edgepack.metrics.labelled import labelled_metric
 from edgepack.metrics.precision import average_precision, matched
 from edgepack.model.facts import TensorSpec
-from edgepack.project import DetectionOutput, LabelledDetection, RegressionOutput
-from edgepack.steps.evaluation import GROUPS, Judge
+from edgepack.project import DetectionOutput, LabelledDetection, Limits, RegressionOutput
+from edgepack.steps.evaluation import GROUPS, Judge, as_accuracy
 
 YOLO = DetectionOutput(kind="detection", layout="yolo")
 COUNT = 30
@@ -171,12 +172,21 @@ def test_map_when_boxes_are_shifted_by_a_tenth_falls_and_map50_does_not(tmp_path
     assert low <= found["drop"] <= high
 
 
-def test_map_when_all_scores_are_low_stays_and_the_kinds_own_metric_tells(tmp_path, scenes):
+def test_limit_is_about_map_where_that_is_the_metric(tmp_path, scenes):
+    samples = sample_set(tmp_path / "s", labels_of(scenes))
+    accuracy = as_accuracy(judged(samples, "map", same(scenes, shift=0.1))[0])
+    assert missed_limit(accuracy, Limits(metric_drop=0.35)) == ""
+    assert "map drops by 0.3" in missed_limit(accuracy, Limits(metric_drop=0.25))
+
+
+def test_map_when_all_scores_are_low_stays_and_f1_tells(tmp_path, scenes):
     samples = sample_set(tmp_path / "s", labels_of(scenes))
     found, _ = judged(samples, "map50", same(scenes, score=0.3))
     assert found["value"] == 1
     assert found["outputs"]["o"]["value"] < 0.5
-    assert found["says_little"].startswith("f1@0.5 of 'o' is 0.")
+    kept = sum(int((scene[:, 1] * 0.3 >= YOLO.score).sum()) for scene in scenes)
+    due = {"fp32": 1, "value": pytest.approx(2 * kept / (3 * COUNT + kept))}
+    assert found["values"]["f1"] == due
 
 
 def test_map_when_a_part_of_the_scores_is_low_falls(tmp_path, scenes):
