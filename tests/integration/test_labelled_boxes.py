@@ -48,7 +48,7 @@ def detector(path: Path, *, shift: float = 0.0) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Pictures 64 x 32, which become 32 x 16 with 8 rows of grey above and below."""
+    """Pictures 64 x 32 and 32 x 64: half as large in the input, with grey on both sides."""
     detector(tmp_path / "model.onnx")
     (tmp_path / "names.txt").write_text("\n".join(NAMES) + "\n")
     random = np.random.default_rng(0)
@@ -56,14 +56,16 @@ def project(tmp_path: Path) -> Path:
     for folder in ("calibration", "pictures/a", "labels/a"):
         (tmp_path / folder).mkdir(parents=True)
     for n in range(PICTURES):
-        pixels = random.integers(0, 20, (32, 64, 3)).astype(np.uint8)
+        width, height = (64, 32) if n % 3 else (32, 64)
+        pixels = random.integers(0, 20, (height, width, 3)).astype(np.uint8)
         lines = []
         for cell in random.choice(8, 2, replace=False):
-            x, y, kind = int(cell) % 4 * 16, int(cell) // 4 * 16, int(random.integers(3))
+            y, x = (16 * int(at) for at in divmod(cell, width // 16))
+            kind = int(random.integers(3))
             pixels[y : y + 16, x : x + 16, kind] = random.integers(150, 255)
             boxes.append({"image_id": n, "category_id": IDS[kind], "bbox": [x, y, 16, 16]})
-            lines.append(f"{kind} {(x + 8) / 64} {(y + 8) / 32} 0.25 0.5")
-        images.append({"id": n, "file_name": f"{n}.png", "width": 64, "height": 32})
+            lines.append(f"{kind} {(x + 8) / width} {(y + 8) / height} {16 / width} {16 / height}")
+        images.append({"id": n, "file_name": f"{n}.png", "width": width, "height": height})
         for folder in ("calibration", "pictures/a"):
             Image.fromarray(pixels).save(tmp_path / folder / f"{n}.png")
         (tmp_path / "labels/a" / f"{n}.txt").write_text("\n".join(lines))
