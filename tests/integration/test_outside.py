@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_models
 import worker_tasks
+from edgepack.bench.assemble import variant_facts
 from edgepack.build import build, dry_run
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.building import print_build
@@ -19,9 +20,11 @@ from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
 from edgepack.project import ImageInput, Stretch
 from edgepack.quantization.outside import LEAST_ERROR, Outside
+from edgepack.results.html import render_html
 from edgepack.steps.base import MODEL, read_notes
 from edgepack.steps.int8_static import Int8Static
 from edgepack.steps.outside import OUTSIDE, OutsideErrors, read_outside
+from example_report import example_report
 from onnx import TensorProto, helper
 
 SHAPE = [1, 1, 4, 4]
@@ -189,6 +192,14 @@ def test_build_when_silence_breaks_a_variant_warns_and_the_loader_counts_what_li
     model(np.zeros(SHAPE, np.float32))
     model(np.full(SHAPE, np.nan, np.float32))
     assert model.outside == {"x": 2}
+    facts = variant_facts(bundle.manifest, variant)
+    assert facts.outside == variant.outside
+    assert facts.untold == variant.untold
+    page = render_html([example_report(variants=[facts], variant_used=variant.id)])
+    (silence,) = (each for each in variant.outside if each.input == "silence")
+    row = f'silence (zeros)</th><td class="name">y</td><td class="n">{silence.error:.2g}</td>'
+    assert row in page
+    assert "Calibrated with &#39;x&#39; from 5" in page
 
 
 def test_variant_when_it_cannot_be_run_on_other_inputs_is_shipped_and_says_so(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from chromium import DESKTOP, PHONE, SCROLL, find_chromium, launched
 from edgepack.bench.report import Invalid, PassedOver, RunReport
+from edgepack.bundle.manifest import OutsideError
 from edgepack.results import write_html
 from example_report import (
     example_evaluation,
@@ -150,6 +151,20 @@ def test_page_when_looked_at_draws_what_is_open_legibly_within_its_width(
             contrasts = page.evaluate(CONTRAST, TEXTS)
             assert {each: c for each, c in contrasts.items() if c < LEAST_CONTRAST} == {}
         assert (tmp_path / "light.png").read_bytes() != (tmp_path / "dark.png").read_bytes()
+
+
+def test_run_when_its_variant_is_broken_by_silence_shows_so_within_a_phones_width(tabs, tmp_path):
+    report = example_report()
+    outside = [OutsideError(input="silence", output="head/" + "x" * 90, error=5.1, plain=0.02)]
+    int8 = report.variants[0].model_copy(update={"outside": outside, "untold": ["w" * 120]})
+    variants = [int8, *report.variants[1:]]
+    path = write_html([report.model_copy(update={"variants": variants})], tmp_path / "one.html")
+    with tabs.open(path, screen=PHONE) as page:
+        card = page.locator(".card", has_text="What the samples do not show")
+        assert card.is_visible()
+        cells = card.locator("tbody tr").first.locator("th, td").all_inner_texts()
+        assert cells == ["silence (zeros)", outside[0].output, "5.1", "0.02"]
+        assert page.evaluate(OVERFLOW) <= 0
 
 
 @pytest.mark.slow(reason="starts a browser")

@@ -145,4 +145,7 @@ def variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
         if isinstance(entry.layers, NotMeasured)
         else sorted(entry.layers, key=lambda layer: layer.sqnr_db)[:WORST_LAYERS],
         tried=entry.tried,
+        outside=entry.outside,
+        input_ranges=entry.input_ranges,
+        untold=entry.untold,
     )

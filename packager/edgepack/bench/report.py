@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, NotMeasured
+from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, NotMeasured, OutsideError
 from edgepack.profile import Id, StrictModel
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -383,6 +383,12 @@ class VariantFacts(StrictModel):
     """The error of each node on the build host's CPU, worst first; some of the worst."""
     tried: list[Attempt] = []
     """What was tried to keep its accuracy."""
+    outside: list[OutsideError] | NotMeasured = []
+    """What inputs unlike the samples break on the build host's CPU, the farthest first."""
+    input_ranges: dict[str, tuple[float, float]] = {}
+    """The values that each quantized input was calibrated with."""
+    untold: list[str] = []
+    """Changes of the model that the bundle's goldens do not tell."""
 
 
 class RunReport(StrictModel):

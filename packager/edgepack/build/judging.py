@@ -12,11 +12,11 @@ from typing import Any
 from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.build.execution import Execution
 from edgepack.bundle.manifest import Accuracy, Attempt, NotMeasured
-from edgepack.data.changing import WORDS
 from edgepack.errors import BugError, EdgepackError, listed
 from edgepack.model.finding import Finding, alike
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.project import Limits
+from edgepack.quantization.outside import OutsideError
 from edgepack.quantization.search import Tried, describe
 from edgepack.steps.base import read_notes
 from edgepack.steps.calibration import Calibration
@@ -306,14 +306,10 @@ def _broken_outside(judged: Sequence[Verdict], execution: Execution) -> Iterator
 
 
 def _broken_text(found: Sequence[dict[str, Any]]) -> str:
-    worst = found[0]
-    others = list(dict.fromkeys(WORDS[e["input"]] for e in found if e["input"] != worst["input"]))
+    worst, *rest = (OutsideError(**each) for each in found)
+    others = list(dict.fromkeys(each.words for each in rest if each.input != worst.input))
     more = f"; so it is, by less, with {listed(others, _KINDS_SHOWN)}" if others else ""
-    return (
-        f"with {WORDS[worst['input']]} the output {worst['output']!r} is off by"
-        f" {worst['error']:.2g} times what it varies by over the samples, where it is off by"
-        f" {worst['plain']:.2g}{more}; give calibration samples of what comes in use"
-    )
+    return f"{worst}{more}; give calibration samples of what comes in use"
 
 
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:

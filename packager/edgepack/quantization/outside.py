@@ -18,7 +18,7 @@ import numpy as np
 from edgepack.accuracy import Deviation
 from edgepack.calibration.collecting import collect
 from edgepack.data import SampleSet, spread
-from edgepack.data.changing import Feed, changed_feeds, sizes_of
+from edgepack.data.changing import WORDS, Feed, changed_feeds, sizes_of
 from edgepack.errors import ModelError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import write_model
@@ -60,6 +60,25 @@ class OutsideError:
     """Root mean square, in what the float model's output deviates by over the samples."""
     plain: float
     """The same of the samples."""
+
+    @property
+    def words(self) -> str:
+        """The kind of input, for people."""
+        return WORDS.get(self.input, self.input)
+
+    @property
+    def size(self) -> str:
+        """The error, for people."""
+        return "no number" if self.error >= WORST_ERROR else f"{self.error:.2g}"
+
+    def __str__(self) -> str:
+        what = f"with {self.words} the output {self.output!r} is"
+        if self.error >= WORST_ERROR:
+            return f"{what} {self.size}"
+        return (
+            f"{what} off by {self.size} times what it varies by over the samples, where it is off"
+            f" by {self.plain:.2g}"
+        )
 
 
 @dataclass(frozen=True)

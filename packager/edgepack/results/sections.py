@@ -16,9 +16,12 @@ from edgepack.bench.report import (
     ProcessRun,
     RunReport,
     SweepPoint,
+    VariantFacts,
 )
 from edgepack.bench.verdict import heavy_tail_of, remedy
 from edgepack.bundle.manifest import Accuracy, LayerError, NotMeasured
+from edgepack.quantization.outside import OutsideError
+from edgepack.results.outside import broken_outputs, range_texts
 from edgepack.results.plots import (
     STRETCHES,
     Figure,
@@ -149,6 +152,17 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
+class UnshownVariant:
+    """What nothing has shown of one variant, and what is not known of that."""
+
+    id: str
+    broken: list[OutsideError]
+    not_measured: str
+    ranges: list[str]
+    untold: list[str]
+
+
+@dataclass(frozen=True)
 class TriedVariant:
     """What a build tried to keep one variant's accuracy."""
 
@@ -192,6 +206,8 @@ class Section:
     layers: list[Bar]
     layers_not_measured: str
     variants: list[AccuracyRow]
+    unshown: list[UnshownVariant]
+    """Of variants of which there is something to tell."""
     tried: list[TriedVariant]
     """Of variants for which something was tried; none in reports of older bundles."""
     sweep: list[SweepRow]
@@ -251,6 +267,11 @@ def section_of(
             (v.layers.reason for v in report.variants if isinstance(v.layers, NotMeasured)), ""
         ),
         variants=_variant_rows(report),
+        unshown=[
+            each
+            for each in map(_unshown, report.variants)
+            if each.broken or each.not_measured or each.ranges or each.untold
+        ],
         tried=[
             TriedVariant(variant.id, tried_stages(variant.tried))
             for variant in report.variants
@@ -515,6 +536,12 @@ def _variant_rows(report: RunReport) -> list[AccuracyRow]:
         else:
             rows.append(_unrated_row(variant.id, size, variant.accuracy, used=used))
     return rows
+
+
+def _unshown(variant: VariantFacts) -> UnshownVariant:
+    lost = variant.outside.reason if isinstance(variant.outside, NotMeasured) else ""
+    ranges = range_texts(variant)
+    return UnshownVariant(variant.id, broken_outputs(variant), lost, ranges, variant.untold)
 
 
 def _unrated_row(variant: str, size: str, why: NotMeasured, *, used: bool) -> AccuracyRow:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from edgepack import statistics
 from edgepack.bench.report import RunReport, SweepPoint, TunedSetting
 from edgepack.bundle.manifest import Accuracy, NotMeasured, OutputAccuracy
+from edgepack.results.outside import unshown_rows
 from edgepack.results.rows import RunRow
 from edgepack.results.summary import (
     NS_PER_MS,
@@ -86,6 +87,7 @@ def report_rows(report: RunReport) -> list[tuple[str, str]]:
         ("golden outputs", f"{golden_text(report)}, {golden_limit_text(report)}"),
     ]
     rows += [("sweep", sweep_text(point)) for point in report.sweep]
+    rows += unshown_rows(report)
     rows += [(f"tuned {each.name}", tuned_text(each)) for each in report.tuned]
     rows += [("passed over", f"{item.variant}: {item.reason}") for item in report.passed_over]
     rows += [("inconclusive", summary.heavy_tail)] if summary.heavy_tail else []

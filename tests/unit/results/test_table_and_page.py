@@ -19,13 +19,20 @@ from edgepack.bench.report import (
     PassedOver,
     PlacedNode,
     Placement,
+    RunReport,
     Scenario,
     SweepPoint,
     TunedSetting,
     Valid,
     VariantFacts,
 )
-from edgepack.bundle.manifest import Attempt, LayerError, MetricValue, NotMeasured
+from edgepack.bundle.manifest import (
+    Attempt,
+    LayerError,
+    MetricValue,
+    NotMeasured,
+    OutsideError,
+)
 from edgepack.errors import ToolError, UsageError
 from edgepack.results.html import render_html, write_html
 from edgepack.results.summary import summarize
@@ -523,6 +530,62 @@ def test_page_shows_what_a_build_tried_by_stages_with_the_reasons() -> None:
     assert f"{rows[0]} ranges &lt;b&gt; kept 45.0 dB the start" in text
     assert f"{rows[1]} rounded no 43.6 dB 0.3 dB farther" in text
     assert f"{rows[2]} as it is kept metric drop +0.0100 it meets the limit" in text
+
+
+def unshown_report() -> RunReport:
+    """A report whose int8 variant is broken by silence, and that goldens do not tell whole."""
+    report = example_report()
+    changes = {
+        "outside": [
+            OutsideError(input="silence", output="<b>", error=5.126, plain=0.0213),
+            OutsideError(input="times 2", output="places", error=1e9, plain=0.3),
+            OutsideError(input="upside down", output="places", error=0.4, plain=0.1),
+        ],
+        "input_ranges": {"x": (-1.25, 2.0)},
+        "untold": ["the weights 'w' shuffled"],
+    }
+    int8 = report.variants[0].model_copy(update=changes)
+    return report.model_copy(update={"variants": [int8, report.variants[1]]})
+
+
+def test_page_shows_what_inputs_unlike_the_samples_break_and_what_goldens_do_not_tell() -> None:
+    text = text_of(render_html([unshown_report()]))
+    said = text.partition("What the samples do not show")[2].partition("Device and conditions")[0]
+    for part in (
+        (
+            "cpu-int8-static Inputs unlike the samples break it: input output off by on the samples"
+            " silence (zeros) &lt;b&gt; 5.1 0.021 samples times 2 places no number 0.3"
+            " upside down places 0.4 0.1"
+        ),
+        "Calibrated with &#39;x&#39; from -1.25 to 2.",
+        "do not tell it from one with: the weights &#39;w&#39; shuffled",
+    ):
+        assert part in said, part
+    assert "cpu-fp32" not in said
+    assert "What the samples do not show" not in text_of(render_html([example_report()]))
+
+
+def test_page_when_a_variant_was_not_run_on_other_inputs_says_why() -> None:
+    report = example_report()
+    lost = NotMeasured(reason="no input can be changed")
+    int8 = report.variants[0].model_copy(update={"outside": lost})
+    lost_report = report.model_copy(update={"variants": [int8]})
+    said = "not run on inputs unlike the samples: no input can be changed."
+    assert said in text_of(render_html([lost_report]))
+    assert "not measured: no input can be changed" in printed(report_table(lost_report))
+
+
+def test_table_says_what_breaks_the_variant_that_ran_and_what_its_goldens_do_not_tell() -> None:
+    report = unshown_report()
+    text = " ".join(re.sub(r"[│┃]", " ", printed(report_table(report))).split())
+    assert (
+        "unlike the samples with silence (zeros) the output '<b>' is off by 5.1 times what it"
+        " varies by over the samples, where it is off by 0.021"
+    ) in text
+    assert "with samples times 2 the output 'places' is no number" in text
+    assert "goldens do not tell the weights 'w' shuffled" in text
+    other = report.model_copy(update={"variant_used": "cpu-fp32"})
+    assert "unlike the samples" not in printed(report_table(other))
 
 
 def test_page_of_a_report_that_does_not_say_what_was_tried_is_without_that() -> None:
