@@ -160,20 +160,27 @@ class Variation:
     _mean: Array | None = None
     _squares: Array | None = None
 
-    def add(self, output: Array) -> None:
-        """Add one sample's; infinite values count as 0. Of another shape than before, it is not."""
+    def add(self, output: Array) -> Array:
+        """Add one sample's; infinite values count as 0. Of another shape than before, it is not.
+
+        Returns:
+            By how much the squared distances from the mean grow with it, element by element: 0 with
+            the first, with others about the variance.
+        """
         values = output.astype(np.float64)
         values = np.where(np.isfinite(values), values, 0.0)
         if self._mean is None or self._squares is None:
             self._mean, self._squares = np.zeros(values.shape), np.zeros(values.shape)
         self.same_shape &= self._mean.shape == values.shape
         if not self.same_shape:
-            return
+            return np.zeros(values.shape)
         self.count += 1
         before = values - self._mean
         self._mean += before / self.count
-        self._squares += before * (values - self._mean)
+        growth = before * (values - self._mean)
+        self._squares += growth
         self.energy += float(np.sum(values**2))
+        return np.asarray(growth)
 
     @property
     def around_mean(self) -> float:
@@ -235,6 +242,8 @@ class OutputR2:
     errors: list[Array | tuple[Array, Array, int]] = field(default_factory=list)
     """By sample, for each channel: the sum of squared errors; where the variant's shape is another
     one, the sums of values and of squares, and how many values there are."""
+    growths: list[Array] = field(default_factory=list)
+    """By sample, for each channel: by how much it varies more with this one."""
     sums: Array | None = None
     """For each channel, of all samples."""
     squares: Array | None = None
@@ -247,7 +256,7 @@ class OutputR2:
         same = reference.shape == output.shape
         ref, out = _without_equal_infinities(reference, output if same else reference)
         ref, out = _few(_by_quantity(ref)), _few(_by_quantity(out))
-        self.variation.add(ref)
+        growth = self.variation.add(ref).sum(axis=1)
         own = ref.sum(axis=1), np.sum(ref**2, axis=1), ref.shape[1]
         if self.sums is None or self.squares is None:
             self.sums, self.squares = np.zeros(len(ref)), np.zeros(len(ref))
@@ -258,25 +267,36 @@ class OutputR2:
             self.sums + own[0], self.squares + own[1], self.size + own[2],
         )  # fmt: skip
         self.errors.append(np.sum((ref - out) ** 2, axis=1) if same else own)
+        self.growths.append(growth.astype(np.float32))
 
     def values(self) -> list[float]:
         """Return each sample's part of the coefficient, which is their mean; empty if untold."""
         worst = self._worst()
-        return [] if worst is None else worst.tolist()
+        return [] if worst is None else (1 - worst[0]).tolist()
 
     def found(self) -> R2 | None:
-        """Return the coefficient, or None where the reference gives nearly the same for all."""
-        values = self._worst()
-        if values is None:
+        """Return the coefficient, or None where the reference gives nearly the same for all.
+
+        Its interval is Student's t of the logarithm of what is lost, error over variance, by the
+        ratio's linearization: both are estimates. Source: Cochran, Sampling Techniques, 3rd
+        edition, 1977, 6.4.
+        """
+        worst = self._worst()
+        if worst is None:
             return None
-        count = len(values)
-        if not np.isfinite(values).all():
+        shares, growths = worst
+        count = len(shares)
+        if not np.isfinite(shares).all():
             return R2(-math.inf, -math.inf, -math.inf, count)
-        value = float(values.mean())
+        lost = float(shares.mean())
         if count == 1:
-            return R2(value, -math.inf, 1.0, count)
-        half = t_quantile(0.975, count - 1) * standard_deviation(values.tolist()) / math.sqrt(count)
-        return R2(value, value - half, min(1.0, value + half), count)
+            return R2(1 - lost, -math.inf, 1.0, count)
+        if lost == 0:
+            return R2(1.0, 1.0, 1.0, count)
+        parts = shares / lost - growths / growths.mean()
+        error = standard_deviation(parts.tolist()) / math.sqrt(count)
+        factor = math.exp(t_quantile(0.975, count - 1) * error)
+        return R2(1 - lost, 1 - lost * factor, 1 - lost / factor, count)
 
     @property
     def is_of_one_quantity(self) -> bool:
@@ -284,26 +304,38 @@ class OutputR2:
         found = self._by_sample()
         return found is None or len(quantities(found[1], found[2])) <= 1
 
-    def _worst(self) -> Array | None:
-        """Return, of the worst quantity, each sample's share of variance that is kept: ``(N,)``."""
+    def _worst(self) -> tuple[Array, Array] | None:
+        """Return, of the worst quantity, each sample's share of the variance that is lost.
+
+        Also, as ``(N,)`` too, by how much it varies more with each sample; 1 where nobody knows.
+        """
         found = self._by_sample()
         if found is None:
             return None
         noise, varied, energy = found
-        kept = [
-            1 - noise[:, channels].sum(axis=1) * len(noise) / varied[channels].sum()
-            for channels in quantities(varied, energy)
+        told = quantities(varied, energy)
+        if not told:
+            return None
+        lost = [
+            noise[:, channels].sum(axis=1) * len(noise) / varied[channels].sum()
+            for channels in told
         ]
-        return min(kept, key=lambda shares: float(shares.mean()), default=None)
+        worst = max(range(len(told)), key=lambda group: float(lost[group].mean()))
+        if not self._by_element:
+            return lost[worst], np.ones(len(noise))
+        return lost[worst], np.array(self.growths, np.float64)[:, told[worst]].sum(axis=1)
+
+    @property
+    def _by_element(self) -> bool:
+        return self.variation.same_shape and len(self.errors) > 1
 
     def _by_sample(self) -> tuple[Array, Array, Array] | None:
         """Return errors by sample and channel, and by channel what varies and the energy."""
         if self.sums is None or self.squares is None or not self.same_channels:
             return None
         means = self.sums / max(1, self.size)
-        by_element = self.variation.same_shape and len(self.errors) > 1
         around = np.maximum(self.squares - means * self.sums, 0.0)
-        varied = self.variation.by_row if by_element else around
+        varied = self.variation.by_row if self._by_element else around
         noise = [
             np.maximum(each[1] - 2 * means * each[0] + each[2] * means**2, 0.0)
             if isinstance(each, tuple)

@@ -178,6 +178,55 @@ def test_r2_when_only_an_offset_is_right_is_below_nothing():
     assert r2_of(outputs, np.full_like(outputs, 50.2)).value < 0
 
 
+@pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
+@pytest.mark.parametrize("size", [1, 20])
+def test_r2_interval_holds_the_truth_in_about_as_many_cases_as_it_says(size, heavy):
+    """Of outputs and errors that are drawn, so that the truth is known."""
+    random = np.random.default_rng(5)
+
+    def drawn(*shape):
+        return random.standard_t(5, shape) if heavy else random.standard_normal(shape)
+
+    cases, count, noise = 400, 20, 0.3
+    outputs, errors = drawn(cases, count, 1, size), noise * drawn(cases, count, 1, size)
+    found = [r2_of(own, own + error) for own, error in zip(outputs, errors, strict=True)]
+    truth = 1 - noise**2
+    too_high, too_low = (
+        np.mean(missed)
+        for missed in ([r2.low > truth for r2 in found], [r2.high < truth for r2 in found])
+    )
+    assert too_high < 0.09
+    assert too_low < 0.09
+    assert too_high + too_low > 0.005
+
+
+def test_r2_interval_when_errors_are_a_part_of_what_samples_vary_by_is_narrower():
+    random = np.random.default_rng(6)
+    sizes = np.exp(random.standard_normal((40, 1, 1)))
+    outputs = sizes * random.standard_normal((40, 1, 50))
+    errors = 0.1 * random.standard_normal(outputs.shape)
+    with_size, without = r2_of(outputs, outputs + sizes * errors), r2_of(outputs, outputs + errors)
+    lost = [1 - each.value for each in (with_size, without)]
+    (narrow, wide) = (
+        (r2.high - r2.low) / part for r2, part in zip((with_size, without), lost, strict=True)
+    )
+    assert narrow < wide / 2
+    equal = r2_of(outputs, outputs)
+    assert (equal.low, equal.value, equal.high) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("worse", [False, True], ids=["some lost", "more lost than there is"])
+def test_r2_interval_when_shapes_differ_or_two_samples_are_all_is_about_the_value(worse):
+    random = np.random.default_rng(7)
+    noise = 3.0 if worse else 0.1
+    for sizes in ((14, 15, 16, 17), (14, 14)):
+        outputs = [random.standard_normal((1, 3, size, 1)) for size in sizes]
+        found = r2_of(
+            outputs, [each + noise * random.standard_normal(each.shape) for each in outputs]
+        )
+        assert found.low < found.value < found.high <= 1
+
+
 def test_r2_when_a_variant_gives_no_numbers_is_the_least_there_is():
     found = r2_of(offsets(), np.full_like(offsets(), np.nan))
     assert not found.beats_constants
