@@ -120,9 +120,12 @@ def test_silence_when_holding_it_costs_the_samples_stays_broken_and_says_why(tmp
     inputs, found = quantized(tmp_path / "steps", model, loud_feeds(), mends=True)
     assert "silence" in {each["input"] for each in found}
     tried = read_notes(inputs["model"]).facts["tried"]
-    (silence,) = (each for each in tried if "silence" in each["what"])
-    assert not silence["accepted"]
-    assert "farther" in silence["why"]
+    held, anew = (each for each in tried if "silence" in each["what"])
+    assert not held["accepted"]
+    assert "farther" in held["why"]
+    assert anew["what"].startswith("all anew, with ")
+    assert anew["why"].startswith("0 outputs are broken so, and 3 were; ")
+    assert not anew["accepted"]
 
 
 def test_silence_when_holding_it_costs_nothing_breaks_nothing_any_more(tmp_path):

@@ -17,8 +17,8 @@ import numpy as np
 
 from edgepack.accuracy import Deviation
 from edgepack.calibration.collecting import collect
-from edgepack.data import SampleSet, spread
-from edgepack.data.changing import WORDS, Feed, changed_feeds, sizes_of
+from edgepack.data import SampleSet, spread, write_sample_set
+from edgepack.data.changing import SEED, WORDS, Feed, changed_feeds, sizes_of
 from edgepack.errors import ModelError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import write_model
@@ -155,6 +155,30 @@ class Holding:
             ModelError: As :meth:`Outside.errors`.
         """
         return self.outside.errors(self.reference, model, self.samples)
+
+    def with_kinds(self, kinds: Sequence[str], folder: Path) -> SampleSet:
+        """Write the samples with such of some kinds among them, in an order that is drawn.
+
+        Of each kind there are a quarter as many as there are samples, or fewer.
+
+        Args:
+            kinds: What is made of samples.
+            folder: An empty one.
+
+        Raises:
+            SamplesError: A value that was changed is no number any more.
+        """
+        _, others = self.outside.feeds(self.reference, self.samples)
+        made: dict[str, list[Feed]] = {kind: [] for kind in kinds}
+        for kind, feed in others:
+            if kind in made:
+                made[kind].append(feed)
+        most = 1 + len(self.samples) // 4
+        every: list[tuple[str, Feed]] = [*zip(self.samples.names, self.samples, strict=True)]
+        every += [(kind, feed) for kind, feeds in made.items() for feed in spread(feeds, most)]
+        order = np.random.default_rng(SEED).permutation(len(every))
+        write_sample_set(folder, self.outside.signature, (every[k] for k in order))
+        return SampleSet.read(folder)
 
     def widened(self, scheme: Scheme, kind: str) -> Scheme:
         """Return a scheme whose ranges hold what inputs of a kind reach, too.

@@ -39,6 +39,11 @@ class Scheme:
         """
         return replace(self, model=self.exact, weight_scales={})
 
+    @property
+    def float_places(self) -> int:
+        """How many nodes and activations are not quantized though they could be."""
+        return len(self.left) + len(self.unpaired)
+
     def leaving(self, nodes: Mapping[str, str]) -> Scheme:
         """Return the scheme with more nodes left float; they get their exact constants back."""
         new = set(nodes) - set(self.left)

@@ -7,8 +7,9 @@ Five questions, each asked only if the one before leaves it open:
    (:meth:`Search.require_signal`)
 3. Are outputs that are read value by value near enough? If not, what costs most stays float, if a
    little of the model does. (:meth:`Search.approach`)
-4. Do inputs that no sample shows break an output? If so, ranges are widened for them, where the
-   samples lose nothing by it. (:meth:`Search.hold`)
+4. Do inputs that no sample shows break an output? If so, ranges are widened for them, or all is
+   searched for anew with such inputs among the samples, where the samples lose nothing by it.
+   (:meth:`Search.hold`, :meth:`Search.hold_anew`)
 5. Does the model meet the limit that the user sets? If not, tensors go to 16 bits where the dialect
    allows it, then layers stay float, as few as possible. (:meth:`Search.meet`)
 
@@ -30,7 +31,7 @@ import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.data.changing import WORDS
-from edgepack.errors import EdgepackError, StepError
+from edgepack.errors import EdgepackError, StepError, listed
 from edgepack.quantization.closeness import NOTICEABLE_DB, Closeness, Judged
 from edgepack.quantization.costs import Costs
 from edgepack.quantization.dialect import WITHOUT_INT8
@@ -300,6 +301,33 @@ class Search:
             why = f"{mended}; {judged.why}"
             self._settle(what, trial, accepted=is_mended and is_free, why=why)
             broken = left if self.best is trial else broken
+
+    def hold_anew(self, holding: Holding, anew: Callable[[Sequence[str]], Trial]) -> None:
+        """Search once more with what still breaks the model among the samples, and keep the better.
+
+        Which ranges and methods suit the samples is chosen on these, and may be what breaks others.
+
+        Args:
+            holding: Finds which inputs break a model.
+            anew: Returns what was found with kinds of inputs among the samples, judged on the same
+                samples as all else.
+        """
+        broken = holding.errors(self.best.path)
+        if not broken:
+            return
+        kinds = list(dict.fromkeys(each.input for each in broken))
+        words = listed([WORDS[kind] for kind in kinds], len(kinds))
+        what = f"all anew, with {words} among the samples"
+        trial = anew(kinds)
+        judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
+        gain_db = trial.closeness.gain_db(self.best.closeness)
+        is_mended = len(left) < len(broken) and (not left or left[0].error <= broken[0].error)
+        more_float = trial.scheme.float_places > self.best.scheme.float_places
+        least_db = WORTHWHILE_DB if more_float else -WORTHWHILE_DB
+        is_free = judged.verdict != "farther" and gain_db > least_db
+        mended = f"{len(left)} outputs are broken so, and {len(broken)} were"
+        why = f"{mended}; {'more stays float; ' if more_float else ''}{judged.why}"
+        self._settle(what, trial, accepted=is_mended and is_free, why=why)
 
     def meet(self, limit: Limit, *, wide: bool = False) -> None:
         """Search for a model that meets a limit; where none does, keep the nearest.

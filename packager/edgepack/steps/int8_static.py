@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB
+from edgepack.calibration.collecting import collect
 from edgepack.calibration.statistics import TensorStatistics, read_statistics
 from edgepack.data import SampleSet
 from edgepack.errors import StepError, listed
@@ -37,7 +38,7 @@ from edgepack.quantization.making import (
 from edgepack.quantization.mixed_width import require_one_width, wide_names
 from edgepack.quantization.outside import Holding, Outside
 from edgepack.quantization.scheme import Scheme
-from edgepack.quantization.search import MOST_MEASURED, NEAR_DB, Measured, Search, describe
+from edgepack.quantization.search import MOST_MEASURED, NEAR_DB, Measured, Search, Trial, describe
 from edgepack.quantization.writer import quantizable
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.calibration import STATISTICS
@@ -203,8 +204,45 @@ class Int8Static:
             StepError: The outputs are noise.
             SamplesError: The metric does not fit the outputs.
         """
+        path = inputs["model"] / MODEL
+        search, judging = self._nearest(path, samples, statistics, maker, first)
+        if self.outside is not None:
+            holding = Holding(self.outside, path, samples)
+
+            def anew(kinds: Sequence[str]) -> Trial:
+                with tempfile.TemporaryDirectory(prefix="edgepack-outside-") as folder:
+                    more = holding.with_kinds(kinds, Path(folder))
+                    found = collect(path, more, statistics.keys())
+                    start = maker.write(first_scheme(first.scheme.exact, found, self._settings))
+                    other, _ = self._nearest(path, more, found, maker, start)
+                return judging.judged(
+                    Written(other.best.scheme, other.best.path, has_integers=True)
+                )
+
+            with search.optional("widening ranges for inputs unlike the samples"):
+                search.hold(holding)
+            with search.optional("searching anew for inputs unlike the samples"):
+                search.hold_anew(holding, anew)
+        if self.search is not None:
+            judging.metric = _metric(self.search, inputs, self.scores_output)
+            search.meet(self.search.limits, wide=self.search.wide)
+        return search
+
+    def _nearest(
+        self,
+        path: Path,
+        samples: SampleSet,
+        statistics: Mapping[str, TensorStatistics],
+        maker: QdqMaker,
+        first: Written,
+    ) -> tuple[Search, JudgingMaker]:
+        """Return the search once its best model is near the float one, and what judged it.
+
+        Raises:
+            StepError: The outputs are noise.
+        """
         split = split_samples(len(samples))
-        reference = FloatOutputs(inputs["model"] / MODEL, Chosen(samples, split.held_out))
+        reference = FloatOutputs(path, Chosen(samples, split.held_out))
         held_out = HeldOut(reference, self.scores_output)
         fitted_to = Chosen(samples, split.fitted)
         improving = Improving(self._settings, statistics, fitted_to, held_out)
@@ -219,14 +257,7 @@ class Int8Static:
         if self._is_read_by_value(reference, search.best.closeness):
             with search.optional("leaving float what costs most"):
                 search.approach(NEAR_DB)
-        if self.outside is not None:
-            holding = Holding(self.outside, inputs["model"] / MODEL, samples)
-            with search.optional("widening ranges for inputs unlike the samples"):
-                search.hold(holding)
-        if self.search is not None:
-            judging.metric = _metric(self.search, inputs, self.scores_output)
-            search.meet(self.search.limits, wide=self.search.wide)
-        return search
+        return search, judging
 
     def _is_read_by_value(self, reference: FloatOutputs, found: Closeness) -> bool:
         """Return whether outputs are read value by value, as a detector's boxes and scores are.

@@ -11,6 +11,7 @@ from edgepack.errors import ModelError, StepError
 from edgepack.project import Limits
 from edgepack.quantization.closeness import Closeness
 from edgepack.quantization.costs import Costs, Stretch
+from edgepack.quantization.outside import OutsideError
 from edgepack.quantization.scheme import Scheme
 from edgepack.quantization.search import (
     MOST_MEASURED,
@@ -386,3 +387,61 @@ def test_scheme_when_nodes_are_left_float_has_their_exact_weights():
     assert found["c"] == 0.25
     assert found["a"] == 0.25, "it was left before, and is as the scheme had it"
     assert scheme.left == {"a": "first", "b": "second"}
+
+
+@dataclass
+class Broken:
+    """What breaks models: the first one, and what was found anew."""
+
+    before: list[float]
+    after: list[float]
+    asked: int = 0
+
+    def errors(self, model):
+        del model
+        self.asked += 1
+        errors = self.before if self.asked == 1 else self.after
+        return [OutsideError(kind, "y", e, 0.1) for kind, e in zip(KINDS, errors, strict=False)]
+
+
+KINDS = ("silence", "times 2", "noise")
+
+
+@pytest.mark.parametrize(
+    ("after", "gain_db", "left", "is_kept"),
+    [
+        ([], 0.0, (), True),
+        ([4.0], 2.0, (), True),
+        ([], -3.0, (), False),
+        ([], 0.5, ("a",), False),
+        ([], 3.0, ("a",), True),
+        ([5.0, 1.0], 0.0, (), False),
+        ([6.0], 0.0, (), False),
+    ],
+    ids=["free", "one mended", "farther", "more float", "worth it", "as many", "worse than any"],
+)
+def test_hold_anew_keeps_what_breaks_less_if_samples_lose_nothing(
+    tmp_path, after, gain_db, left, is_kept
+):
+    maker = MadeUp(tmp_path, 20)
+    search = search_of(maker)
+    first, asked = search.best, []
+
+    def anew(kinds):
+        asked.append(kinds)
+        scheme = replace(first.scheme, weight_scales={"found": np.float32(gain_db)})
+        return maker.make(scheme.leaving(dict.fromkeys(left, "it costs much")))
+
+    search.hold_anew(Broken([5.0, 2.0], after), anew)
+    assert asked == [["silence", "times 2"]]
+    (tried,) = search.tried
+    assert (search.best is not first, tried.accepted) == (is_kept, is_kept)
+    assert tried.what == "all anew, with silence (zeros), samples times 2 among the samples"
+    assert tried.why.startswith(f"{len(after)} outputs are broken so, and 2 were; ")
+    assert ("more stays float" in tried.why) == bool(left)
+
+
+def test_hold_anew_when_nothing_is_broken_searches_nothing(tmp_path):
+    search = search_of(MadeUp(tmp_path, 20))
+    search.hold_anew(Broken([], []), lambda kinds: pytest.fail(f"searched for {kinds}"))
+    assert search.tried == []
