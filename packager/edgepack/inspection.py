@@ -25,7 +25,7 @@ from edgepack.model.deciding import shape_findings
 from edgepack.model.facts import ModelFacts, model_facts, signature
 from edgepack.model.finding import Finding
 from edgepack.model.quantized import quantization_of
-from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.processes import Workers
 from edgepack.profile import Profile, Variant
 from edgepack.project import ConstantValue, SampleSource, find_project
@@ -166,7 +166,7 @@ def _inspect_target(
         simplified = making.run(Simplified(), model=prepared)
     except EdgepackError as error:
         return [_impossible(profile, variant, error) for variant in profile.variants]
-    quantization = quantization_of(read_structure(simplified / MODEL))
+    quantization = quantization_of(read_outline(simplified / MODEL))
     unfit = Carrying(quantization).left_out(profile.variants) if quantization else {}
     return [
         _impossible(profile, variant, ModelError(unfit[variant.id], hint=_AS_IT_IS))
@@ -216,7 +216,7 @@ class _Making:
         """
         if not wants_static(variant, self.sizes):
             return self._recipe(simplified, profile, variant)
-        inputs, _ = signature(read_structure(simplified / MODEL))
+        inputs, _ = signature(read_outline(simplified / MODEL))
         if problem := static_problem(variant, inputs, self.sizes):
             raise ModelError(problem, hint="see 'dims' in edgepack.yaml")
         model = self._recipe(simplified, profile, variant)
@@ -239,7 +239,7 @@ class _Making:
         model = simplified
         if rewrites := BACKENDS[variant.backend].REWRITES:
             model = self.run(Rewritten(rewrites), model=model)
-        if quantization_of(read_structure(simplified / MODEL)):
+        if quantization_of(read_outline(simplified / MODEL)):
             return self.run(Fp32(profile.runtime.max_ir), model=model)
         step = recipe_step(profile, variant)
         if variant.dialect is not None:
@@ -259,7 +259,7 @@ def _write_any(model: Path, out: Path) -> None:
     What a Relu or Clip writes is cut off at its bounds: whether its node goes into the integers
     before it depends on that.
     """
-    structure = read_structure(model)
+    structure = read_outline(model)
     names = observed_tensors(structure, every_op=True)
     bounds = clamps(structure, names)
     found = {}
@@ -295,7 +295,7 @@ def _inspect_variant(
         if placed.refusal is not None
     ]
     uncalibrated = variant.recipe == "int8-static" and making.calibration is None
-    if uncalibrated and quantization_of(read_structure(simplified / MODEL)) is None:
+    if uncalibrated and quantization_of(read_outline(simplified / MODEL)) is None:
         findings.append(_NO_CALIBRATION)
     return VariantInspection(
         target=profile.id,

@@ -46,7 +46,13 @@ from edgepack.bundle.writing import BundleWriter, replacing
 from edgepack.machine import processor
 from edgepack.maven import KOTLIN_VERSION, licensed
 from edgepack.model.facts import ModelFacts, TensorSpec, signature
-from edgepack.model.reading import external_files, external_tensors, model_digest, read_structure
+from edgepack.model.reading import (
+    external_files,
+    external_tensors,
+    model_digest,
+    read_outline,
+    read_structure,
+)
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant, bundle_digest, profile_digest
 from edgepack.profile import Profile
 from edgepack.project import Limits, LoadedProject
@@ -354,7 +360,7 @@ class _Assembly:
                 spec if spec.shape is not None else replace(spec, shape=("?",) * ranks[spec.name])
                 for spec in specs
             )
-            for specs in signature(read_structure(model))
+            for specs in signature(read_outline(model))
         )
         return inputs, outputs
 
@@ -451,7 +457,7 @@ class _Assembly:
     def _with_weights(self, models: list[str]) -> set[str]:
         """Return models with the files that hold their weights, as paths in the bundle."""
         onnx = [path for path in models if path.endswith(".onnx")]
-        found = [external_files(read_structure(self.writer.folder / path)) for path in onnx]
+        found = [external_files(read_outline(self.writer.folder / path)) for path in onnx]
         return {*models, *(f"models/{name}" for names in found for name in names)}
 
     def _left_out(self) -> list[LeftOut]:
@@ -556,14 +562,15 @@ def add_onnx(writer: BundleWriter, model: Path, variant: str, name: str) -> str:
     Returns:
         The model's path in the bundle.
     """
+    files = external_files(read_outline(model))
+    if not files:
+        return writer.add(f"models/{name}", model.read_bytes(), role="model")
     structure = read_structure(model)
     places = {}
-    for file in external_files(structure):
+    for file in files:
         path = f"models/{variant}.{file.removeprefix(f'{MODEL}.').removeprefix('model.')}"
         data = (model.parent / file).read_bytes()
         places[file] = PurePosixPath(writer.add(path, data, role="model")).name
-    if not places:
-        return writer.add(f"models/{name}", model.read_bytes(), role="model")
     for tensor in external_tensors(structure):
         for entry in tensor.external_data:
             if entry.key == "location":

@@ -16,7 +16,7 @@ from edgepack.build.doing import LONG, Doing
 from edgepack.data import SampleSet
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.machine import available_memory_bytes
-from edgepack.model.reading import external_files, read_structure
+from edgepack.model.reading import external_files, read_outline
 from edgepack.plan import Plan, PlannedStep
 from edgepack.processes import Workers
 from edgepack.progress import Progress, SilentTask, Task, Work
@@ -210,5 +210,5 @@ def _model_bytes(path: Path) -> int:
         return sum(file.stat().st_size for file in path.glob("model.*"))
     if path.suffix != ".onnx":
         return path.stat().st_size
-    others = [path.parent / name for name in external_files(read_structure(path))]
+    others = [path.parent / name for name in external_files(read_outline(path))]
     return sum(file.stat().st_size for file in (path, *others))

@@ -9,7 +9,7 @@ from edgepack.errors import ModelError
 from edgepack.model.facts import ModelFacts, require_plain_signature
 from edgepack.model.finding import Finding
 from edgepack.model.ir import loadable
-from edgepack.model.reading import external_files, fits_a_message, read_model, read_structure
+from edgepack.model.reading import external_files, fits_a_message, read_model, read_outline
 from edgepack.model.running import make_session
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _checkable(model: Path) -> onnx.ModelProto | str:
     """
     import onnx
 
-    if not external_files(read_structure(model)):
+    if not external_files(read_outline(model)):
         return str(model)
     loaded = read_model(model)
     return loaded if fits_a_message(loaded, onnx.checker.MAXIMUM_PROTOBUF) else str(model)

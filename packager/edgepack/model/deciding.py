@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edgepack.errors import listed
 from edgepack.model.facts import tensor_spec
 from edgepack.model.finding import Finding
-from edgepack.model.reading import read_structure
+from edgepack.model.reading import read_outline
 
 if TYPE_CHECKING:
     import onnx
@@ -46,7 +46,7 @@ def shape_findings(path: Path, constants: Collection[str] = ()) -> list[Finding]
     Raises:
         ModelError: The file cannot be read as a model.
     """
-    graph = read_structure(path).graph
+    graph = read_outline(path).graph
     deciders, sized = _followed(graph)
     found = [
         Finding(

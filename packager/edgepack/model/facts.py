@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
 from edgepack.model.quantized import Quantization, nested_nodes, quantization_of
-from edgepack.model.reading import external_files, model_digest, read_structure
+from edgepack.model.reading import external_files, model_digest, read_outline
 
 if TYPE_CHECKING:
     import onnx
@@ -86,7 +86,7 @@ def model_facts(path: Path) -> ModelFacts:
     """
     # Before the model is read: this reads it too.
     digest = model_digest(path)
-    model = read_structure(path)
+    model = read_outline(path)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     inputs, outputs = signature(model)
     return ModelFacts(

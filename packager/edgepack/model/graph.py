@@ -141,13 +141,13 @@ def partitioned_graph(model: Path) -> Graph:
     Raises:
         ModelError: onnxruntime refuses the model.
     """
-    from edgepack.model.reading import external_files, read_model, read_structure
+    from edgepack.model.reading import external_files, read_model, read_outline
     from edgepack.model.running import make_session
 
     with tempfile.TemporaryDirectory(prefix="edgepack-graph-") as folder:
         optimized = Path(folder) / "basic.onnx"
         config = {}
-        if external_files(read_structure(model)):
+        if external_files(read_outline(model)):
             # Else the saved graph would still point at the file beside the model.
             config["session.optimized_model_external_initializers_file_name"] = "weights.bin"
         make_session(model, save_basic=optimized, config=config)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
-from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import runtime_errors
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def loadable(model: Path) -> Iterator[Path]:
     Raises:
         ModelError: A weight has a type that came with a later IR version.
     """
-    if read_structure(model).ir_version <= highest_ir():
+    if read_outline(model).ir_version <= highest_ir():
         yield model
         return
     with tempfile.TemporaryDirectory(prefix="edgepack-ir-") as folder:

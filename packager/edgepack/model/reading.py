@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +52,108 @@ def read_structure(path: Path) -> onnx.ModelProto:
     if model.ir_version <= 0 or not (model.graph.node or model.graph.input or model.graph.output):
         raise _not_onnx(path, data)
     return model
+
+
+# Smaller files, and smaller tensors, are read as they are.
+_LARGE_FILE_BYTES = 1 << 22
+_LARGE_TENSOR_BYTES = 1 << 16
+
+
+def read_outline(path: Path) -> onnx.ModelProto:
+    """Read a model as :func:`read_structure` does, but for the values of large weights in its file.
+
+    Those are floats of the main graph, which keep their names, types and shapes. They take no
+    memory then: to read them takes twice their size, for protobuf copies.
+
+    Raises:
+        ModelError: As :func:`read_structure`.
+    """
+    from google.protobuf.message import DecodeError
+
+    if path.is_file() and str(path).isprintable() and path.stat().st_size > _LARGE_FILE_BYTES:
+        with (
+            contextlib.suppress(OSError, ValueError, IndexError, DecodeError, RecursionError),
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            model = _outline(data)
+            if model.ir_version > 0 and model.graph.node:
+                return model
+    # What is wrong with a file is said there.
+    return read_structure(path)
+
+
+# Numbers of fields. Source: onnx.proto, messages ModelProto, GraphProto and TensorProto.
+_GRAPH, _INITIALIZER = 7, 5
+_VALUES = {4, 5, 7, 9, 10, 11}
+_FLOATS = {1, 10, 11}
+"""Element types FLOAT, FLOAT16 and DOUBLE. Integers may be zero points, which say something."""
+
+
+def _outline(data: mmap.mmap) -> onnx.ModelProto:
+    """Merge a model from the fields of its file, which protobuf allows one at a time.
+
+    Source: https://protobuf.dev/programming-guides/encoding/ ("Last One Wins").
+    """
+    import onnx
+
+    model = onnx.ModelProto()
+    for number, begin, inside, end in _fields(data, 0, len(data)):
+        if number != _GRAPH:
+            model.MergeFromString(data[begin:end])
+            continue
+        for part, part_begin, part_inside, part_end in _fields(data, inside, end):
+            if part == _INITIALIZER and part_end - part_inside > _LARGE_TENSOR_BYTES:
+                tensor = model.graph.initializer.add()
+                for kind, start, _, stop in _fields(data, part_inside, part_end):
+                    if kind not in _VALUES:
+                        tensor.MergeFromString(data[start:stop])
+                if tensor.data_type not in _FLOATS:
+                    tensor.ParseFromString(data[part_inside:part_end])
+            else:
+                model.graph.MergeFromString(data[part_begin:part_end])
+    return model
+
+
+def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each field of a message: its number, and where it, its content and the next begin.
+
+    Raises:
+        ValueError: What is there is no message.
+        IndexError: It is cut off.
+    """
+    while at < end:
+        begin = at
+        key, at = _varint(data, at)
+        size = 0
+        match key & 7:
+            case 0:
+                _, stop = _varint(data, at)
+                size = stop - at
+            case 1:
+                size = 8
+            case 2:
+                size, at = _varint(data, at)
+            case 5:
+                size = 4
+            case kind:
+                raise ValueError(f"there is no wire type {kind}")
+        if at + size > end:
+            raise IndexError("a field ends behind its message")
+        yield key >> 3, begin, at, at + size
+        at += size
+
+
+def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
+    """Return a number of seven bits in each byte, the lowest first, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -211,7 +315,7 @@ def model_digest(path: Path) -> str:
     Raises:
         ModelError: As :func:`read_model`.
     """
-    model = read_structure(path)
+    model = read_outline(path)
     for tensor in external_tensors(model):
         _check_external(tensor, path)
     digest = _file_sha256(path)

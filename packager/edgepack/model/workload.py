@@ -1,4 +1,4 @@
-"""What a model computes most: multiply-adds of matrix products beside those of other products."""
+"""What a model computes most, matrix products or other products, and how large what it makes is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgepack.model.reading import read_structure
+from edgepack.model.reading import read_outline
 
 if TYPE_CHECKING:
     import onnx
@@ -46,7 +46,7 @@ def multiply_adds(path: Path, sizes: Mapping[str, int]) -> float:
 
 def _counts(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
     """Return the multiply-adds in matrix products and in others."""
-    model = read_structure(path)
+    model = read_outline(path)
     if sizes:
         _give(model, sizes)
     weights = {t.name: tuple(t.dims) for t in model.graph.initializer}
@@ -57,6 +57,45 @@ def _counts(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
             matrix = node.op_type in MATRIX_PRODUCTS and node.input[1] in weights
             counts[matrix] += shapes.multiply_adds(node)
     return counts[True], counts[False]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """How large what a model's nodes make is, for one run."""
+
+    total_bytes: int
+    """Of all tensors together."""
+    live_bytes: int
+    """Of those that are needed at the same time, where that is most."""
+
+
+def activations(path: Path, sizes: Mapping[str, int]) -> Activations:
+    """Return how large what the nodes of a model make is, with ``sizes`` for symbolic dimensions.
+
+    Every value counts as a float32. Other sizes that nobody knows count as 1 on the first axis,
+    which is a batch's as a rule, and as 64 elsewhere; see :func:`matrix_share` for the rest.
+    """
+    model = read_outline(path)
+    free = {
+        dim.dim_param: 1
+        for value in model.graph.input
+        for dim in value.type.tensor_type.shape.dim[:1]
+        if dim.dim_param
+    }
+    _give(model, {**free, **sizes})
+    shapes = _Shapes(_inferred(model), {})
+    nodes = model.graph.node
+    last = {name: k for k, node in enumerate(nodes) for name in node.input}
+    last.update((value.name, len(nodes)) for value in model.graph.output)
+    live: dict[str, int] = {}
+    total = most = 0
+    for index, node in enumerate(nodes):
+        made = {name: shapes.bytes_of(name) for name in node.output if name}
+        total += sum(made.values())
+        live.update(made)
+        most = max(most, sum(live.values()))
+        live = {name: size for name, size in live.items() if last.get(name, 0) > index}
+    return Activations(total, most)
 
 
 def _give(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
@@ -106,6 +145,17 @@ class _Shapes:
             places = prod(self._sizes(node.input[0])[:2])
             return float(places * sum(self._size(name) for name in node.input[1:3]))
         return 0.0
+
+    def bytes_of(self, name: str) -> int:
+        """Return the size of an activation in float32; 0 where nothing of it is known."""
+        dims = self.activations.get(name)
+        if dims is None:
+            return 0
+        unknown = [1, *[_UNKNOWN] * len(dims)]
+        return 4 * prod(
+            dim if isinstance(dim, int) and dim > 0 else unknown[axis]
+            for axis, dim in enumerate(dims)
+        )
 
     def _inner(self, node: onnx.NodeProto) -> int:
         """Return the length of the dot products of a MatMul or Gemm."""

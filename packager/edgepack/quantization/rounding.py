@@ -284,7 +284,10 @@ class _Source:
 
     def values(self, found: Array) -> Array:
         """Return what is read, float32."""
-        return np.asarray((found.astype(np.float32) - self.zero_point) * self.scale)
+        values = found.astype(np.float32)
+        values -= self.zero_point
+        values *= self.scale
+        return values
 
 
 class _Rounding:
@@ -355,10 +358,13 @@ class _Rounding:
             dues = [(k + 1) * wanted // self._count - k * wanted // self._count for k in owners]
             places = [_spread(each, due, random) for due in dues]
             at = np.concatenate([place + k * each for k, place in enumerate(places)])
-            exact = np.concatenate([sample.exact for sample in batch])
-            quantized = source.values(np.concatenate([sample.quantized for sample in batch]))
+            # One after the other: each is as large as the tensor, over all samples of the batch.
+            exact = product.patches(_whole([sample.exact for sample in batch]), at)
+            values = source.values(_whole([sample.quantized for sample in batch]))
+            quantized = product.patches(values, at)
+            del values
             whose = np.repeat(owners, [len(place) for place in places])
-            parts.append((product.patches(exact, at), product.patches(quantized, at), whose))
+            parts.append((exact, quantized, whose))
         found = tuple(
             np.concatenate(part, axis=min(part[0].ndim - 1, 1)) for part in zip(*parts, strict=True)
         )
@@ -497,6 +503,11 @@ def _outputs(rows: Array, patches: Array) -> Array:
     """Return (outputs of all groups, positions); both are float32."""
     found = rows @ patches.swapaxes(1, 2)
     return found.reshape(-1, patches.shape[1])
+
+
+def _whole(parts: Sequence[Array]) -> Array:
+    """Return arrays joined along their first axis; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _batches(stops: Iterable[tuple[Array, Array]]) -> Iterator[list[_Sample]]:

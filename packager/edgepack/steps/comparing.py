@@ -13,7 +13,7 @@ from edgepack.accuracy import EQUAL_SQNR_DB, array_cosine, min_sqnr_db
 from edgepack.data import SampleSet, spread
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
-from edgepack.model.reading import read_structure
+from edgepack.model.reading import read_outline, read_structure
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
 from edgepack.quantization.closeness import MOST_HELD_OUT, Chosen, FloatOutputs, HeldOut
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs, sentence_vectors
@@ -43,7 +43,7 @@ NEARER_EMBEDDINGS = (
 def probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator[Arrays]:
     """Yield up to ``count`` inputs: real samples, evenly spread, or seeded random ones."""
     if samples is None:
-        specs, _ = signature(read_structure(model))
+        specs, _ = signature(read_outline(model))
         for n in range(min(count, 2)):
             yield random_inputs(specs, seed=SEED + n)
         return

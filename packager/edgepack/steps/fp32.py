@@ -10,7 +10,7 @@ from typing import ClassVar
 from edgepack.errors import StepError
 from edgepack.model.ir import lower_ir
 from edgepack.model.quantized import quantization_of
-from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import MODEL, Inputs, Notes
 
@@ -33,7 +33,7 @@ class Fp32:
         Raises:
             ModelError: A weight has a type that the target's IR version does not have.
         """
-        structure = read_structure(inputs["model"] / MODEL)
+        structure = read_outline(inputs["model"] / MODEL)
         quantization = quantization_of(structure)
         kept = f"numbers kept: it is {quantization.state}" if quantization else "numbers kept"
         if structure.ir_version > self.max_ir:
@@ -62,7 +62,7 @@ def require_ir(model: Path, highest: int) -> None:
     Raises:
         StepError: It is newer.
     """
-    found = read_structure(model).ir_version
+    found = read_outline(model).ir_version
     if found > highest:
         raise StepError(
             f"the file has IR version {found}, the target's runtime loads up to {highest}",

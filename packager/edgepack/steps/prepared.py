@@ -15,7 +15,7 @@ from edgepack.model.checking import checker_findings
 from edgepack.model.facts import TensorSpec, signature
 from edgepack.model.inferring import inferred_graph
 from edgepack.model.ir import highest_ir, loadable, lower_ir
-from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.comparing import probe_inputs, worst_sqnr_db
@@ -101,7 +101,7 @@ def _said_of(model: Path, samples: Path | None) -> Iterator[None]:
 
 
 def _random_hint(model: Path) -> str:
-    inputs, _ = signature(read_structure(model))
+    inputs, _ = signature(read_outline(model))
     free = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
     names = ", ".join(sorted(free - {"?"}))
     return (

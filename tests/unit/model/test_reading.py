@@ -9,7 +9,7 @@ import text_nets
 import tiny_models
 from edgepack.errors import ModelError
 from edgepack.model.facts import model_facts, require_plain_signature
-from edgepack.model.reading import fits_a_message, read_model, write_model
+from edgepack.model.reading import fits_a_message, read_model, read_outline, write_model
 from onnx import TensorProto, helper, numpy_helper
 
 
@@ -223,3 +223,42 @@ def test_read_when_the_folder_may_not_be_entered_is_no_bug(tmp_path, monkeypatch
     with pytest.raises(ModelError, match=r"cannot read .*: Permission denied") as caught:
         read_model(tmp_path / "m.onnx")
     assert "folders above it" in caught.value.hint
+
+
+def large_model(path, kind=np.float32):
+    """A file large enough to be read without its weights: 8 MiB in one, 4 bytes in another."""
+    large, small = np.ones((2, 1 << 20), kind), np.ones(1, np.float32)
+    node = helper.make_node("Identity", ["large"], ["out"], name="n", doc_string="kept")
+    value = helper.make_tensor_value_info("out", helper.np_dtype_to_tensor_dtype(large.dtype), [2])
+    weights = [numpy_helper.from_array(large, "large"), numpy_helper.from_array(small, "small")]
+    graph = helper.make_graph([node], "g", [], [value], weights)
+    onnx.save(helper.make_model(graph, producer_name="a test"), path)
+    return path
+
+
+def test_outline_is_the_model_but_for_the_values_of_large_floats(tmp_path):
+    path = large_model(tmp_path / "large.onnx")
+    outline, expected = read_outline(path), onnx.load(path)
+    assert list(outline.graph.initializer[0].dims) == [2, 1 << 20]
+    assert not outline.graph.initializer[0].raw_data
+    expected.graph.initializer[0].ClearField("raw_data")
+    assert outline == expected
+
+
+def test_outline_keeps_integers_that_may_be_zero_points(tmp_path):
+    path = large_model(tmp_path / "large.onnx", np.int32)
+    assert read_outline(path) == onnx.load(path)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.999])
+def test_outline_of_a_file_that_is_cut_off_is_an_error(tmp_path, kept):
+    path = large_model(tmp_path / "large.onnx")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * kept)])
+    with pytest.raises(ModelError, match="is not a whole ONNX model"):
+        read_outline(path)
+
+
+def test_facts_of_a_large_file_are_those_of_all_of_it(tmp_path):
+    facts = model_facts(large_model(tmp_path / "large.onnx"))
+    assert facts.initializer_bytes == (8 << 20) + 4
