@@ -14,6 +14,7 @@ from edgepack.backends.base import Placement
 from edgepack.backends.checking import chosen_targets, load_target, project_targets
 from edgepack.build.carrying import Carrying
 from edgepack.build.constants import project_constants
+from edgepack.build.memory import Subject, build_bytes, default_jobs
 from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.build.state import project_state
 from edgepack.calibration.following import clamps
@@ -26,13 +27,14 @@ from edgepack.model.facts import ModelFacts, model_facts, signature
 from edgepack.model.finding import Finding
 from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_outline, write_model
+from edgepack.model.workload import activations
 from edgepack.processes import Workers
 from edgepack.profile import Profile, Variant
 from edgepack.project import ConstantValue, SampleSource, find_project
 from edgepack.quantization.writer import observed_tensors
 from edgepack.steps.base import MODEL, Step, run_step
 from edgepack.steps.bucketed import bucket_dims, fixed, static_problem, wants_static
-from edgepack.steps.calibration import STATISTICS
+from edgepack.steps.calibration import STATISTICS, Calibration
 from edgepack.steps.fp32 import Fp32
 from edgepack.steps.int8_static import Int8Static
 from edgepack.steps.opset import AtLeastOpset
@@ -73,6 +75,9 @@ class Inspection:
     variants: tuple[VariantInspection, ...]
     constants: Mapping[str, ConstantValue] = field(default_factory=dict)
     """Inputs that the project gives one value for good."""
+    memory_bytes: int = 0
+    """About what a build for these targets takes with its default of jobs; 0 where none is
+    possible."""
 
 
 def inspect(
@@ -104,6 +109,7 @@ def inspect(
         findings = [*workers.call(checker_findings, loaded.model_path)]
         blocked = workers.call(session_findings, loaded.model_path) or carrying_findings(facts)
         variants: list[VariantInspection] = []
+        memory_bytes = 0
         if not blocked:
             prepared = Prepared(tuple(sorted(loaded.project.fixed_dims.items())), constants)
             samples = loaded.project.samples
@@ -113,6 +119,10 @@ def inspect(
             asked = profiles or [load_target("host")]
             named = named_targets(loaded)
             asked, _ = offer_int8_dynamic(loaded.model_path, facts, asked, named, workers)
+            sizes, steps = loaded.project.largest_dims, _steps(asked, facts)
+            subject = Subject(loaded.model_path, sizes, facts.initializer_bytes, steps)
+            found = workers.call(activations, subject.path, subject.sizes)
+            memory_bytes = build_bytes(subject, found, default_jobs())
             variants = workers.call(
                 inspect_targets,
                 loaded.model_path,
@@ -121,7 +131,17 @@ def inspect(
                 asked,
                 samples.calibration,
             )
-    return Inspection(facts, (*findings, *blocked), tuple(variants), loaded.project.constants)
+    constant = loaded.project.constants
+    return Inspection(facts, (*findings, *blocked), tuple(variants), constant, memory_bytes)
+
+
+def _steps(profiles: Sequence[Profile], facts: ModelFacts) -> frozenset[str]:
+    """Return the recipes that a build with samples would have, and what goes before them."""
+    if facts.quantization is not None:
+        return frozenset({Fp32.name})
+    recipes = {variant.recipe for profile in profiles for variant in profile.variants}
+    before = {Calibration.name} if Int8Static.name in recipes else set()
+    return frozenset(recipes | before)
 
 
 def random_findings(model: Path, prepared: Prepared) -> list[Finding]:

@@ -496,6 +496,11 @@ class Project(StrictModel):
         return {n: sorted(set(sizes)) for n, sizes in self.dims.items() if isinstance(sizes, list)}
 
     @property
+    def largest_dims(self) -> dict[str, int]:
+        """The symbolic dimensions that have values, each with its largest."""
+        return {**self.fixed_dims, **{name: sizes[-1] for name, sizes in self.buckets.items()}}
+
+    @property
     def spans(self) -> dict[str, Span]:
         """The symbolic dimensions that have a span."""
         return {name: size for name, size in self.dims.items() if isinstance(size, Span)}

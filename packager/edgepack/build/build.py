@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from edgepack.build.judging import (
     judge,
     warnings,
 )
+from edgepack.build.memory import Subject, default_jobs
 from edgepack.build.offering import named_targets, offer_int8_dynamic
 from edgepack.build.pins import older_runtimes
 from edgepack.build.planning import make_plan, unsampled
@@ -152,8 +152,9 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         execution = execute(
             job.plan,
             cache=cache,
-            jobs=jobs or min(os.cpu_count() or 1, 4),
+            jobs=jobs or default_jobs(),
             progress=progress,
+            subject=_subject(job),
         )
         judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
         slower = tuple(slower_variants(job.plan, judged, execution))
@@ -183,6 +184,15 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         aars=aars,
         saw=saw,
         uncompiled=tuple(error for error in libraries if isinstance(error, EdgepackError)),
+    )
+
+
+def _subject(job: Job) -> Subject:
+    return Subject(
+        job.loaded.model_path,
+        job.loaded.project.largest_dims,
+        job.facts.initializer_bytes,
+        frozenset(planned.step.name for planned in job.plan.steps),
     )
 
 

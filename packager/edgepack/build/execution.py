@@ -13,19 +13,18 @@ from threading import Lock
 
 from edgepack.build.cache import Artifact, StepCache, step_key
 from edgepack.build.doing import LONG, Doing
+from edgepack.build.memory import Subject, build_bytes, memory_text, step_bytes
 from edgepack.data import SampleSet
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.machine import available_memory_bytes
 from edgepack.model.reading import external_files, read_outline
+from edgepack.model.workload import Activations, activations
 from edgepack.plan import Plan, PlannedStep
 from edgepack.processes import Workers
 from edgepack.progress import Progress, SilentTask, Task, Work
 from edgepack.steps import Notes, run_step
 
-# A guess on the safe side, not a measurement: a worker with onnx and onnxruntime loaded, and the
-# copies of a model that protobuf, sessions and the quantizer may hold at once.
-_WORKER_BYTES = 200_000_000
-_MODEL_COPIES = 8
+_UNKNOWN = Activations(0, 0)
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,20 @@ class Execution:
     """Steps that failed, or need one that did, and that some variant can do without."""
 
 
-def execute(plan: Plan, *, cache: StepCache, jobs: int, progress: Progress) -> Execution:
+def execute(
+    plan: Plan,
+    *,
+    cache: StepCache,
+    jobs: int,
+    progress: Progress,
+    subject: Subject | None = None,
+) -> Execution:
     """Run every step of a plan that the cache does not hold.
 
     As many run at once as ``jobs`` says and the machine's free memory allows. A step that refuses
     its model takes along only the variants that need it. Any other error, or one in a step that
     all variants need, ends the build: steps that are running are killed, none is half-kept.
+    Of a ``subject`` it says how much memory is needed, before the first step that has to run.
 
     Raises:
         EdgepackError: Whatever a step raised.
@@ -53,7 +60,7 @@ def execute(plan: Plan, *, cache: StepCache, jobs: int, progress: Progress) -> E
     with ExitStack() as stack:
         workers = stack.enter_context(Workers(jobs))
         threads = stack.enter_context(ThreadPoolExecutor(jobs))
-        return _Run(plan, cache, workers, progress).execute(threads)
+        return _Run(plan, cache, workers, progress, jobs, subject).execute(threads)
 
 
 @dataclass
@@ -62,6 +69,10 @@ class _Run:
     cache: StepCache
     workers: Workers
     progress: Progress
+    jobs: int
+    subject: Subject | None
+    """None once its memory was told."""
+    activations: Activations = _UNKNOWN
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     from_cache: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)
@@ -70,6 +81,7 @@ class _Run:
     task: Task = field(default_factory=SilentTask)
     begun: set[str] = field(default_factory=set)
     """Ids of the steps that were begun here."""
+    telling: Lock = field(default_factory=Lock)
     locks: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
     """By cache key: steps that turn out to be the same are run once."""
 
@@ -158,6 +170,7 @@ class _Run:
             return artifact
 
     def _call(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
+        self._tell_memory()
         counted = planned.step.name in ("calibration", "evaluation")
         samples = len(SampleSet.read(paths["samples"])) if counted else None
         self.begun.add(planned.id)
@@ -176,6 +189,16 @@ class _Run:
             error.where = f"{doing}: {error.where}" if error.where else doing
             raise
 
+    def _tell_memory(self) -> None:
+        """Say once how much memory is needed, in a worker that is there anyway."""
+        with self.telling:
+            subject, self.subject = self.subject, None
+            if subject is None:
+                return
+            self.activations = self.workers.call(activations, subject.path, subject.sizes)
+            needed = build_bytes(subject, self.activations, self.jobs)
+            self.progress.note(memory_text(needed))
+
     def _tell_end(self, planned: PlannedStep) -> None:
         if planned.id in self.begun:
             self.task(planned.id)
@@ -187,11 +210,11 @@ class _Run:
             self.task(text, kind=planned.step.name)
 
     def _memory(self, planned: PlannedStep) -> int:
-        """Return about how many bytes a step takes: a worker, and its models several times over."""
+        """Return about how many bytes a step takes."""
         if any(origin in self.failed for origin in planned.inputs.values()):
             return 0
         models = sum(map(_model_bytes, map(self._path, planned.inputs.values())))
-        return _WORKER_BYTES + _MODEL_COPIES * models
+        return step_bytes(planned.step.name, models, self.activations)
 
     def _digest(self, origin: str) -> str:
         if origin in self.sources:

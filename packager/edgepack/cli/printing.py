@@ -68,7 +68,11 @@ def print_table(table: Table) -> None:
 
 def print_inspection(inspection: Inspection) -> None:
     """Write facts and findings."""
+    from edgepack.build.memory import memory_text
+
     _print_facts(inspection.facts, inspection.constants)
+    if inspection.memory_bytes:
+        write_line(memory_text(inspection.memory_bytes))
     for line in _finding_lines(inspection.findings):
         write_line(line)
     said: dict[tuple[str, ...], str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.model.workload import matrix_share
+from edgepack.model.workload import activations, matrix_share
 from onnx import TensorProto, helper
 from tiny_models import conv_net, relu, save
 
@@ -78,3 +78,19 @@ def test_share_when_a_layer_is_recurrent_counts_both_its_weights(tmp_path):
 )
 def test_public_model_when_counted_is_of_the_kind_it_is(shared_data, file, mainly):
     assert (matrix_share(shared_data / file) > 0.5) == mainly
+
+
+def test_activations_are_counted_together_and_while_they_are_needed(tmp_path):
+    nodes = [
+        node("Relu", ["x"], ["a"], "first"),
+        node("Neg", ["a"], ["b"], "second"),
+        node("Exp", ["b"], ["c"], "third"),
+        node("Add", ["a", "c"], ["y"], "last"),
+    ]
+    value = ("x", FLOAT, ["batch", 3, "size"])
+    save(tmp_path / "m.onnx", nodes, [value], [("y", FLOAT, ["batch", 3, "size"])])
+    one = 4 * 3 * 10
+    found = activations(tmp_path / "m.onnx", {"size": 10})
+    # a is needed by the last node, so it is there beside two others.
+    assert (found.total_bytes, found.live_bytes) == (4 * one, 3 * one)
+    assert activations(tmp_path / "m.onnx", {"size": 10, "batch": 2}).live_bytes == 6 * one

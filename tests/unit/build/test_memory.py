@@ -1,0 +1,48 @@
+"""What a build is said to need; that it does need about that is measured by ``make bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from edgepack.build import memory
+from edgepack.build.memory import Subject, build_bytes, memory_text, step_bytes
+from edgepack.model.workload import Activations
+
+LARGE = Activations(total_bytes=500_000_000, live_bytes=150_000_000)
+SMALL = Activations(total_bytes=1_000_000, live_bytes=300_000)
+
+
+def subject(*steps: str, weights: int = 1_000_000) -> Subject:
+    return Subject(Path("m.onnx"), {}, weights, frozenset(steps))
+
+
+def test_calibration_of_large_activations_holds_them_in_each_process(monkeypatch):
+    monkeypatch.setattr(memory, "cores", lambda: 2)
+    two = step_bytes("calibration", 0, LARGE)
+    monkeypatch.setattr(memory, "cores", lambda: 1)
+    assert two == 2 * step_bytes("calibration", 0, LARGE)
+    assert step_bytes("calibration", 0, LARGE) >= LARGE.total_bytes
+
+
+def test_calibration_of_small_activations_takes_one_process(monkeypatch):
+    monkeypatch.setattr(memory, "cores", lambda: 4)
+    assert step_bytes("calibration", 0, SMALL) < 2 * memory.WORKER_BYTES
+
+
+def test_build_needs_more_for_more_weights_jobs_and_activations():
+    little = build_bytes(subject("fp32"), SMALL, 1)
+    assert build_bytes(subject("fp32", weights=340_000_000), SMALL, 1) > little + 600_000_000
+    assert build_bytes(subject("fp32"), SMALL, 2) > little
+    assert build_bytes(subject("fp32"), LARGE, 1) > little
+    assert build_bytes(subject("fp32", "calibration"), LARGE, 1) > build_bytes(
+        subject("fp32"), LARGE, 1
+    )
+
+
+@pytest.mark.parametrize(("free", "warned"), [(899_999_999, True), (900_000_000, False)])
+def test_text_when_more_is_needed_than_is_available_says_what_to_do(monkeypatch, free, warned):
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: free)
+    text = memory_text(900_000_000)
+    assert text.startswith("a build needs about 0.9 GB of memory")
+    assert ("--jobs 1" in text and "'dims'" in text) == warned
