@@ -43,7 +43,8 @@ def step_bytes(name: str, models: int, activations: Activations) -> int:
     Measured with onnxruntime 1.31.1 on x86-64, 2026-11-23: a plain run of a network whose live
     activations are 151 MB took 150 MB besides the worker, its calibration, of 528 MB in all, 500 MB
     in each process, for a sample is counted while the next one is run. Rounding its weights took
-    570 MB; int8-dynamic of 340 MB of weights took 1.6 GB.
+    570 MB; int8-dynamic of 340 MB of weights took 1.6 GB. The errors of layers are found from all
+    tensors of two models.
 
     Args:
         name: The step's.
@@ -58,6 +59,8 @@ def step_bytes(name: str, models: int, activations: Activations) -> int:
         return processes * (held + activations.total_bytes)
     if name == "int8-static":
         return held + activations.total_bytes
+    if name == "layer-errors":
+        return held + 2 * activations.total_bytes
     return held + activations.live_bytes
 
 

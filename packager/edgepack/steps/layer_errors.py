@@ -136,8 +136,17 @@ def _errors(
     """Return the SQNR in dB of each float tensor over all samples; one sample is held at a time."""
     found: dict[str, OutputCloseness] = {}
     for feed in feeds:
-        ours, theirs = first.run(feed), second.run(feed)
-        for name, other in pairs.items():
-            if name in ours and ours[name].shape == theirs[other].shape:
-                found.setdefault(name, OutputCloseness()).add(ours[name], theirs[other])
+        # No name here holds the tensors: they are gone before the next sample is run.
+        _add(found, pairs, first.run(feed), second.run(feed))
     return {name: closeness.whole_sqnr_db for name, closeness in found.items()}
+
+
+def _add(
+    found: dict[str, OutputCloseness],
+    pairs: Mapping[str, str],
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+) -> None:
+    for name, other in pairs.items():
+        if name in ours and ours[name].shape == theirs[other].shape:
+            found.setdefault(name, OutputCloseness()).add(ours[name], theirs[other])
