@@ -190,8 +190,8 @@ def test_weights_that_change_nothing_are_no_faults_that_goldens_could_tell(tmp_p
     manifest = load_bundle(bundle).manifest
     assert manifest.variants[0].untold == []
     [told] = [line for line in manifest.steps if line.startswith("goldens-")]
-    # Of w1, dead and w2, each changed twice, four changes matter; a constant and a stuck model.
-    assert told.endswith("tell 6 of 6 wrong models from the right one")
+    # Of w1, dead and w2, each changed thrice, six changes matter; a constant and a stuck model.
+    assert told.endswith("tell 8 of 8 wrong models from the right one")
 
 
 def with_rare_branch(path: Path) -> None:
@@ -241,7 +241,11 @@ def test_goldens_hold_the_one_sample_that_reaches_a_layer_or_say_that_they_do_no
 
     assert untold(chosen, tmp_path / "all") == []
     others = untold([0, 3, 6, 12], tmp_path / "others")
-    assert others == ["the weights 'rare' shuffled", "a channel of the weights 'rare' at 0"]
+    assert others == [
+        "the weights 'rare' shuffled",
+        "a channel of the weights 'rare' at 0",
+        "the largest of the weights 'rare' mirrored",
+    ]
 
 
 def large(path: Path) -> None:

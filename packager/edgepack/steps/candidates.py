@@ -69,6 +69,10 @@ class Candidates:
     @cached_property
     def numbers(self) -> list[int]:
         """What they are called by: their places among all samples, or seeds."""
+        return self.some(CANDIDATES)
+
+    def some(self, count: int) -> list[int]:
+        """Return so many, or as many as there are; of random inputs always the same few."""
         if self.samples is None:
             return list(range(CANDIDATES))
         first = sorted(self.samples.streams)
@@ -77,9 +81,9 @@ class Candidates:
         for group in (others, first):
             looked_at = spread(group, _LOOKED_AT)
             constant = {number for number in looked_at if is_constant(self.feed(number))}
-            loud += spread([n for n in looked_at if n not in constant], CANDIDATES)
+            loud += spread([n for n in looked_at if n not in constant], count)
             silent += sorted(constant)
-        return [*loud, *silent][:CANDIDATES]
+        return [*loud, *silent][:count]
 
     def feed(self, number: int) -> Arrays:
         """Return the inputs of one."""

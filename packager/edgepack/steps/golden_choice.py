@@ -14,9 +14,9 @@ import numpy as np
 from edgepack.accuracy import EQUAL_SQNR_DB, Array
 from edgepack.data import spread
 from edgepack.errors import StepError
-from edgepack.model.running import Arrays
+from edgepack.model.running import Arrays, make_session
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.candidates import Candidates, is_silent
+from edgepack.steps.candidates import CANDIDATES, Candidates, is_silent
 from edgepack.steps.mutants import Mutant, mutable_session
 from edgepack.steps.quantities import by_part
 from edgepack.steps.telling import Tolerance, variations
@@ -24,6 +24,8 @@ from edgepack.steps.telling import Tolerance, variations
 CHOICE = "choice.json"
 _LEAST_LIMIT_DB = 8.0
 """The least that the goldens of any variant ask for where its kernels allow it."""
+_POOL = 32
+"""Samples whose outputs are looked at: one in twenty is of a class that is rare, say."""
 _RANDOM = 2
 """Random inputs are all of one kind."""
 
@@ -33,8 +35,8 @@ class GoldenChoice:
     """The samples for goldens, which all variants of a bundle share, best first.
 
     Some of the samples are looked at, evenly spread. Those are taken whose outputs are farthest
-    from each other's, from their mean and from those for inputs that are no samples; silence only
-    if there is nothing else. Then the weights of the model are changed: where a change is told by
+    from each other's and from those for inputs that are no samples; silence only if there is
+    nothing else. Then the weights of the model are changed: where a change is told by
     no sample that is taken, and by another, that one is taken instead. Inputs: ``model``, which has
     the right outputs; ``samples``, or ``made``, a set that stands in for them, else seeded random
     ones.
@@ -53,21 +55,24 @@ class GoldenChoice:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``choice.json``: the numbers of the samples, as :class:`Candidates` has them."""
         candidates = Candidates.of(inputs)
-        session, mutants = mutable_session(candidates.model, candidates.feed(candidates.numbers[0]))
-        found = {number: candidates.outputs(session, number) for number in candidates.numbers}
+        session = make_session(candidates.model)
+        found = {number: candidates.outputs(session, number) for number in candidates.some(_POOL)}
         silent = {n for n, outputs in found.items() if is_silent(candidates.feed(n), outputs)}
         count = min(self.count, _RANDOM) if candidates.samples is None else self.count
-        order = farthest_first(found, silent, candidates.strangers(session), count)
+        tried = farthest_first(found, silent, candidates.strangers(session), CANDIDATES)
+        order = tried[:count]
+        tried = [number for number in tried if number in order or number not in silent]
 
+        plain, mutants = mutable_session(candidates.model, candidates.feed(order[0]))
+        right = {number: candidates.outputs(plain, number) for number in tried}
         whole = {number: by_part(outputs, {}) for number, outputs in found.items()}
-        noise_db = dict.fromkeys(next(iter(whole.values())), EQUAL_SQNR_DB)
+        noise_db = dict.fromkeys(whole[order[0]], EQUAL_SQNR_DB)
         tolerance = Tolerance(_LEAST_LIMIT_DB, variations(whole.values()), noise_db)
 
         def told(mutant: Mutant, number: int) -> bool:
-            changed = candidates.outputs(session, number, mutant.weights)
-            return tolerance.tells(found[number], changed)
+            changed = candidates.outputs(plain, number, mutant.weights)
+            return tolerance.tells(right[number], changed)
 
-        tried = [*order, *(number for number in found if number not in {*order, *silent})]
         telling = [next((n for n in tried if told(mutant, n)), None) for mutant in mutants]
         chosen = covering(order, [number for number in telling if number is not None])
         (out / CHOICE).write_text(json.dumps(chosen), encoding="utf-8")
@@ -82,7 +87,7 @@ class GoldenChoice:
         Raises:
             StepError: There are none, one is there twice, or one is not among the candidates.
         """
-        chosen, known = read_choice(out), Candidates.of(inputs).numbers
+        chosen, known = read_choice(out), Candidates.of(inputs).some(_POOL)
         if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(known):
             raise StepError(
                 f"the samples {chosen} were taken for goldens, of {known}",
@@ -99,10 +104,11 @@ def read_choice(folder: Path) -> list[int]:
 def farthest_first(
     found: Mapping[int, Arrays], silent: set[int], strangers: Sequence[Arrays], count: int
 ) -> list[int]:
-    """Return samples, each with outputs as far as can be from the mean, strangers and those before.
+    """Return samples, each with outputs as far as can be from strangers' and those before.
 
-    Distances are parts of an output's deviation over the samples, and their mean is taken over all
-    outputs that have one. Where there is none, samples are spread evenly. Silent ones come last.
+    The first is far from the mean as well, which shows a constant; others may be near it. Distances
+    are parts of an output's deviation over the samples, and their mean is taken over all outputs
+    that have one. Where there is none, samples are spread evenly. Silent ones come last.
     """
     varying = {name: v for name, v in variations(found.values()).items() if v.tells}
     loud = [number for number in found if number not in silent]
@@ -117,13 +123,13 @@ def farthest_first(
                 total += math.sqrt(float(np.sum(apart**2)) / variation.around_mean)
         return total / len(varying)
 
-    seen = [{name: v.mean for name, v in varying.items()}, *strangers]
+    mean = {name: v.mean for name, v in varying.items()}
     order: list[int] = []
     while len(order) < min(count, len(found)):
+        seen = [*strangers, *(found[n] for n in order)] if order else [*strangers, mean]
         left = [n for n in loud if n not in order] or [n for n in found if n not in order]
         nearest = {n: min(distance(found[n], others) for others in seen) for n in left}
         order.append(max(left, key=nearest.__getitem__))
-        seen.append(found[order[-1]])
     return order
 
 

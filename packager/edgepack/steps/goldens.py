@@ -35,7 +35,7 @@ class Goldens:
     ``min_sqnr_db`` is the smaller of ``cap_db`` and the SQNR between onnxruntime's optimized and
     unoptimized session less 6 dB: kernels differ between machines about as much as between
     those two. It is 6 dB at least. An output that varies little over samples for its size has to be
-    nearer, so that an error is less than a third of its deviation; but not nearer than these two
+    nearer, so that an error is less than a fifth of its deviation; but not nearer than these two
     sessions are, less 6 dB. Wrong models are held against the goldens, and those that they take for
     right are written down (decision 017).
 

@@ -40,9 +40,9 @@ def mutable_session(
 ) -> tuple[Any, tuple[Mutant, ...]]:  # onnxruntime is loaded in workers only
     """Return an unoptimized session and the mutants that it is when it is fed their weights.
 
-    The largest weights are taken, each once shuffled, which leaves its values' size as it is, and
-    once with its largest channel at 0. There are none where onnxruntime takes the model's weights
-    as constants only: the feed is run to find out.
+    The largest weights are taken, each once shuffled, which leaves its values' size as it is, once
+    with its largest channel at 0, and once with its largest value on the other side of 0. There are
+    none where onnxruntime takes the model's weights as constants only: the feed is run to find out.
 
     Raises:
         ModelError: The model does not load.
@@ -104,8 +104,21 @@ def _mutants(weights: Mapping[str, Array]) -> Iterator[Mutant]:
         shuffled = generator.permutation(values.reshape(-1)).reshape(values.shape)
         yield Mutant(f"the weights {name!r} shuffled", {name: shuffled})
         # Integers have their zero point in another tensor; most weights are near it.
-        zero = 0 if values.dtype.kind == "f" else np.median(values)
-        sizes = np.abs(values.astype(np.float64) - zero).reshape(len(values), -1).sum(axis=1)
+        zero = 0.0 if values.dtype.kind == "f" else float(np.median(values))
+        sizes = np.abs(values.astype(np.float64) - zero)
         silenced = values.copy()
-        silenced[int(np.argmax(sizes))] = zero
+        silenced[int(np.argmax(sizes.reshape(len(values), -1).sum(axis=1)))] = zero
         yield Mutant(f"a channel of the weights {name!r} at 0", {name: silenced})
+        largest = int(np.argmax(sizes))
+        mirrored = values.copy().reshape(-1)
+        mirrored[largest] = _fitting(2 * zero - float(mirrored[largest]), values.dtype)
+        yield Mutant(
+            f"the largest of the weights {name!r} mirrored", {name: mirrored.reshape(values.shape)}
+        )
+
+
+def _fitting(value: float, dtype: np.dtype[Any]) -> float:
+    if dtype.kind == "f":
+        return value
+    ends = np.iinfo(dtype)
+    return min(max(value, ends.min), ends.max)

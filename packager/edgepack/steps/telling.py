@@ -14,7 +14,7 @@ MARGIN_DB = 6.0
 """Machines differ by as much more than the sessions of one."""
 FLOOR_DB = 6.0
 """No golden test asks for less: an output of zeros alone is 0 dB from any other."""
-_PASSES = 1 / 3
+_PASSES = 1 / 5
 """Of an output's deviation over samples: goldens let no error pass that is larger."""
 _MATTERS = 1 / 10
 """Of the same: an error that is smaller on every sample changes nothing that matters."""
@@ -45,7 +45,7 @@ class Tolerance:
     def extra_db(self, name: str, output: Array) -> list[float]:
         """Return how much more than the limit an output has to reach, in tenths of a dB.
 
-        So much that an error is less than a third of the output's deviation over samples, but not
+        So much that an error is less than a fifth of the output's deviation over samples, but not
         more than right outputs reach, and 6 dB at least. One of several quantities may reach less
         than the limit, where right outputs do.
 

@@ -18,6 +18,10 @@ def test_farthest_first_takes_what_differs_from_the_mean_and_from_each_other():
     assert farthest_first(found(5, 5.1, 0, -5, 4.9), set(), [], 2) == [3, 1]
 
 
+def test_farthest_first_takes_what_is_near_the_mean_once_it_has_the_ends():
+    assert farthest_first(found(5, 4.9, 0, -5, -4.9, 5), set(), [], 3) == [3, 0, 2]
+
+
 def test_farthest_first_keeps_away_from_what_a_stranger_gives():
     outputs = found(5, -5, 0.1, 3)
     near = [{"y": np.array([-5, 5], np.float32)}]

@@ -35,8 +35,10 @@ def test_mutable_session_gives_what_a_model_with_these_weights_gives(tmp_path):
     assert [mutant.what for mutant in mutants] == [
         "the weights 'w1' shuffled",
         "a channel of the weights 'w1' at 0",
+        "the largest of the weights 'w1' mirrored",
         "the weights 'w2' shuffled",
         "a channel of the weights 'w2' at 0",
+        "the largest of the weights 'w2' mirrored",
     ]
     for mutant in mutants:
         [(name, values)] = mutant.weights.items()
@@ -47,7 +49,7 @@ def test_mutable_session_gives_what_a_model_with_these_weights_gives(tmp_path):
 
 def test_mutants_keep_the_sizes_of_weights_and_lose_the_largest_channel(tmp_path):
     model = tiny_models.conv_net(tmp_path / "model.onnx")
-    _, (shuffled, silenced, *_) = mutable_session(model, FEED)
+    _, (shuffled, silenced, mirrored, *_) = mutable_session(model, FEED)
     before = {t.name: numpy_helper.to_array(t) for t in onnx.load(str(model)).graph.initializer}
     assert np.array_equal(np.sort(shuffled.weights["w1"], None), np.sort(before["w1"], None))
     largest = np.abs(before["w1"]).sum((1, 2, 3)).argmax()
@@ -55,6 +57,9 @@ def test_mutants_keep_the_sizes_of_weights_and_lose_the_largest_channel(tmp_path
     assert np.array_equal(
         np.delete(silenced.weights["w1"], largest, 0), np.delete(before["w1"], largest, 0)
     )
+    [place] = np.argwhere(mirrored.weights["w1"] != before["w1"])
+    assert mirrored.weights["w1"][tuple(place)] == -before["w1"][tuple(place)]
+    assert abs(before["w1"][tuple(place)]) == np.abs(before["w1"]).max()
     _, again = mutable_session(model, FEED)
     assert np.array_equal(again[0].weights["w1"], shuffled.weights["w1"])
 
@@ -80,7 +85,7 @@ def test_mutable_session_takes_weights_however_the_file_has_them(tmp_path, form)
     )
     session, mutants = mutable_session(model, FEED)
     assert np.allclose(run_session(session, FEED)["scores"], wanted, atol=1e-5)
-    assert len(mutants) == 4
+    assert len(mutants) == 6
 
 
 def test_mutable_session_is_a_plain_one_when_there_are_no_weights(tmp_path):

@@ -23,8 +23,8 @@ def test_constant_is_told_though_it_is_nearer_than_the_limit():
     right, constant = SAMPLES[0], {"y": np.full(500, 3.0)}
     assert 10 * np.log10(9 / 0.05**2) > 20
     assert tolerance().tells(right, constant)
-    third = {"y": right["y"] + 0.05 / 4 * RANDOM.standard_normal(500)}
-    assert not tolerance().tells(right, third)
+    sixth = {"y": right["y"] + 0.05 / 6 * RANDOM.standard_normal(500)}
+    assert not tolerance().tells(right, sixth)
 
 
 def test_limit_is_never_looser_than_that_of_the_variant():
