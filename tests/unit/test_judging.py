@@ -10,7 +10,7 @@ import pytest
 from edgepack.build.execution import Execution
 from edgepack.build.judging import Verdict, unproven, unworthy, with_most
 from edgepack.build.timing import LatencyComparison, SlowerVariant, without_merit
-from edgepack.bundle.manifest import Accuracy, Closeness, NotMeasured
+from edgepack.bundle.manifest import Accuracy, Closeness, MetricValue, NotMeasured
 from edgepack.project import Limits
 
 NOT_MEASURED = NotMeasured(reason="the project has no evaluation samples")
@@ -95,6 +95,22 @@ def test_variant_that_says_little_is_not_worth_shipping_unless_it_is_named(chang
     found = accuracy().model_copy(update=changes)
     said = unworthy(planned("cpu-int8-static", named=named), found)
     assert said.startswith(why) if why else not said
+
+
+@pytest.mark.parametrize(
+    ("f1", "weak", "gone"), [(0.9, "", ""), (0.7, "f1", ""), (0.1, "f1", "f1")]
+)
+def test_scores_that_are_all_lower_count_though_their_order_is_the_same(f1, weak, gone):
+    values = {
+        "map50": MetricValue(value=0.8, fp32=0.8),
+        "f1": MetricValue(value=f1, fp32=0.9),
+    }
+    found = accuracy().model_copy(update={"metric": "map50", "output": "", "values": values})
+    variant = planned("cpu-int8-static")
+    assert (f"of fp32's {weak}" in unproven(variant, found, Limits())) is bool(weak)
+    assert (f"of fp32's {gone}" in unworthy(variant, found)) is bool(gone)
+    hooked = found.model_copy(update={"metric": "mine"})
+    assert not unproven(variant, hooked, Limits())
 
 
 @pytest.mark.parametrize("found", [accuracy(0.075, (0.02, 0.13)), NOT_MEASURED])

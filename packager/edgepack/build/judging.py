@@ -13,6 +13,7 @@ from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.build.execution import Execution
 from edgepack.bundle.manifest import Accuracy, Attempt, NotMeasured
 from edgepack.errors import BugError, EdgepackError, listed
+from edgepack.metrics.labelled import PRECISIONS
 from edgepack.model.finding import Finding, alike
 from edgepack.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.project import Limits
@@ -146,9 +147,8 @@ def unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
         return ""
     if accuracy.says_little and accuracy.output:
         return f"it keeps less than half of what fp32 says: {accuracy.says_little}"
-    if (lost := lost_share(accuracy)) > _HALF:
-        return f"it loses {lost:.0%} of fp32's {accuracy.metric}"
-    return ""
+    lost, metric = most_lost(accuracy)
+    return f"it loses {lost:.0%} of fp32's {metric}" if lost > _HALF else ""
 
 
 def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
@@ -159,10 +159,10 @@ def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: 
         return f"its accuracy was not measured: {accuracy.reason}"
     if accuracy.samples < LEAST_SAMPLES:
         return f"{accuracy.samples} samples are too few to show what it loses"
-    lost = lost_share(accuracy)
+    lost, metric = most_lost(accuracy)
     if limits.metric_drop is None and lost > MOST_LOST:
         return (
-            f"it loses {lost:.0%} of fp32's {accuracy.metric}, more than {MOST_LOST:.0%}; say in"
+            f"it loses {lost:.0%} of fp32's {metric}, more than {MOST_LOST:.0%}; say in"
             " edgepack.yaml what may be lost: limits:"
             f" {{metric_drop: {_rounded_up(accuracy.drop)}}}"
         )
@@ -175,11 +175,21 @@ def _rounded_up(drop: float | None) -> str:
     return f"{math.ceil((drop or 0) * 10**digits) / 10**digits:g}"
 
 
-def lost_share(accuracy: Accuracy) -> float:
-    """Return how much of fp32's value is lost; 0 where it is none that anything is a part of."""
-    if accuracy.drop is None or not isinstance(accuracy.fp32, float) or accuracy.fp32 == 0:
-        return 0.0
-    return accuracy.drop / abs(accuracy.fp32)
+def most_lost(accuracy: Accuracy) -> tuple[float, str]:
+    """Return how much of fp32's value is lost, and of which metric.
+
+    0 where it is none that anything is a part of. Beside mean average precision, which sees the
+    order of scores alone, F1 counts: of scores that are all lower nothing reaches an application.
+    """
+    found = {accuracy.metric: _share(accuracy.fp32, accuracy.drop)}
+    if accuracy.metric in PRECISIONS and (f1 := accuracy.values.get("f1")):
+        found["f1"] = _share(f1.fp32, None if f1.fp32 is None else f1.fp32 - f1.value)
+    metric = max(found, key=found.__getitem__)
+    return found[metric], metric
+
+
+def _share(fp32: float | NotMeasured | None, drop: float | None) -> float:
+    return drop / abs(fp32) if drop is not None and isinstance(fp32, float) and fp32 else 0.0
 
 
 def is_quantized(variant: PlannedVariant) -> bool:

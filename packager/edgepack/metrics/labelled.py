@@ -23,6 +23,8 @@ from edgepack.metrics.precision import (
 from edgepack.metrics.sequences import are_shares, log_shares
 from edgepack.project import OutputDescription, PythonMetric
 
+PRECISIONS = ("map50", "map")
+"""Names of mean average precision, at an overlap of 0.5 and over 0.5 to 0.95."""
 _OWN = "for anything else name a metric of your own: docs/metrics.md"
 
 
@@ -64,7 +66,7 @@ def labelled_metric(
     boxes = labels is not None and labels.ndim == 3 and labels.shape[2] == 5
     if metric is None and boxes and "detection" in of_kind:
         metric = "map50"
-    if metric in ("map50", "map"):
+    if metric in PRECISIONS:
         output = _required(metric, of_kind.get("detection"), "detection")
         if labels is None or not boxes:
             raise _wrong_labels(

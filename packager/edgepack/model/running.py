@@ -72,6 +72,8 @@ def make_session(
         if not any(domain in error.problem for domain in EXTENSION_DOMAINS):
             raise
     for each in options:
+        # Without one a gray JPEG ends the process (onnxruntime-extensions 0.15.2, observed).
+        each.enable_cpu_mem_arena = True
         each.register_custom_ops_library(_extensions_library(model))
     return _open(model, options)
 
