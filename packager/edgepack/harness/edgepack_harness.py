@@ -220,7 +220,7 @@ def measure(arguments: argparse.Namespace) -> Json:
         "timed_to_ns": timed.to_ns,
         "inferences": timed.inferences,
         "golden_min_sqnr_db": max(min(goldens_db), INCOMPARABLE_DB),
-        "not_finite": sorted(stream.not_finite() - _not_finite_goldens(model)),
+        "not_finite": sorted(stream.not_finite() - not_finite_goldens(model)),
         "boot_id": sensors.boot_id(),
         "before": before,
         "after": sensors.conditions(),
@@ -244,7 +244,7 @@ def inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
     return load.Inferences(stream.run if state else model.runner, names, feeds), stream
 
 
-def _not_finite_goldens(model: Any) -> Set[str]:
+def not_finite_goldens(model: Any) -> Set[str]:
     """Return the outputs that have NaN or infinity in a golden sample."""
     goldens = [
         model.bundle.golden_outputs(index, model.variant) for index in range(model.bundle.goldens)
