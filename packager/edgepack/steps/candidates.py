@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +65,13 @@ class Candidates:
         samples = SampleSet.read(folder) if folder else None
         return cls(inputs["model"] / MODEL, samples)
 
-    @cached_property
-    def numbers(self) -> list[int]:
-        """What they are called by: their places among all samples, or seeds."""
-        return self.some(CANDIDATES)
+    def others(self, chosen: Sequence[int]) -> list[int]:
+        """Return so many more that they are 8 with those that are chosen, or all there are."""
+        others = [number for number in self.some(CANDIDATES) if number not in set(chosen)]
+        return spread(others, max(0, CANDIDATES - len(chosen)))
 
     def some(self, count: int) -> list[int]:
-        """Return so many, or as many as there are; of random inputs always the same few."""
+        """Return so many or all: their places among the samples; of random inputs 8 seeds."""
         if self.samples is None:
             return list(range(CANDIDATES))
         first = sorted(self.samples.streams)
@@ -108,7 +107,7 @@ class Candidates:
         """
         if self.samples is None:
             return []
-        like = self.feed(self.numbers[0])
+        like = self.feed(self.some(1)[0])
         generator = np.random.default_rng(SEED)
         floats = {name: array for name, array in like.items() if array.dtype.kind == "f"}
         made: list[Mapping[str, Array]] = [

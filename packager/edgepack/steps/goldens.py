@@ -62,7 +62,7 @@ class Goldens:
         session = make_session(candidates.model)
         plain, mutants = mutable_session(candidates.model, candidates.feed(chosen[0]))
         whole = {number: run_session(session, candidates.feed(number)) for number in chosen}
-        others = (number for number in candidates.numbers if number not in whole)
+        others = candidates.others(chosen)
         found = {number: all_kept(outputs) for number, outputs in whole.items()}
         again = {number: candidates.outputs(plain, number) for number in chosen}
         own_db = min(_noise_db([found[n] for n in chosen], [again[n] for n in chosen]).values())

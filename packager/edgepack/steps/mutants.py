@@ -33,6 +33,8 @@ class Mutant:
 
     what: str
     weights: Mapping[str, Array]
+    is_slight: bool = False
+    """Whether it is a single value, which most samples show little of."""
 
 
 def mutable_session(
@@ -112,9 +114,8 @@ def _mutants(weights: Mapping[str, Array]) -> Iterator[Mutant]:
         largest = int(np.argmax(sizes))
         mirrored = values.copy().reshape(-1)
         mirrored[largest] = _fitting(2 * zero - float(mirrored[largest]), values.dtype)
-        yield Mutant(
-            f"the largest of the weights {name!r} mirrored", {name: mirrored.reshape(values.shape)}
-        )
+        what = f"the largest of the weights {name!r} mirrored"
+        yield Mutant(what, {name: mirrored.reshape(values.shape)}, is_slight=True)
 
 
 def _fitting(value: float, dtype: np.dtype[Any]) -> float:
