@@ -311,7 +311,7 @@ class Harness:
                 hint="take a shorter preset, or time several inferences as one:"
                 " --scenario multi-stream --samples-per-query 32",
             )
-        if result.exit_code == STREAM_EXIT:
+        if result.exit_code == STREAM_EXIT and b"frames of a stream" in result.stderr:
             result.check(
                 "a stream of frames, each fed the state of the one before,",
                 device=self.transport.name,
