@@ -37,6 +37,7 @@ from edgepack.steps.bucketed import bucket_dims, fixed, static_problem, wants_st
 from edgepack.steps.calibration import STATISTICS, Calibration
 from edgepack.steps.fp32 import Fp32
 from edgepack.steps.int8_static import Int8Static
+from edgepack.steps.layer_errors import LayerErrors
 from edgepack.steps.opset import AtLeastOpset
 from edgepack.steps.placed import predict_placement
 from edgepack.steps.prepared import Prepared
@@ -136,12 +137,12 @@ def inspect(
 
 
 def _steps(profiles: Sequence[Profile], facts: ModelFacts) -> frozenset[str]:
-    """Return the recipes that a build with samples would have, and what goes before them."""
+    """Return the recipes that a build with samples would have, and the large steps beside them."""
     if facts.quantization is not None:
         return frozenset({Fp32.name})
     recipes = {variant.recipe for profile in profiles for variant in profile.variants}
-    before = {Calibration.name} if Int8Static.name in recipes else set()
-    return frozenset(recipes | before)
+    beside = {Calibration.name, LayerErrors.name} if Int8Static.name in recipes else set()
+    return frozenset(recipes | beside)
 
 
 def random_findings(model: Path, prepared: Prepared) -> list[Finding]:

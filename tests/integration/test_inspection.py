@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.build import build
+from edgepack.build import build, memory
 from edgepack.cli.main import run
 from edgepack.errors import ModelError
 from edgepack.inspection import inspect
+from edgepack.progress import Silent
 from onnx import TensorProto, helper
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -68,3 +69,19 @@ def test_model_of_constants_is_not_said_to_be_impossible(tmp_path, capsys):
     assert inspect(model, ["linux-x86-64"]).variants[-1].enough
     told = capsys.readouterr().out
     assert "linux-x86-64 cpu-fp32: no nodes are left" in told
+
+
+def test_memory_that_a_build_says_first_is_what_inspect_says(tmp_path, monkeypatch):
+    # To the byte, and with one core: else the calibration's processes outweigh all other steps.
+    monkeypatch.setattr(memory, "gigabytes", str)
+    monkeypatch.setattr(memory, "cores", lambda: 1)
+    project, said = tiny_models.write_project(tmp_path), []
+
+    class Noted(Silent):
+        def note(self, text):
+            said.append(text)
+
+    expected = inspect(project=project, targets=["linux-x86-64"]).memory_bytes
+    build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist", progress=Noted())
+    assert said[0].startswith(f"a build needs about {expected} of memory")
+    assert sum("of memory" in text for text in said) == 1

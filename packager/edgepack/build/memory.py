@@ -18,6 +18,10 @@ _MODEL_COPIES = 3
 """Of the weights, while a step writes them: the model, protobuf's buffer and what it returns."""
 _DYNAMIC_COPIES = 5
 """Of the weights, in onnxruntime's own quantizer."""
+_STATIC_COPIES = 16
+"""Of the weights, as measured while int8-static searches: it holds models that it began with, keeps
+and tries, sessions over some of them, and what rounding makes of a weight."""
+_COPIES = {"int8-dynamic": _DYNAMIC_COPIES, "int8-static": _STATIC_COPIES}
 _CALIBRATING = 4
 """Processes of one calibration, at most (``calibration/collecting.py``)."""
 _SHARED_BYTES = 5_000_000
@@ -43,16 +47,15 @@ def step_bytes(name: str, models: int, activations: Activations) -> int:
     Measured with onnxruntime 1.31.1 on x86-64, 2026-11-23: a plain run of a network whose live
     activations are 151 MB took 150 MB besides the worker, its calibration, of 528 MB in all, 500 MB
     in each process, for a sample is counted while the next one is run. Rounding its weights took
-    570 MB; int8-dynamic of 340 MB of weights took 1.6 GB. The errors of layers are found from all
-    tensors of two models.
+    570 MB; int8-dynamic of 340 MB of weights took 1.6 GB, int8-static of 101 MB (six Gemm of
+    2048 x 2048) up to 2.0 GB. The errors of layers are found from all tensors of two models.
 
     Args:
         name: The step's.
         models: Size of the models that it takes.
         activations: Of one sample.
     """
-    copies = _DYNAMIC_COPIES if name == "int8-dynamic" else _MODEL_COPIES
-    held = WORKER_BYTES + copies * models
+    held = WORKER_BYTES + _COPIES.get(name, _MODEL_COPIES) * models
     if name == "calibration":
         shared = activations.total_bytes >= _SHARED_BYTES
         processes = min(cores(), _CALIBRATING) if shared else 1

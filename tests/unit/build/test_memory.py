@@ -1,4 +1,4 @@
-"""What a build is said to need; that it does need about that is measured by ``make bench``."""
+"""What a build is said to need; how much it takes is measured by ``make bench``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,20 @@ def test_calibration_of_large_activations_holds_them_in_each_process(monkeypatch
 def test_calibration_of_small_activations_takes_one_process(monkeypatch):
     monkeypatch.setattr(memory, "cores", lambda: 4)
     assert step_bytes("calibration", 0, SMALL) < 2 * memory.WORKER_BYTES
+
+
+@pytest.mark.parametrize(("name", "times"), [("int8-static", 1), ("layer-errors", 2)])
+def test_step_that_observes_every_tensor_holds_those_of_each_model_that_it_runs(name, times):
+    plain = step_bytes(name, 0, Activations(0, 0))
+    assert step_bytes(name, 0, LARGE) >= plain + times * LARGE.total_bytes
+
+
+@pytest.mark.parametrize(("more", "less"), [("int8-static", "int8-dynamic"), ("int8-dynamic", "")])
+def test_recipe_that_keeps_several_models_holds_weights_more_often_than_one_that_does_not(
+    more, less
+):
+    weights = 340_000_000
+    assert step_bytes(more, weights, SMALL) > step_bytes(less, weights, SMALL) + weights
 
 
 def test_build_needs_more_for_more_weights_jobs_and_activations():

@@ -262,3 +262,27 @@ def test_outline_of_a_file_that_is_cut_off_is_an_error(tmp_path, kept):
 def test_facts_of_a_large_file_are_those_of_all_of_it(tmp_path):
     facts = model_facts(large_model(tmp_path / "large.onnx"))
     assert facts.initializer_bytes == (8 << 20) + 4
+
+
+def with_weight_last(path):
+    """A file whose last field is its large weight: protobuf joins the two graphs in it."""
+    model = onnx.load(large_model(path))
+    last = onnx.ModelProto()
+    last.graph.initializer.append(model.graph.initializer.pop(0))
+    path.write_bytes(model.SerializeToString() + last.SerializeToString())
+    return path
+
+
+def test_outline_when_a_large_weight_comes_last_is_the_same_model(tmp_path):
+    outline = read_outline(with_weight_last(tmp_path / "large.onnx"))
+    assert [w.name for w in outline.graph.initializer] == ["small", "large"]
+    assert list(outline.graph.initializer[1].dims) == [2, 1 << 20]
+    assert not outline.graph.initializer[1].raw_data
+    assert outline.graph.node
+
+
+def test_outline_when_a_large_weight_that_comes_last_is_cut_off_is_an_error(tmp_path):
+    path = with_weight_last(tmp_path / "large.onnx")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ModelError, match="is not a whole ONNX model"):
+        read_outline(path)
