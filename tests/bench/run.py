@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import all_targets
+import build_memory
 import build_overhead
 import calibration
 import compare_planted
@@ -43,6 +44,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "harness": harness_latency.measure,
     "sampler": sampling.measure,
     "overhead": build_overhead.measure,
+    "memory": build_memory.measure,
     "push": pushing.measure,
     "fleet": fleet.measure,
     "devices": many_devices.measure,
