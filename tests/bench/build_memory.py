@@ -118,7 +118,7 @@ def _projects() -> dict[str, Callable[[Path], Path]]:
     """Return by name what writes a project into a folder and returns its file."""
     found = {
         "conv net, 448 x 448": _pictures,
-        "100 MB of weights": _heavy,
+        "25 MB of weights": _heavy,
         "transformer": _sentences,
         "conv net over sound": _sound,
     }
@@ -159,9 +159,9 @@ def _convolutions(folder: Path, shape: list[int], *, kernel: list[int], layers: 
 
 
 def _heavy(folder: Path) -> Path:
-    """Six matrices of 2048 x 2048."""
+    """Write a net of six matrices of 1024 x 1024."""
     net = NetBuilder(np.random.default_rng(0))
-    last, width = "x", 2048
+    last, width = "x", 1024
     for n in range(6):
         weights = net.random.standard_normal((width, width)) * np.sqrt(2 / width)
         inputs = [last, net.constant(f"w{n}", weights), net.constant(f"b{n}", np.zeros(width))]
