@@ -109,6 +109,10 @@ def test_scores_that_are_all_lower_count_though_their_order_is_the_same(f1, weak
     variant = planned("cpu-int8-static")
     assert (f"of fp32's {weak}" in unproven(variant, found, Limits())) is bool(weak)
     assert (f"of fp32's {gone}" in unworthy(variant, found)) is bool(gone)
+    # A limit of the metric that decides says nothing of the other.
+    assert (f"of fp32's {weak}" in unproven(variant, found, Limits(metric_drop=0.1))) is bool(weak)
+    bundle = verdict(("npu-int8-static", found), ("cpu-int8-static", found), ("cpu-fp32", found))
+    assert ("cpu-fp32" in ids(with_most(bundle, 2))) is bool(weak)
     hooked = found.model_copy(update={"metric": "mine"})
     assert not unproven(variant, hooked, Limits())
 

@@ -30,7 +30,7 @@ from edgepack.steps.read_answers import ReadAnswers
 UNJUDGED = "it is shipped whatever it loses; build from the float model to have them judged"
 """What follows where limits cannot be held against fp32."""
 NOTICEABLE_DROP = 0.01
-"""Of a metric: what loses more does not stand alone in a bundle, without the model in float."""
+"""Of fp32's value of a metric: what loses more does not stand in a bundle without one in float."""
 MOST_LOST = 0.05
 """Of fp32's value of a metric: without a limit of the user's, what loses more comes behind fp32."""
 _HALF = 0.5
@@ -160,12 +160,14 @@ def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: 
     if accuracy.samples < LEAST_SAMPLES:
         return f"{accuracy.samples} samples are too few to show what it loses"
     lost, metric = most_lost(accuracy)
-    if limits.metric_drop is None and lost > MOST_LOST:
+    if limits.metric_drop is None and metric == accuracy.metric and lost > MOST_LOST:
         return (
             f"it loses {lost:.0%} of fp32's {metric}, more than {MOST_LOST:.0%}; say in"
             " edgepack.yaml what may be lost: limits:"
             f" {{metric_drop: {_rounded_up(accuracy.drop)}}}"
         )
+    if metric != accuracy.metric and lost > MOST_LOST:
+        return f"it loses {lost:.0%} of fp32's {metric}, which no limit is about"
     return unsettled(accuracy, limits)
 
 
@@ -225,7 +227,7 @@ def with_most(verdict: Verdict, most: int) -> Verdict:
 def _loses(accuracy: Accuracy | NotMeasured) -> bool:
     if isinstance(accuracy, NotMeasured) or accuracy.drop is None:
         return True
-    return accuracy.drop > NOTICEABLE_DROP
+    return most_lost(accuracy)[0] > NOTICEABLE_DROP
 
 
 def tried_for(variant: PlannedVariant, execution: Execution) -> list[Tried]:

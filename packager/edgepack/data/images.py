@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,13 +74,37 @@ def file_pixels(data: bytes, name: str) -> np.ndarray[Any, Any]:
     return np.asarray(_read(Path(name), "RGB", io.BytesIO(data)))
 
 
+def image_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an image as it is upright; its pixels are not decoded.
+
+    Raises:
+        SamplesError: As :func:`image_tensor`.
+    """
+    with _opened(path) as image:
+        is_turned = image.getexif().get(_ORIENTATION) in _TURNED
+        return image.size[::-1] if is_turned else image.size
+
+
+# Source: Exif 2.32, 4.6.4: the values whose rows are the picture's columns.
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
+
+
 def _read(path: Path, mode: Literal["L", "RGB"], file: io.BytesIO | None = None) -> Image.Image:
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
+
+    with _opened(path, file) as image:
+        return _opaque(ImageOps.exif_transpose(image)).convert(mode)
+
+
+@contextmanager
+def _opened(path: Path, file: io.BytesIO | None = None) -> Iterator[Image.Image]:
+    """Open an image, and say what is wrong with it; ``path`` is for messages where it is a file."""
+    from PIL import Image
 
     try:
         with Image.open(file or path) as image:
             _check_depth(path, image)
-            return _opaque(ImageOps.exif_transpose(image)).convert(mode)
+            yield image
     except Image.DecompressionBombError as error:
         raise SamplesError(
             f"{str(path)!r} is too large: {error}",

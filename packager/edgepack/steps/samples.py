@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from edgepack.data import SampleSet, write_sample_set
 from edgepack.data.boxes import holds_boxes, image_boxes
 from edgepack.data.constants import Constant, constant_arrays, without_constants
-from edgepack.data.images import image_pixels
+from edgepack.data.images import image_size
 from edgepack.data.labels import image_labels
 from edgepack.data.sample_set import Sample
 from edgepack.data.sources import (
@@ -116,8 +116,7 @@ class FolderSamples(SamplesStep):
         if not self.labels or not holds_boxes(project / self.labels):
             return []
         resize = self.image.model_dump()["resize"]
-        shapes = (image_pixels(path).shape for path in files)
-        return [images.placement(width, height, resize) for height, width, _ in shapes]
+        return [images.placement(*image_size(path), resize) for path in files]
 
     def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
         """Return what the model takes for each file."""

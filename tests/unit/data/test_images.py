@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.images import file_pixels, image_files, image_pixels, image_tensor
+from edgepack.data.images import file_pixels, image_files, image_pixels, image_size, image_tensor
 from edgepack.data.sources import picture_samples
 from edgepack.errors import SamplesError
 from edgepack.project import ImageInput
@@ -110,6 +110,23 @@ def test_image_when_exif_says_turned_is_turned_upright(tmp_path):
     described = describe(resize={"width": 4, "height": 8}, order="GRAY")
     expected = np.repeat(np.array([0, 200], np.float32), 4)[:, None] * np.ones((1, 4))
     assert np.array_equal(image_tensor(tmp_path / "a.png", described)[0, 0], expected)
+
+
+@pytest.mark.parametrize("orientation", [None, *range(10)])
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp"])
+def test_size_is_that_of_the_pixels(tmp_path, suffix, orientation):
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    path = tmp_path / f"a.{suffix}"
+    Image.new("RGB", (6, 4)).save(path, exif=exif)
+    assert image_size(path) == image_pixels(path).shape[1::-1]
+
+
+def test_size_of_what_is_no_image_is_refused_as_its_pixels_are(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    with pytest.raises(SamplesError, match=r"cannot read .* as an image"):
+        image_size(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("exif", [b"no header", b"MM", b"MM\0*\0\0"])
