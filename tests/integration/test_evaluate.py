@@ -113,6 +113,17 @@ class CutsAfter(Watched):
         self.notes.append(text)
 
 
+class CutsAtTheEnd(CutsAfter):
+    """Cuts a wire when the harness has said that all samples are answered."""
+
+    def within(self, part, done, total):
+        pass
+
+    def ended(self, part):
+        if part.endswith("samples"):
+            self._cut()
+
+
 def kept_files(home):
     return list((home / ".cache/edgepack/evaluations").rglob("answers"))
 
@@ -135,6 +146,18 @@ def test_evaluate_when_the_connection_is_lost_goes_on_from_there(built, tmp_path
     assert len(report.inference_ns) == report.measured.samples == SAMPLES
     assert report.measured == report.simulated
     assert not kept.exists()
+
+
+@pytest.mark.slow(reason="evaluates on a device")
+def test_evaluate_when_the_connection_is_lost_after_the_last_answer_keeps_all(built, tmp_path):
+    project, bundle = built
+    given = {"target": host_target(), "root": str(tmp_path / "root"), "python": sys.executable}
+    with LoopbackServer(tmp_path / "board") as server, FaultProxy(server.port) as proxy:
+        progress = CutsAtTheEnd(SAMPLES, proxy.__exit__)
+        device = ssh_device(server, port=proxy.port, **given)
+        with pytest.raises(DeviceError, match="connection was lost"):
+            evaluate(bundle.path, device, project=project, progress=progress)
+    assert progress.notes[-1].startswith(f"{SAMPLES} of {SAMPLES} samples are answered and kept")
 
 
 @pytest.mark.slow(reason="evaluates on a device")

@@ -89,15 +89,16 @@ def evaluate(  # noqa: PLR0913  (the command's options)
         with open_harness(opened, device, "evaluate", wait_s=wait_s, progress=progress) as harness:
             selection = harness.select(variant)
             key = _key(opened, device, selection, materials)
-            with KeptAnswers(key, resume=resume) as kept:
+            total = len(materials.samples)
+            with KeptAnswers(key, resume=resume) as kept, _say_what_stays(kept, total, progress):
                 resumed = len(kept)
                 given = materials.judging(loaded, facts, kept.path)
                 judged = pool.submit(_judge, workers, given, materials, progress)
                 title = f"{device.name} {selection.variant}: measuring accuracy"
-                with _counted(kept, title, len(materials.samples), progress):
+                with _counted(kept, title, total, progress):
                     inputs = _own_state(materials.samples, kept, loaded.project.state)
                     _receive(harness, selection.variant, inputs, materials.samples, kept, judged)
-            placement = harness.profile(selection.variant)
+                placement = harness.profile(selection.variant)
         progress.status("computing the metric from the answers")
         found = judged.result()
     kept.drop()
@@ -250,14 +251,20 @@ def _receive(
 
 @contextmanager
 def _counted(kept: KeptAnswers, title: str, total: int, progress: Progress) -> Iterator[None]:
-    """Show how many samples are answered, and say what stays of them if it ends early."""
+    """Show how many samples are answered."""
+    with progress.task(Work(title, total=1, kinds={"": 1})) as task:
+        samples = f"{total} samples" + (f", {len(kept)} known already" if len(kept) else "")
+        task.begin(samples)
+        kept.on_growth = lambda: task.within(samples, len(kept), total)
+        yield
+        task(samples)
+
+
+@contextmanager
+def _say_what_stays(kept: KeptAnswers, total: int, progress: Progress) -> Iterator[None]:
+    """Say how many answers stay if the evaluation ends early, be it after the last of them."""
     try:
-        with progress.task(Work(title, total=1, kinds={"": 1})) as task:
-            samples = f"{total} samples" + (f", {len(kept)} known already" if len(kept) else "")
-            task.begin(samples)
-            kept.on_growth = lambda: task.within(samples, len(kept), total)
-            yield
-            task(samples)
+        yield
     except (EdgepackError, *INTERRUPTS):
         progress.note(
             f"{len(kept)} of {total} samples are answered and kept: the same command goes on there"
