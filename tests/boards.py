@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from edgepack.devices import Device, PushedRelease, SshEntry, connect, push
+from edgepack.devices.inventory import Device, SshEntry
+from edgepack.devices.pushing import PushedRelease, push
+from edgepack.devices.transports import connect
 from tiny_bundle import change_manifest
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, SshEntry
+from edgepack.devices.inventory import Device, SshEntry
 
 
 def ssh_device(server: LoopbackServer, **changes: Any) -> Device:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.bench.native_build import API_LEVEL, TRIPLES
-from edgepack.devices import AdbEntry, AppleEntry, Device
+from edgepack.devices.inventory import AdbEntry, AppleEntry, Device
 
 SERIAL = "8A1X0ABCD"
 PROPERTIES = {

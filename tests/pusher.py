@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from edgepack.devices import Device, SshEntry
+from edgepack.devices.inventory import Device, SshEntry
 from peak_memory import peak_bytes
 
 
@@ -120,7 +120,8 @@ def main() -> None:
 
 
 def _push(bundle: Path, device: Device) -> Pushed:
-    from edgepack.devices import connect, push
+    from edgepack.devices.pushing import push
+    from edgepack.devices.transports import connect
     from edgepack.errors import EdgepackError
 
     began = time.perf_counter()

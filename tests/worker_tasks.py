@@ -14,8 +14,7 @@ import onnx
 from edgepack.errors import ModelError
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.outside import Outside
-from edgepack.steps import Notes
-from edgepack.steps.base import MODEL, Inputs
+from edgepack.steps.base import MODEL, Inputs, Notes
 from edgepack.steps.int8_static import Int8Static
 from edgepack.trying.running import Ran, run_variant
 from edgepack.worker import report

@@ -23,48 +23,41 @@ from edgepack.audit import read as read_audit_log
 from edgepack.bench.device_accuracy import evaluate
 from edgepack.bench.run import bench
 from edgepack.bench.scenarios import make_scenario
-from edgepack.build import build, dry_run
-from edgepack.bundle import load_bundle
+from edgepack.build.build import build, dry_run
+from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.signing import require_signature, sign
-from edgepack.comparison import Question as CompareQuestion
-from edgepack.comparison import compare
+from edgepack.comparison.comparing import Question as CompareQuestion
+from edgepack.comparison.comparing import compare
 from edgepack.demo import demo
 from edgepack.deploying import deploy as push
 from edgepack.deploying import roll_back as rollback
-from edgepack.devices import (
-    connect,
-    leased,
-    load_device,
-    load_devices,
-    release,
-    reserve,
-    verify_device,
-    who,
-)
+from edgepack.devices.inventory import load_device, load_devices
+from edgepack.devices.leases import leased, release, reserve, who
+from edgepack.devices.transports import connect
+from edgepack.devices.verifying import verify_device
 from edgepack.errors import EdgepackError
-from edgepack.fleet import (
-    PushOptions,
-    Rollout,
-    RolloutStore,
-    bundles_by_target,
-    select_devices,
-    start_rollout,
-)
-from edgepack.fleet import Settings as RolloutSettings
+from edgepack.fleet.bundles import bundles_by_target
+from edgepack.fleet.rollout import start_rollout
+from edgepack.fleet.scheduling import Settings as RolloutSettings
+from edgepack.fleet.selection import select_devices
+from edgepack.fleet.store import PushOptions, Rollout, RolloutStore
 from edgepack.inspection import inspect
 from edgepack.operations import add_ssh_device as add_device
 from edgepack.operations import check as check_device
 from edgepack.operations import provision, trust
-from edgepack.results import ResultsStore, RunFilter, read_report, write_html
 from edgepack.results.changes import find_changes
+from edgepack.results.documents import read_report
 from edgepack.results.exporting import export_runs
+from edgepack.results.html import write_html
 from edgepack.results.importing import import_log
 from edgepack.results.reporting import report
+from edgepack.results.store import ResultsStore, RunFilter
 from edgepack.rollouts import resume_rollout
 from edgepack.scaffold import init
-from edgepack.trying import Trial, try_bundle
-from edgepack.tuning import Question as TuneQuestion
-from edgepack.tuning import tune
+from edgepack.trying.trial import Trial
+from edgepack.trying.trying import try_bundle
+from edgepack.tuning.searching import Question as TuneQuestion
+from edgepack.tuning.tuning import tune
 from edgepack.verification import verify_here as verify
 
 __all__ = [

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from edgepack.bench.report import RunReport
 from edgepack.bench.run import bench
-from edgepack.build import BuildResult, build
+from edgepack.build.build import BuildResult, build
 from edgepack.demo_server import LoopbackServer
 from edgepack.deploying import deploy
-from edgepack.devices import Device, SshEntry
+from edgepack.devices.inventory import Device, SshEntry
 from edgepack.profile import host_target
 from edgepack.progress import Progress, Silent
 from edgepack.resources import example_dir
-from edgepack.results import ResultsStore, keep_report, write_html
+from edgepack.results.html import write_html
+from edgepack.results.store import ResultsStore, keep_report
 
 PRESET = "quick"
 

@@ -20,21 +20,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from edgepack import devices
 from edgepack.bench.harness import Harness
 from edgepack.bench.report import Trial
-from edgepack.devices import (
-    CommandResult,
-    Device,
-    PushedRelease,
-    Switched,
-    Transport,
-    connect,
-    probe,
-    require_kind,
-    runtime_python,
-)
+from edgepack.devices import pushing
+from edgepack.devices.checking import require_kind, runtime_python
+from edgepack.devices.inventory import Device
 from edgepack.devices.leases import leased
+from edgepack.devices.probing import probe
+from edgepack.devices.pushing import PushedRelease, Switched
+from edgepack.devices.transport import CommandResult, Transport
+from edgepack.devices.transports import connect
 from edgepack.errors import (
     DeviceError,
     EdgepackError,
@@ -42,7 +37,7 @@ from edgepack.errors import (
     RemoteCommandError,
     TooSlowError,
 )
-from edgepack.fleet import WARM_UP_S
+from edgepack.fleet.store import WARM_UP_S
 from edgepack.operations import Operation, audited
 from edgepack.progress import Progress, Silent, Work
 
@@ -87,7 +82,7 @@ def deploy(  # noqa: PLR0913  (the command's options)
     ):
         operation.describe(host_key=transport.host_key)
         test = _SelfTest(device, transport, operation, warm_up_s, progress)
-        staged = devices.push(
+        staged = pushing.push(
             bundle,
             device,
             transport,
@@ -99,7 +94,7 @@ def deploy(  # noqa: PLR0913  (the command's options)
             return staged
         if self_test:
             staged = test.run(staged)
-        devices.switch(staged, _project(staged), device, transport)
+        pushing.switch(staged, _project(staged), device, transport)
         operation.record("switch", switched_from=staged.switched_from)
         _finish_or_take_back(staged, device, transport, operation)
     return staged
@@ -128,7 +123,7 @@ def roll_back(
         _shared(transport, device, "rollback", wait_s, Silent()),
     ):
         operation.describe(project=project, release=release, host_key=transport.host_key)
-        done = devices.rollback(project, device, transport, release=release)
+        done = pushing.rollback(project, device, transport, release=release)
         operation.record("rollback", release=done.release, switched_from=done.switched_from)
         _run_hooks(device, transport)
     return done
@@ -286,7 +281,7 @@ def _taken_back(
         end = f"{before} is current again"
         try:
             with connection as transport:
-                devices.rollback(_project(pushed), device, transport, release=before)
+                pushing.rollback(_project(pushed), device, transport, release=before)
                 operation.record("rollback", release=before, switched_from=pushed.release)
                 with suppress(RemoteCommandError):  # whatever it says, there is nothing else to do
                     _run_hooks(device, transport)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.data.sources import image_samples
 from edgepack.errors import EdgepackError
 from edgepack.model.facts import ModelFacts, TensorSpec

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.backends import BACKENDS
 from edgepack.backends.base import Placement
 from edgepack.backends.checking import chosen_targets, load_target, project_targets
+from edgepack.backends.registry import BACKENDS
 from edgepack.build.carrying import Carrying
 from edgepack.build.constants import project_constants
 from edgepack.build.memory import Subject, build_bytes, default_jobs

@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgepack import audit, devices
+from edgepack import audit
 from edgepack.audit import Action, Event
-from edgepack.bundle import load_bundle
 from edgepack.bundle.kept import Kept, stamps
+from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.signing import Signature, default_allowed_signers, read_signature
-from edgepack.devices import AddedDevice, Checked, Device, PhoneEntry, Provisioned
+from edgepack.devices import adding, checking, provisioning, trusting
+from edgepack.devices.adding import AddedDevice
+from edgepack.devices.checking import Checked
 from edgepack.devices.host_keys import HostKey
+from edgepack.devices.inventory import Device, PhoneEntry
+from edgepack.devices.provisioning import Provisioned
 from edgepack.errors import EdgepackError, ToolError
 
 
@@ -132,7 +136,7 @@ def provision(
 ) -> Provisioned:
     """Make the Python environment of a device; see :func:`edgepack.devices.provision`."""
     with audited("provision", device) as operation:
-        made = devices.provision(device, wheels=wheels, offline=offline, progress=progress)
+        made = provisioning.provision(device, wheels=wheels, offline=offline, progress=progress)
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
     return made
 
@@ -146,7 +150,7 @@ def check(device: Device) -> Checked:
         from edgepack.bench.phone_checking import check_phone
 
         return check_phone(device)
-    checked = devices.check(device)
+    checked = checking.check(device)
     if checked.given_back:
         with audited("tune", device) as operation:
             operation.describe(detail=f"given back: {', '.join(checked.given_back)}")
@@ -156,7 +160,7 @@ def check(device: Device) -> Checked:
 def trust(device: Device, fingerprint: str | None, confirm: Callable[[str], bool]) -> str:
     """Make a device's host key known; see :func:`edgepack.devices.trust`."""
     with audited("trust", device, only_failure=True) as operation:
-        return devices.trust(device, fingerprint, confirm, on_trusted=_recorder(operation))
+        return trusting.trust(device, fingerprint, confirm, on_trusted=_recorder(operation))
 
 
 def add_ssh_device(  # noqa: PLR0913  (the command's options)
@@ -173,7 +177,7 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
 ) -> AddedDevice:
     """Add a device to the inventory; see :func:`edgepack.devices.add_ssh_device`."""
     with audited("add", name) as operation:
-        added = devices.add_ssh_device(
+        added = adding.add_ssh_device(
             name,
             address,
             confirm=confirm,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.data import spread
 from edgepack.data.images import image_files, image_pixels, unreadable
 from edgepack.data.labels import image_labels
+from edgepack.data.spreading import spread
 from edgepack.errors import SamplesError
 from edgepack.model.facts import ModelFacts
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgepack.profile import Profile, Variant
-from edgepack.steps import Step, settings_of
+from edgepack.steps.base import Step, settings_of
 
 
 @dataclass(frozen=True)

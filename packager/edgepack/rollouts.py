@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgepack import fleet
 from edgepack.deploying import deploy
-from edgepack.devices import Device, PushedRelease
-from edgepack.fleet import PushOptions, Rollout, RolloutStore, Watcher
+from edgepack.devices.inventory import Device
+from edgepack.devices.pushing import PushedRelease
+from edgepack.fleet import rollout
+from edgepack.fleet.rollout import Watcher
+from edgepack.fleet.store import PushOptions, Rollout, RolloutStore
 from edgepack.progress import Progress
 
 
@@ -50,4 +52,6 @@ def resume_rollout(
     Raises:
         EdgepackError: As :func:`edgepack.fleet.resume_rollout` does; nothing was sent.
     """
-    return fleet.resume_rollout(number, store, push_as_asked, watcher=watcher, inventory=inventory)
+    return rollout.resume_rollout(
+        number, store, push_as_asked, watcher=watcher, inventory=inventory
+    )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgepack.bundle import verify
 from edgepack.bundle.archive import folder_of
+from edgepack.bundle.reading import verify
 from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.errors import BundleError
 from edgepack.machine import processor
@@ -94,7 +94,7 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
 
 def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
     from edgepack.harness import edgepack_loader as loader
-    from edgepack.results import near_text
+    from edgepack.results.table import near_text
 
     variant: str = entry["id"]
     try:

@@ -38,9 +38,9 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from edgepack.bench.presets import Preset
-from edgepack.comparison import DeviceComparison, Question, compare
-from edgepack.comparison.comparing import pair_ratios
-from edgepack.devices import Device, LocalEntry
+from edgepack.comparison.comparing import Question, compare, pair_ratios
+from edgepack.comparison.report import DeviceComparison
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.profile import host_target
 from edgepack.statistics import mean, median, standard_deviation
 from measuring import Table, scratch

@@ -29,7 +29,7 @@ os.environ["VECLIB_MAXIMUM_THREADS"] = "1"
 import numpy as np
 from edgepack.calibration.collecting import collect
 from edgepack.calibration.statistics import write_statistics
-from edgepack.data import write_sample_set
+from edgepack.data.sample_set import write_sample_set
 from edgepack.machine import processor
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure

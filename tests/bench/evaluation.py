@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from edgepack.bench.device_accuracy import evaluate
 from edgepack.bench.report import EvaluationReport
-from edgepack.bundle import load_bundle
+from edgepack.bundle.reading import load_bundle
 from edgepack.model.facts import model_facts
 from edgepack.profile import host_target
 from loopback import ssh_device

@@ -13,16 +13,12 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from edgepack.cli.fleet_view import FleetLines
-from edgepack.devices import Device, LocalEntry, PushedRelease
-from edgepack.fleet import (
-    PushOptions,
-    RolloutStore,
-    Schedule,
-    Settings,
-    bundles_by_target,
-    resume_rollout,
-    start_rollout,
-)
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.pushing import PushedRelease
+from edgepack.fleet.bundles import bundles_by_target
+from edgepack.fleet.rollout import resume_rollout, start_rollout
+from edgepack.fleet.scheduling import Schedule, Settings
+from edgepack.fleet.store import PushOptions, RolloutStore
 from edgepack.progress import Progress, Work
 from measuring import Row
 

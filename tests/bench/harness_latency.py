@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from edgepack.bundle import load_bundle
+from edgepack.bundle.reading import load_bundle
 from edgepack.statistics import median
 from measuring import (
     Row,

@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from edgepack.devices import load_devices
+from edgepack.devices.inventory import load_devices
 from fault_proxy import FaultProxy, Wire
 from measuring import Row, interleaved, own_folders, process_seconds, ratio_text, run, scratch
 from openssh_server import OpenSshServer, find_sshd
@@ -161,13 +161,10 @@ def _extend(entries: list[dict[str, object]], manifest: dict[str, Any]) -> None:
 
 def main(bundle: Path, inventory: Path) -> None:
     """Roll a bundle out to all devices of an inventory, and print seconds and peak memory."""
-    from edgepack.fleet import (
-        PushOptions,
-        RolloutStore,
-        Settings,
-        bundles_by_target,
-        start_rollout,
-    )
+    from edgepack.fleet.bundles import bundles_by_target
+    from edgepack.fleet.rollout import start_rollout
+    from edgepack.fleet.scheduling import Settings
+    from edgepack.fleet.store import PushOptions, RolloutStore
     from edgepack.rollouts import resume_rollout
 
     devices = [one for one in load_devices(inventory).values() if one.name != "local"]

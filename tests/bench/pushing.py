@@ -26,8 +26,8 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from edgepack.bundle import MANIFEST, MANIFEST_DIGEST
-from edgepack.devices import connect
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
+from edgepack.devices.transports import connect
 from edgepack.statistics import median
 from fault_proxy import FaultProxy, Wire
 from loopback import ssh_device

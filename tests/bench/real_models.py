@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from edgepack.bench.report import RunReport, Valid
 from edgepack.bench.run import bench
-from edgepack.build import build
+from edgepack.build.build import build
 from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
 from edgepack.clock import utc_now
 from edgepack.devices.inventory import Device, LocalEntry

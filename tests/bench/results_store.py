@@ -15,7 +15,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from edgepack.bench.report import RunReport
-from edgepack.results import ResultsStore, RunFilter, RunRow
+from edgepack.results.rows import RunRow
+from edgepack.results.store import ResultsStore, RunFilter
 from edgepack.statistics import median
 from edgepack.stored import write_atomically
 from measuring import EDGEPACK, Row, interleaved, process_seconds, ratio_text, scratch

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.statistics import median
-from edgepack.tuning import TuneReport
+from edgepack.tuning.report import TuneReport
 from edgepack.tuning.space import words
 from measuring import (
     EDGEPACK,

@@ -33,8 +33,9 @@ from disks import (
     on_small_disk,
     remount,
 )
-from edgepack.bundle import MANIFEST, verify
-from edgepack.devices import Device
+from edgepack.bundle.manifest import MANIFEST
+from edgepack.bundle.reading import verify
+from edgepack.devices.inventory import Device
 from edgepack.errors import EdgepackError
 from edgepack.resources import harness_dir
 from fault_proxy import Direction, Fault, FaultProxy

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 from bare_programs import link_busybox, link_programs
-from edgepack.bundle import load_bundle
-from edgepack.devices import Device
+from edgepack.bundle.reading import load_bundle
+from edgepack.devices.inventory import Device
 from fault_proxy import Direction, FaultProxy, Wire
 from loopback import ssh_device
 from openssh_server import OpenSshServer

@@ -4,7 +4,7 @@ import io
 
 from edgepack.cli.fleet_view import FleetLines, Row, rows_table
 from edgepack.errors import DeviceError, UnreachableError
-from edgepack.fleet import Retry, Settled, Start
+from edgepack.fleet.scheduling import Retry, Settled, Start
 from edgepack.progress import Work
 from rich.console import Console
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from edgepack import rollouts
-from edgepack.bundle import load_bundle
+from edgepack.bundle.reading import load_bundle
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device
+from edgepack.devices.inventory import Device
 from edgepack.errors import UnreachableError
-from edgepack.fleet import RolloutStore
+from edgepack.fleet.store import RolloutStore
 from loopback import ssh_entry
 from tiny_bundle import change_manifest, write_tiny_bundle
 

@@ -14,7 +14,7 @@ from edgepack.bench.report import RunReport
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer
 from edgepack.profile import load_profile
-from edgepack.results import ResultsStore
+from edgepack.results.store import ResultsStore
 from tiny_bundle import write_tiny_bundle
 
 EDGEPACK = [sys.executable, "-m", "edgepack"]

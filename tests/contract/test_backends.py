@@ -8,8 +8,8 @@ from typing import get_args
 
 import onnx
 import pytest
-from edgepack.backends import BACKENDS
 from edgepack.backends.base import Misfit, Refusal, predict
+from edgepack.backends.registry import BACKENDS
 from edgepack.errors import ModelError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.graph import Graph, Node, partitioned_graph, read_graph

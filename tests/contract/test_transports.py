@@ -12,9 +12,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import TRANSPORTS, Device, LocalEntry, Transport, connect
 from edgepack.devices import pipes as pipes_module
-from edgepack.devices.transport import CommandResult
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transport import CommandResult, Transport
+from edgepack.devices.transports import TRANSPORTS, connect
 from edgepack.errors import RemoteCommandError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -79,7 +79,7 @@ def test_example_manifest_when_read_is_one():
 
 
 def test_example_report_when_read_is_one():
-    from edgepack.results import read_report
+    from edgepack.results.documents import read_report
 
     path = ROOT / "docs/examples/report.json"
     report = read_report(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgepack.build import build
+from edgepack.build.build import build
 from edgepack.bundle.manifest import Accuracy
 from edgepack.cli.building import print_build
 from edgepack.errors import SamplesError

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from edgepack import api
-from edgepack.bundle import load_bundle
+from edgepack.bundle.reading import load_bundle
 from tiny_bundle import write_tiny_bundle
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from edgepack.bench.report import RunReport
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import UsageError
 from edgepack.grades import Evidence, SeenVariant
-from edgepack.results import read_report
+from edgepack.results.documents import read_report
 
 FOLDER = Path(__file__).resolve().parents[2] / "targets" / "evidence"
 SYSTEMS = {"Linux": "linux", "Darwin": "macos"}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from edgepack.bench.report import RunReport
 from edgepack.bench.run import bench
-from edgepack.build import build
-from edgepack.bundle import MANIFEST
-from edgepack.devices import load_device
+from edgepack.build.build import build
+from edgepack.bundle.manifest import MANIFEST
+from edgepack.devices.inventory import load_device
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "examples"

@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 
 from edgepack.bench.report import RunReport
-from edgepack.bundle import Manifest
+from edgepack.bundle.manifest import Manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.profile import Profile
 from edgepack.project import Project
-from edgepack.tuning import TuneReport
+from edgepack.tuning.report import TuneReport
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 MODELS = {

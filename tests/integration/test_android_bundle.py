@@ -15,11 +15,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.aar import Toolchain, write_aar
-from edgepack.build import build, dry_run
+from edgepack.aar.toolchain import Toolchain
+from edgepack.aar.writing import write_aar
+from edgepack.build.build import build, dry_run
 from edgepack.build.judging import Verdict, with_most
-from edgepack.bundle import MANIFEST, Manifest, verify
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.bundle.manifest import MANIFEST, Manifest, NotMeasured
+from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ProfileError, ToolError, UsageError
 from edgepack.model.running import make_session, run_session

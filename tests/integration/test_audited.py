@@ -19,7 +19,8 @@ from edgepack.audit import Record, audit_log, intervals, moment, read
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer
 from edgepack.deploying import deploy, roll_back
-from edgepack.devices import Device, LocalEntry, add_device, probing
+from edgepack.devices import probing
+from edgepack.devices.inventory import Device, LocalEntry, add_device
 from edgepack.errors import BundleError, DeviceError, EdgepackError, ToolError
 from edgepack.profile import host_target
 from loopback import ssh_device

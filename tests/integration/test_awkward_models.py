@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.build import build
-from edgepack.bundle import verify
+from edgepack.build.build import build
+from edgepack.bundle.reading import verify
 from edgepack.errors import EdgepackError, ModelError
 from edgepack.inspection import inspect
 from edgepack.profile import load_profile

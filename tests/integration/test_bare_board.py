@@ -20,7 +20,7 @@ from edgepack.bench.harness import Harness
 from edgepack.bench.presets import PRESETS
 from edgepack.cli.main import run
 from edgepack.deploying import deploy, roll_back
-from edgepack.devices import connect
+from edgepack.devices.transports import connect
 from edgepack.devices.verifying import verify_device
 from edgepack.errors import DeviceError, PythonMissingError, RemoteCommandError, UnreachableError
 from fault_proxy import Fault, FaultProxy

@@ -10,10 +10,10 @@ import pytest
 from edgepack.bench.report import Inconclusive, RunReport
 from edgepack.bench.run import bench
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry, SshEntry
+from edgepack.devices.inventory import Device, LocalEntry, SshEntry
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
 from edgepack.progress import Lines
-from edgepack.results import ResultsStore
+from edgepack.results.store import ResultsStore
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 TARGET = "linux-x86-64"

@@ -10,8 +10,8 @@ from edgepack.bench.apple import write_project
 from edgepack.bench.phones import open_phone
 from edgepack.bench.presets import find_preset
 from edgepack.bench.report import DeviceFacts
-from edgepack.bundle import load_bundle
-from edgepack.devices import AppleEntry, Device
+from edgepack.bundle.reading import load_bundle
+from edgepack.devices.inventory import AppleEntry, Device
 from edgepack.errors import (
     DeviceError,
     EdgepackError,

@@ -14,10 +14,10 @@ from edgepack.bench.presets import find_preset
 from edgepack.bench.report import Inconclusive, NotMeasured
 from edgepack.bench.run import bench
 from edgepack.bench.scenarios import make_scenario
-from edgepack.bundle import load_bundle
+from edgepack.bundle.reading import load_bundle
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import AdbEntry, Device, connect
-from edgepack.devices.inventory import SshHost
+from edgepack.devices.inventory import AdbEntry, Device, SshHost
+from edgepack.devices.transports import connect
 from edgepack.errors import (
     DeviceError,
     EdgepackError,

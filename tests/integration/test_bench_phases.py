@@ -14,7 +14,8 @@ from edgepack.bench.run import bench, create_sessions
 from edgepack.bench.scenarios import make_scenario
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.main import run
-from edgepack.devices import Device, LocalEntry, connect
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, OldBundleError, ToolError, UsageError
 from tiny_bundle import write_tiny_bundle
 

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.build import BuildResult, build, dry_run
 from edgepack.build.assembly import add_onnx
-from edgepack.bundle import verify
+from edgepack.build.build import BuildResult, build, dry_run
+from edgepack.bundle.reading import verify
 from edgepack.bundle.writing import BundleWriter
 from edgepack.errors import EdgepackError, ModelError, ProfileError, StepError
 from edgepack.inspection import inspect

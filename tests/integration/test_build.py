@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.build import build, dry_run
-from edgepack.bundle import verify
+from edgepack.build.build import build, dry_run
+from edgepack.bundle.reading import verify
 from edgepack.errors import (
     BundleError,
     EdgepackError,

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tiny_models
 from edgepack.accuracy import OutputCloseness, array_sqnr_db
-from edgepack.build import assembly, build
-from edgepack.bundle import verify
+from edgepack.build import assembly
+from edgepack.build.build import build
+from edgepack.bundle.reading import verify
 from edgepack.errors import (
     BundleError,
     ModelError,

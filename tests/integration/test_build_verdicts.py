@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tiny_models
 import worker_tasks
-from edgepack.build import BuildResult, MissedLimit, build
-from edgepack.build.judging import RefusedVariant
-from edgepack.bundle import load_bundle
+from edgepack.build.build import BuildResult, build
+from edgepack.build.judging import MissedLimit, RefusedVariant
 from edgepack.bundle.manifest import NotMeasured
+from edgepack.bundle.reading import load_bundle
 from edgepack.cli.building import print_build
 from edgepack.cli.main import run
 from edgepack.cli.printing import print_json

@@ -21,7 +21,9 @@ from edgepack import operations
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer, make_key
 from edgepack.deploying import deploy, roll_back
-from edgepack.devices import connect, load_device, probe
+from edgepack.devices.inventory import load_device
+from edgepack.devices.probing import probe
+from edgepack.devices.transports import connect
 from edgepack.errors import EdgepackError
 from edgepack.profile import host_target
 from tiny_bundle import change_manifest, write_tiny_bundle

@@ -16,9 +16,9 @@ from edgepack.bench.canary import CANARY, CanaryRun, has_canary, joined
 from edgepack.bench.harness import Harness
 from edgepack.bench.report import Canary
 from edgepack.bench.run import measure_canary
-from edgepack.bundle import load_bundle
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.devices import Device, LocalEntry
+from edgepack.bundle.reading import load_bundle
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
 from edgepack.resources import harness_dir
 from onnx import TensorProto, helper

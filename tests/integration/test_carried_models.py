@@ -10,12 +10,12 @@ import onnx
 import pytest
 from edgepack.bench.device_accuracy import evaluate
 from edgepack.bench.run import bench
-from edgepack.build import build, dry_run
+from edgepack.build.build import build, dry_run
 from edgepack.build.carrying import Carrying
 from edgepack.build.judging import UNJUDGED
 from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.cli.building import print_build
-from edgepack.devices import load_device
+from edgepack.devices.inventory import load_device
 from edgepack.errors import UsageError
 from edgepack.inspection import inspect
 from edgepack.model.quantized import Quantization

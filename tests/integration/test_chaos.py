@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import connect, ssh
+from edgepack.devices import ssh
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from fault_proxy import Fault, FaultProxy
 from loopback import ssh_device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.devices import Device
+from edgepack.devices.inventory import Device
 from edgepack.errors import DeviceError, ProfileError, UnreachableError
 from edgepack.operations import check
 from phone_doubles import make_apple, make_phone, write_ndk, write_package

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry, connect
 from edgepack.devices.clocks import give_back_clocks, held_clocks
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from edgepack.harness import edgepack_clocks as clocks
 from edgepack.resources import harness_dir
@@ -106,7 +107,8 @@ def test_clocks_are_given_back_when_the_host_is_killed(
 ) -> None:
     source = (
         "import sys, time\n"
-        "from edgepack.devices import Device, LocalEntry, connect\n"
+        "from edgepack.devices.inventory import Device, LocalEntry\n"
+        "from edgepack.devices.transports import connect\n"
         "from edgepack.devices.clocks import held_clocks\n"
         "entry = LocalEntry(transport='local', target='linux-x86-64', root=sys.argv[1])\n"
         "device = Device('board', entry)\n"

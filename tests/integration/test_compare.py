@@ -10,12 +10,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from edgepack import comparison
 from edgepack.bench import presets
 from edgepack.bench.presets import Preset
 from edgepack.cli.main import run
-from edgepack.comparison import Comparison, Question, Rule, compare, measure_noise
-from edgepack.devices import Device, LocalEntry
+from edgepack.comparison import noise
+from edgepack.comparison.comparing import Question, compare
+from edgepack.comparison.deciding import Rule
+from edgepack.comparison.noise import measure_noise
+from edgepack.comparison.report import Comparison
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
 from edgepack.profile import host_target
 from edgepack.progress import Silent
@@ -226,7 +229,7 @@ def test_self_test_command_when_runs_may_not_be_used_prints_the_noise_and_why(
     measure_few = lambda question, *rest, **named: measure_noise(  # noqa: E731
         dataclasses.replace(question, rule=FEW), *rest, **named
     )
-    monkeypatch.setattr(comparison, "measure_noise", measure_few)
+    monkeypatch.setattr(noise, "measure_noise", measure_few)
     argv = ["bench", str(bundle), "--device", "local", "--preset", "short", "--self-test"]
     assert run([*argv, "--json"]) == 11
     said = capsys.readouterr()

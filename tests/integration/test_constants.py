@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from branch_nets import WIDTH, rated
-from edgepack.build import build
+from edgepack.build.build import build
 from edgepack.cli.main import run
 from edgepack.data.constants import Constant
 from edgepack.errors import ProfileError, SamplesError, StepError

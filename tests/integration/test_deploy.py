@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from edgepack import audit
 from edgepack.deploying import deploy, roll_back
-from edgepack.devices import Device, LocalEntry
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.verifying import verify_device
 from edgepack.errors import RemoteCommandError, TooSlowError
 from edgepack.progress import Silent

@@ -14,7 +14,8 @@ import pytest
 from bare_programs import link_programs
 from edgepack.bench.harness import Harness
 from edgepack.bench.presets import find_preset
-from edgepack.devices import Device, LocalEntry, connect
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transports import connect
 from edgepack.errors import RemoteCommandError
 from loopback import ssh_device, wait_until
 from openssh_server import OpenSshServer, find_sshd

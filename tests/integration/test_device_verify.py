@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry, add_device, connect, push, rollback
+from edgepack.devices.inventory import Device, LocalEntry, add_device
+from edgepack.devices.pushing import push, rollback
+from edgepack.devices.transports import connect
 from edgepack.devices.verifying import verify_device
 from edgepack.errors import BundleError, DeviceError, UsageError
 from edgepack.profile import host_target

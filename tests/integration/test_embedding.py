@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import tiny_models
 from edgepack.calibration.collecting import collect
-from edgepack.data import SampleSet
-from edgepack.data.sample_set import write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_model, read_structure, write_model

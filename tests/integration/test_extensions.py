@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 import text_nets
-from edgepack.build import build, dry_run
+from edgepack.build.build import build, dry_run
 from edgepack.data.images import image_pixels
 from edgepack.data.tokenizers import parse_tokenizer
 from edgepack.errors import ModelError, ProfileError, StepError

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from edgepack.data import write_sample_set
+from edgepack.data.sample_set import write_sample_set
 from edgepack.errors import ModelError, StepError
 from edgepack.model.facts import TensorSpec, signature
 from edgepack.model.running import make_session, run_session

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.build import build
-from edgepack.bundle import load_bundle
-from edgepack.data import write_sample_set
+from edgepack.build.build import build
+from edgepack.bundle.reading import load_bundle
+from edgepack.data.sample_set import write_sample_set
 from edgepack.machine import processor
 from edgepack.model.facts import TensorSpec
 from edgepack.steps.base import MODEL, run_step

@@ -20,9 +20,10 @@ from edgepack.bench.report import Scenario
 from edgepack.bench.scenarios import make_scenario
 from edgepack.bench.streaming import stream_answers
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.devices import Device, LocalEntry, connect
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
 from edgepack.devices.transport import CommandResult
+from edgepack.devices.transports import connect
 from edgepack.errors import OldBundleError, RemoteCommandError, SamplesError
 from tiny_bundle import change_manifest, import_loader, write_tiny_bundle
 

@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 from edgepack.bench.device_accuracy import evaluate
-from edgepack.build import build, dry_run
-from edgepack.bundle import Manifest
+from edgepack.build.build import build, dry_run
+from edgepack.bundle.manifest import Manifest
 from edgepack.data.images import image_pixels, image_tensor
-from edgepack.devices import load_device
+from edgepack.devices.inventory import load_device
 from edgepack.errors import EdgepackError, ProfileError, SamplesError
 from edgepack.machine import architecture
 from edgepack.project import ImageInput, read_project

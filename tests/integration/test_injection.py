@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 from edgepack.bench.harness import Harness
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, Transport, connect, probe
 from edgepack.devices.commands import command_line
-from edgepack.devices.inventory import load_inventory
+from edgepack.devices.inventory import Device, load_inventory
 from edgepack.devices.leases import leased
+from edgepack.devices.probing import probe
+from edgepack.devices.transport import Transport
+from edgepack.devices.transports import connect
 from edgepack.errors import EdgepackError, ProfileError, RemoteCommandError
 from edgepack.processes import run_program
 from hypothesis import HealthCheck, example, given, settings
@@ -214,7 +216,7 @@ def test_lease_program_when_sent_fits_a_command_line_of_dropbear() -> None:
 
 
 def test_project_when_its_name_looks_like_a_command_is_no_project(tmp_path: Path) -> None:
-    from edgepack.bundle import load_bundle
+    from edgepack.bundle.reading import load_bundle
     from edgepack.errors import BundleError
 
     bundle = write_tiny_bundle(tmp_path / "bundle")

@@ -10,16 +10,15 @@ import brightness_nets
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.build import build
-from edgepack.data import write_sample_set
+from edgepack.build.build import build
+from edgepack.data.sample_set import write_sample_set
 from edgepack.data.sources import image_samples
 from edgepack.errors import ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import read_model, write_model
 from edgepack.preprocessing.alternatives import flow, normalized
 from edgepack.project import DetectionOutput, ImageInput
-from edgepack.steps import run_step
-from edgepack.steps.base import MODEL
+from edgepack.steps.base import MODEL, run_step
 from edgepack.steps.input_check import InputCheck
 from edgepack.steps.input_runs import best_score
 from edgepack.steps.prepared import fix_dims

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.build import build, memory
+from edgepack.build import memory
+from edgepack.build.build import build
 from edgepack.cli.main import run
 from edgepack.errors import ModelError
 from edgepack.inspection import inspect

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.backends.checking import misfits
-from edgepack.build import build
+from edgepack.build.build import build
 from edgepack.bundle.manifest import Accuracy
 from edgepack.data.sample_set import write_sample_set
 from edgepack.errors import StepError

@@ -16,7 +16,7 @@ from edgepack.calibration.statistics import (
     read_statistics,
     write_statistics,
 )
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import StepError
 from edgepack.model.running import make_session, run_session
 from edgepack.quantization.dialect import require_dialect

@@ -8,7 +8,7 @@ import onnx
 import pytest
 import tiny_models
 from edgepack.accuracy import min_sqnr_db
-from edgepack.build import build, dry_run
+from edgepack.build.build import build, dry_run
 from edgepack.data.sample_set import write_sample_set
 from edgepack.errors import LimitError, ModelError, StepError
 from edgepack.model.facts import signature

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 import tiny_models
-from edgepack.build import build
+from edgepack.build.build import build
 from edgepack.errors import ModelError
 from edgepack.inspection import inspect
 from edgepack.model.ir import lower_ir

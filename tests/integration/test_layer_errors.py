@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.data import spread
 from edgepack.data.sample_set import write_sample_set
+from edgepack.data.spreading import spread
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_model, read_structure
 from edgepack.model.running import make_session, run_session

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from edgepack.bench.run import bench
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry, Transport, connect
 from edgepack.devices import leases as leases_module
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.leases import lease_owner, leased, release, reserve, who
+from edgepack.devices.transport import Transport
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
 from edgepack.progress import Silent
 from loopback import lives, ssh_device, wait_until

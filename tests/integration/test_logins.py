@@ -12,7 +12,9 @@ from pathlib import Path
 import paramiko
 import pytest
 from edgepack.demo_server import LoopbackServer, make_key
-from edgepack.devices import Device, connect, logins, ssh_connect
+from edgepack.devices import logins, ssh_connect
+from edgepack.devices.inventory import Device
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, UnreachableError
 from loopback import ssh_device
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgepack.build import build, dry_run
+from edgepack.build.build import build, dry_run
 from edgepack.build.offering import offer_int8_dynamic
 from edgepack.inspection import inspect
 from edgepack.model.facts import model_facts

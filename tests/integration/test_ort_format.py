@@ -19,8 +19,7 @@ import pytest
 from edgepack.errors import StepError
 from edgepack.machine import architecture
 from edgepack.model.running import make_session, run_session
-from edgepack.steps import run_step
-from edgepack.steps.base import ORT_MODEL
+from edgepack.steps.base import ORT_MODEL, run_step
 from edgepack.steps.ort_file import (
     kernels,
     normalized,

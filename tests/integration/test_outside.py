@@ -10,7 +10,7 @@ import pytest
 import tiny_models
 import worker_tasks
 from edgepack.bench.assemble import variant_facts
-from edgepack.build import build, dry_run
+from edgepack.build.build import build, dry_run
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.building import print_build
 from edgepack.errors import StepError

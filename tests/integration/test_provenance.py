@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.build import build
-from edgepack.bundle import Manifest, verify
+from edgepack.build.build import build
+from edgepack.bundle.manifest import Manifest
+from edgepack.bundle.reading import verify
 from edgepack.profile import load_profile
 
 

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, check, connect, probe, provision, provisioning, runtime_python
-from edgepack.devices.provisioning import Provisioned
+from edgepack.devices import provisioning
+from edgepack.devices.checking import check, runtime_python
+from edgepack.devices.inventory import Device
+from edgepack.devices.probing import probe
+from edgepack.devices.provisioning import Provisioned, provision
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
 from edgepack.profile import host_target, load_profile
 from loopback import ssh_device

@@ -15,19 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from boards import with_file
-from edgepack.bundle import MANIFEST, load_bundle, reading
-from edgepack.bundle.manifest import MANIFEST_SIGNATURE
+from edgepack.bundle import reading
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
+from edgepack.bundle.reading import load_bundle
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import (
-    Device,
-    LocalEntry,
-    PushedRelease,
-    connect,
-    push,
-    pushing,
-    rollback,
-    switch,
-)
+from edgepack.devices import pushing
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.pushing import PushedRelease, push, rollback, switch
+from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
 from edgepack.progress import Lines
 from edgepack.resources import harness_dir

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 from edgepack.bench.run import bench
-from edgepack.build import build
-from edgepack.devices import load_device
+from edgepack.build.build import build
+from edgepack.devices.inventory import load_device
 from edgepack.verification import verify_here
 
 MODELS = {

@@ -13,7 +13,7 @@ import pytest
 from chromium import DESKTOP, PHONE, SCROLL, find_chromium, launched
 from edgepack.bench.report import Invalid, PassedOver, RunReport
 from edgepack.bundle.manifest import OutsideError
-from edgepack.results import write_html
+from edgepack.results.html import write_html
 from example_report import (
     example_evaluation,
     example_report,

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgepack import audit, comparison
+from edgepack import audit
 from edgepack.bench import conditions
 from edgepack.bench.assemble import Measurements, Question, make_report
 from edgepack.bench.conditions import tuned
@@ -20,11 +20,13 @@ from edgepack.bench.harness import Harness
 from edgepack.bench.presets import Preset, find_preset
 from edgepack.bench.report import Sampling, Selection, TunedSetting
 from edgepack.bench.run import bench
-from edgepack.bundle import load_bundle
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.comparison import compare
-from edgepack.devices import Device, LocalEntry, connect
+from edgepack.bundle.reading import load_bundle
+from edgepack.comparison import comparing
+from edgepack.comparison.comparing import compare
 from edgepack.devices.clocks import held_clocks
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
 from edgepack.harness import edgepack_conditions as sensors
 from edgepack.operations import check
@@ -218,4 +220,4 @@ def test_compare_with_tune_says_what_to_do_when_there_are_no_clocks(
     monkeypatch.setattr(conditions, "held_clocks", nothing)
     bundle = write_tiny_bundle(tmp_path / "bundle")
     with pytest.raises(DeviceError, match="no cpufreq governor"):
-        compare(comparison.Question(bundle, bundle, tune=True), [board[0]])
+        compare(comparing.Question(bundle, bundle, tune=True), [board[0]])

@@ -14,12 +14,13 @@ import pytest
 from bare_programs import link_programs
 from boards import Board, tree, with_file
 from dropbear_server import DropbearServer, require_dropbear
-from edgepack.bundle import MANIFEST
-from edgepack.bundle.manifest import MANIFEST_SIGNATURE
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import check, connect, rollback
+from edgepack.devices.checking import check
 from edgepack.devices.commands import command_line
+from edgepack.devices.pushing import rollback
 from edgepack.devices.shell_pushing import agent_source
+from edgepack.devices.transports import connect
 from edgepack.devices.verifying import verify_device
 from edgepack.errors import DeviceError, RemoteCommandError
 from edgepack.resources import harness_dir

@@ -17,8 +17,8 @@ from typing import NoReturn
 
 import pytest
 from edgepack.audit import read
-from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, load_bundle, verify
-from edgepack.bundle.manifest import MANIFEST_SIGNATURE, UNLISTED
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, MANIFEST_SIGNATURE, UNLISTED
+from edgepack.bundle.reading import load_bundle, verify
 from edgepack.bundle.signing import read_signature, require_signature, sign
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ToolError, UnreachableError, UsageError

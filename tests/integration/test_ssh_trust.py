@@ -12,8 +12,10 @@ from pathlib import Path
 import paramiko
 import pytest
 from edgepack.demo_server import LoopbackServer, make_key
-from edgepack.devices import Device, connect, trust
 from edgepack.devices.host_keys import own_known_hosts
+from edgepack.devices.inventory import Device
+from edgepack.devices.transports import connect
+from edgepack.devices.trusting import trust
 from edgepack.errors import DeviceError, UsageError
 from loopback import ssh_device
 
@@ -163,7 +165,7 @@ def test_trust_does_not_log_in(server: LoopbackServer, tmp_path: Path) -> None:
 
 
 def test_trust_is_refused_for_a_device_without_ssh() -> None:
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
 
     with pytest.raises(UsageError, match="not reached over SSH"):
         trust(load_device("local"), None, lambda _: True)

@@ -23,10 +23,11 @@ from edgepack.bench.report import Invalid
 from edgepack.bench.run import bench
 from edgepack.bench.scenarios import make_scenario
 from edgepack.bench.verdict import require_valid
-from edgepack.build import build, dry_run
+from edgepack.build.build import build, dry_run
 from edgepack.cli.main import run
-from edgepack.data import SampleSet
-from edgepack.devices import connect, load_device
+from edgepack.data.sample_set import SampleSet
+from edgepack.devices.inventory import load_device
+from edgepack.devices.transports import connect
 from edgepack.errors import (
     DeviceError,
     InconclusiveError,

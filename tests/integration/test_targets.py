@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.build import build
-from edgepack.bundle import verify
+from edgepack.build.build import build
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
+from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ModelError
 from edgepack.inspection import inspect
@@ -300,7 +300,7 @@ def test_inspect_when_dimensions_are_fixed_agrees_with_the_build(tmp_path):
 def test_all_when_built_together_shares_preparation_and_calibration(tmp_path):
     from collections import Counter
 
-    from edgepack.build import dry_run
+    from edgepack.build.build import dry_run
 
     project = tiny_models.write_project(tmp_path, FIXED)
     plan = dry_run(project=project, targets=["all"])

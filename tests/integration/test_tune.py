@@ -17,12 +17,13 @@ import tiny_models
 from edgepack.bench.harness import HARNESS, Harness
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import Conditions, DeviceFacts, Memory, ProcessRun, Selection
-from edgepack.build import build
-from edgepack.bundle import load_bundle
+from edgepack.build.build import build
 from edgepack.bundle.manifest import NotMeasured
+from edgepack.bundle.reading import load_bundle
 from edgepack.cli.main import run
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry, connect
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transports import connect
 from edgepack.errors import (
     BundleError,
     LimitError,
@@ -33,10 +34,12 @@ from edgepack.errors import (
 from edgepack.inspection import inspect
 from edgepack.profile import host_target
 from edgepack.project import Limits
-from edgepack.tuning import Question, TuneReport, load_tuning, plan_tuning, searching, tune
-from edgepack.tuning.keeping import tunings_dir
-from edgepack.tuning.report import Confirmation
+from edgepack.tuning import searching
+from edgepack.tuning.keeping import load_tuning, tunings_dir
+from edgepack.tuning.report import Confirmation, TuneReport
+from edgepack.tuning.searching import Question
 from edgepack.tuning.space import AFFINITIES, BLOCK_BASE, SPINNING, words
+from edgepack.tuning.tuning import plan_tuning, tune
 from fault_proxy import FaultProxy
 from loopback import ssh_device
 from tiny_bundle import change_manifest, import_loader, write_tiny_bundle

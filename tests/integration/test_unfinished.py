@@ -18,12 +18,14 @@ from edgepack.bench.presets import Preset
 from edgepack.bench.report import RunReport
 from edgepack.bench.run import bench
 from edgepack.cli.main import run
-from edgepack.comparison import Comparison, Question, Rule, compare
+from edgepack.comparison.comparing import Question, compare
+from edgepack.comparison.deciding import Rule
+from edgepack.comparison.report import Comparison
 from edgepack.demo_server import LoopbackServer
-from edgepack.devices import Device, LocalEntry
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import DeviceError, InconclusiveError, UnreachableError
 from edgepack.profile import host_target
-from edgepack.results import ResultsStore
+from edgepack.results.store import ResultsStore
 from fault_proxy import FaultProxy
 from loopback import ssh_device
 from tiny_bundle import change_manifest, write_tiny_bundle

@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-from edgepack.aar import Toolchain, find_toolchain, write_aar
-from edgepack.build import build
-from edgepack.bundle import Bundle
+from edgepack.aar.toolchain import Toolchain, find_toolchain
+from edgepack.aar.writing import write_aar
+from edgepack.build.build import build
+from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
 from edgepack.maven import KOTLIN_VERSION
 from jvm import (

@@ -30,9 +30,9 @@ from edgepack.bench.native_build import SOURCES, build_measure
 from edgepack.bench.plans import Planner
 from edgepack.bench.report import NotMeasured, RunReport
 from edgepack.bench.run import bench
-from edgepack.build import build
-from edgepack.bundle import Bundle
+from edgepack.build.build import build
 from edgepack.bundle.manifest import Manifest
+from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
 from edgepack.harness import edgepack_load
 from edgepack.harness import edgepack_loader as loader

@@ -26,8 +26,8 @@ import numpy as np
 import onnx
 from comparing import differences
 from edgepack.apps import App, AppTensor, app_of
-from edgepack.build import build
-from edgepack.bundle import Bundle
+from edgepack.build.build import build
+from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
 from edgepack.harness import edgepack_loader as loader
 from edgepack.harness.edgepack_answers import Class, Detection

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from breakages import BREAKAGES, Breakage
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.model.reading import read_model, write_model
 from edgepack.steps.base import MODEL
 from edgepack.steps.fp16 import Fp16

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgepack.api import bench, build, push, rollback, verify_device
 from edgepack.bundle.reading import load_bundle
-from edgepack.devices import Device, LocalEntry
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.resources import example_dir
 from environments import Environment
 from pins import Pin

@@ -7,8 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from edgepack.aar import find_toolchain, maven_repository
-from edgepack.aar.toolchain import ONNXRUNTIME
+from edgepack.aar.toolchain import ONNXRUNTIME, find_toolchain, maven_repository
 from edgepack.aar.writing import zipped
 from edgepack.errors import ToolError
 

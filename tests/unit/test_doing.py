@@ -6,7 +6,7 @@ from pkgutil import iter_modules
 import edgepack.steps
 import pytest
 import tiny_models
-from edgepack.build import dry_run
+from edgepack.build.build import dry_run
 from edgepack.build.doing import LONG, WORDS, Doing, described
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from edgepack.backends import BACKENDS
-from edgepack.build import build, dry_run
+from edgepack.backends.registry import BACKENDS
+from edgepack.build.build import build, dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError, UsageError
 from edgepack.profile import Runtime, load_profile, own_profile_file, read_profile, target_files

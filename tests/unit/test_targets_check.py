@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from edgepack.backends import BACKENDS
 from edgepack.backends.checking import check_profile, load_target, project_targets
-from edgepack.build import dry_run
+from edgepack.backends.registry import BACKENDS
+from edgepack.build.build import dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError
 from edgepack.profile import target_files

@@ -8,8 +8,8 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from edgepack.backends import BACKENDS
 from edgepack.backends.base import Backend, Misfit
+from edgepack.backends.registry import BACKENDS
 from edgepack.errors import EdgepackError, ProfileError, nearest
 from edgepack.harness.edgepack_names import provider_option_problem, session_key_problem
 from edgepack.harness.edgepack_providers import CACHE

@@ -23,12 +23,12 @@ from edgepack.bench.native_build import build_measure, find_package
 from edgepack.bench.phone_conditions import ANDROID_COMMANDS, Outputs, android_conditions
 from edgepack.bench.plans import Plan, files_of
 from edgepack.bench.report import Conditions, DeviceFacts
-from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.devices import Device, Transport
+from edgepack.bundle.reading import Bundle
 from edgepack.devices.adb import Adb
+from edgepack.devices.inventory import Device
 from edgepack.devices.pushing import sent_text
-from edgepack.devices.transport import CommandResult
+from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.operations import audited
 from edgepack.profile import load_profile

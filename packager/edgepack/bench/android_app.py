@@ -19,7 +19,7 @@ from edgepack.bench.android import PLAN, AndroidPhone
 from edgepack.bench.app_build import INSTRUMENTATION, PACKAGE
 from edgepack.bench.native import ANSWERED
 from edgepack.bench.plans import Plan
-from edgepack.bundle import Bundle
+from edgepack.bundle.reading import Bundle
 from edgepack.devices.tool_problems import output_of
 from edgepack.devices.transport import CommandResult
 from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError

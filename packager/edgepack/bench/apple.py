@@ -24,13 +24,13 @@ from edgepack.bench.native import ANSWERED, About, Ran
 from edgepack.bench.phone_conditions import IOS_MARK, ios_conditions
 from edgepack.bench.plans import Plan, files_of
 from edgepack.bench.report import Conditions, DeviceFacts, Name
-from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.devices import Device, Transport
+from edgepack.bundle.reading import Bundle
 from edgepack.devices.answers import read_answer
+from edgepack.devices.inventory import Device
 from edgepack.devices.phone_stage import make_stage
 from edgepack.devices.tool_problems import output_of
-from edgepack.devices.transport import CommandResult
+from edgepack.devices.transport import CommandResult, Transport
 from edgepack.devices.xcode import BUILD_S, Xcode
 from edgepack.errors import (
     BundleError,

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from edgepack.bench.report import TunedSetting
-from edgepack.devices import Device, Transport
 from edgepack.devices.clocks import HeldSetting, held_clocks
+from edgepack.devices.inventory import Device
+from edgepack.devices.transport import Transport
 from edgepack.operations import audited
 
 

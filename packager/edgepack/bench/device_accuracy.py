@@ -24,10 +24,10 @@ from edgepack.bench.verdict import placement_reasons
 from edgepack.build.cache import own_cache
 from edgepack.build.execution import execute
 from edgepack.build.planning import make_plan
-from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.reading import Bundle
 from edgepack.clock import utc_now
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.devices.inventory import Device
 from edgepack.devices.transports import require_machine
 from edgepack.errors import BundleError, EdgepackError, InconclusiveError, UsageError

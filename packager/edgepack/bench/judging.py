@@ -9,7 +9,7 @@ from pathlib import Path
 from edgepack.bench.frames import encode
 from edgepack.bench.kept_answers import read_as_they_come
 from edgepack.bundle.manifest import Accuracy, NotMeasured
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.metrics.labelled import labelled_metric
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project import OutputDescription, PythonMetric

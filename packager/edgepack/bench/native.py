@@ -36,8 +36,8 @@ from edgepack.bench.report import (
     Selection,
     Trial,
 )
-from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
+from edgepack.bundle.reading import Bundle
 from edgepack.devices.answers import parse_answer, parse_json
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, one_line

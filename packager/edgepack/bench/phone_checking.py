@@ -8,8 +8,11 @@ from functools import partial
 from edgepack.bench.android import ABI, RUNTIME, chip_of, model_of, require_version, system_of
 from edgepack.bench.app_build import find_jdk_program, find_sdk
 from edgepack.bench.native_build import find_compiler, find_package, require_abi
-from edgepack.devices import AdbEntry, Checked, Device, PhoneFacts, Transport, connect
 from edgepack.devices.adb import Adb
+from edgepack.devices.checking import Checked, PhoneFacts
+from edgepack.devices.inventory import AdbEntry, Device
+from edgepack.devices.transport import Transport
+from edgepack.devices.transports import connect
 from edgepack.devices.xcode import Xcode
 from edgepack.errors import EdgepackError, ProfileError
 from edgepack.profile import load_profile

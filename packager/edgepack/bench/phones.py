@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from edgepack.bench.native import NativeHarness
 from edgepack.bench.report import Scenario
-from edgepack.bundle import Bundle
-from edgepack.devices import AdbEntry, Device, connect
+from edgepack.bundle.reading import Bundle
+from edgepack.devices.inventory import AdbEntry, Device
 from edgepack.devices.leases import leased
+from edgepack.devices.transports import connect
 from edgepack.errors import UsageError
 from edgepack.progress import Progress
 

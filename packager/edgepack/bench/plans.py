@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import GoldenTensor, ManifestVariant
+from edgepack.bundle.reading import Bundle
 from edgepack.harness import edgepack_shapes as shapes
 
 CPU = "CPUExecutionProvider"

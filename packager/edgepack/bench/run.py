@@ -27,7 +27,7 @@ from edgepack.bench.scenarios import with_threads
 from edgepack.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
 from edgepack.bench.sweeps import Shapes, batch_of, sweep_points
 from edgepack.bundle.manifest import Manifest, NotMeasured
-from edgepack.devices import Device, PhoneEntry
+from edgepack.devices.inventory import Device, PhoneEntry
 from edgepack.errors import (
     EdgepackError,
     OldBundleError,

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.bench.harness import Harness
-from edgepack.bundle import Bundle
-from edgepack.devices import Device, PushedRelease, Transport, connect
+from edgepack.bundle.reading import Bundle
 from edgepack.devices.checking import runtime_python
+from edgepack.devices.inventory import Device
 from edgepack.devices.leases import leased
 from edgepack.devices.probing import probe
-from edgepack.devices.pushing import push, read_for
+from edgepack.devices.pushing import PushedRelease, push, read_for
+from edgepack.devices.transport import Transport
+from edgepack.devices.transports import connect
 from edgepack.errors import EdgepackError, UsageError, nearest, one_line
 from edgepack.operations import audited
 from edgepack.progress import Progress

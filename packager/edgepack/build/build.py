@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from edgepack.aar import Toolchain, find_toolchain, write_aar
+from edgepack.aar.toolchain import Toolchain, find_toolchain
+from edgepack.aar.writing import write_aar
 from edgepack.backends.checking import chosen_targets, project_targets
 from edgepack.build.assembly import BuiltBundle, Job, assemble
 from edgepack.build.cache import own_cache, temporary_cache

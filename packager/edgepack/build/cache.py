@@ -19,7 +19,7 @@ from pathlib import Path
 
 import edgepack
 from edgepack.errors import ToolError
-from edgepack.steps import Step, settings_of
+from edgepack.steps.base import Step, settings_of
 
 _INDEX = "artifact.json"
 _NO_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}

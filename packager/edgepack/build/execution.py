@@ -14,7 +14,7 @@ from threading import Lock
 from edgepack.build.cache import Artifact, StepCache, step_key
 from edgepack.build.doing import LONG, Doing
 from edgepack.build.memory import Subject, build_bytes, memory_text, step_bytes
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.machine import available_memory_bytes
 from edgepack.model.reading import external_files, read_outline
@@ -22,7 +22,7 @@ from edgepack.model.workload import Activations, activations
 from edgepack.plan import Plan, PlannedStep
 from edgepack.processes import Workers
 from edgepack.progress import Progress, SilentTask, Task, Work
-from edgepack.steps import Notes, run_step
+from edgepack.steps.base import Notes, run_step
 
 _UNKNOWN = Activations(0, 0)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgepack.apps import require_assets, require_types, require_version
-from edgepack.backends import BACKENDS
+from edgepack.backends.registry import BACKENDS
 from edgepack.build.carrying import Carrying
 from edgepack.build.constants import holds, project_constants
 from edgepack.build.extensions import (

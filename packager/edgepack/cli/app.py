@@ -128,8 +128,8 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
-    from edgepack.build import build as build_bundles
-    from edgepack.build import dry_run as make_plan
+    from edgepack.build.build import build as build_bundles
+    from edgepack.build.build import dry_run as make_plan
     from edgepack.cli.building import print_build
     from edgepack.cli.printing import print_json, print_plan
     from edgepack.progress import terminal_progress

@@ -11,8 +11,8 @@ from edgepack.terminal import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgepack.build import BuildResult
     from edgepack.build.assembly import BuiltBundle
+    from edgepack.build.build import BuildResult
     from edgepack.build.timing import SlowerVariant
     from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant, NotMeasured
 
@@ -76,7 +76,7 @@ def _print_tried(manifest: Manifest) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.results import NOT_COMPARABLE, tried_stages
+    from edgepack.results.tried import NOT_COMPARABLE, tried_stages
 
     for variant in manifest.variants:
         stages = tried_stages(variant.tried)
@@ -96,7 +96,7 @@ def _print_tried(manifest: Manifest) -> None:
 def _about_accuracy(manifest: Manifest) -> Iterator[str]:
     """Yield what else the metric's function found, and what is not known of variants, and why."""
     from edgepack.bundle.manifest import Accuracy, NotMeasured
-    from edgepack.results import others_text
+    from edgepack.results.table import others_text
 
     for variant in manifest.variants:
         accuracy, layers = variant.accuracy, variant.layers
@@ -170,7 +170,7 @@ def _in_integers(variant: ManifestVariant) -> str:
 def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, str]:
     """Return metric, agreement where that is not the metric itself, R², and SQNR."""
     from edgepack.bundle.manifest import NotMeasured
-    from edgepack.results import near_text, r2_text
+    from edgepack.results.table import near_text, r2_text
 
     if isinstance(accuracy, NotMeasured):
         return _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN
@@ -186,7 +186,7 @@ def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, st
 def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
     """Yield what the tables' words mean, as far as they are used."""
     from edgepack.bundle.manifest import Accuracy
-    from edgepack.metrics import ABOUT
+    from edgepack.metrics.choosing import ABOUT
 
     variants = [variant for manifest in manifests for variant in manifest.variants]
     if any(variant.predicted for variant in variants):

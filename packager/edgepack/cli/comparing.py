@@ -11,7 +11,8 @@ from edgepack.cli.options import BundleArgument, JsonOption, TuneOption, Variant
 from edgepack.cli.rollouts import DevicesOption
 
 if TYPE_CHECKING:
-    from edgepack.comparison import Comparison, Rule
+    from edgepack.comparison.deciding import Rule
+    from edgepack.comparison.report import Comparison
 
 MarginOption = Annotated[
     list[str] | None,
@@ -53,19 +54,19 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a bundle is slower than another on a device: PASS, FAIL or INCONCLUSIVE."""
-    from edgepack import comparison
     from edgepack.bench.presets import find_preset
     from edgepack.cli.printing import print_json
-    from edgepack.fleet import select_devices
+    from edgepack.comparison import comparing, formats
+    from edgepack.fleet.selection import select_devices
     from edgepack.progress import Lines, terminal_progress
     from edgepack.stored import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 
-    question = comparison.Question(
+    question = comparing.Question(
         candidate=candidate,
-        base=None if str(base) == comparison.CURRENT else base,
+        base=None if str(base) == comparing.CURRENT else base,
         variant=variant,
         preset=find_preset(preset),
-        margins=_margins(margin) if margin else comparison.MARGINS,
+        margins=_margins(margin) if margin else comparing.MARGINS,
         rule=_rule(error, max_pairs),
         tune=tune,
         wait_s=wait_s,
@@ -77,7 +78,7 @@ def compare(
     progress = terminal_progress() if len(devices) == 1 else Lines()
 
     def show(found: Comparison) -> None:
-        for path, make in ((junit, comparison.junit_xml), (markdown, comparison.markdown)):
+        for path, make in ((junit, formats.junit_xml), (markdown, formats.markdown)):
             if path:
                 with writing("the comparison", path, ELSEWHERE):
                     write_atomically(path, make(found), mode=SHARED)
@@ -86,7 +87,7 @@ def compare(
         else:
             _print_comparison(found)
 
-    found = comparison.compare(question, devices, progress=progress, on_interrupted=show)
+    found = comparing.compare(question, devices, progress=progress, on_interrupted=show)
     show(found)
     _end(found)
 
@@ -107,11 +108,11 @@ def _margins(given: list[str]) -> dict[str, float]:
 
 
 def _rule(error: float, max_pairs: int) -> Rule:
-    from edgepack import comparison
+    from edgepack.comparison import deciding
     from edgepack.errors import UsageError
 
     try:
-        return comparison.Rule(error / 100, max_pairs)
+        return deciding.Rule(error / 100, max_pairs)
     except ValueError as problem:
         raise UsageError(str(problem), hint="20 is the default", where="--max-pairs") from None
 
@@ -121,8 +122,7 @@ def _print_comparison(found: Comparison) -> None:
     from rich.text import Text
 
     from edgepack.cli.printing import print_table, write_line
-    from edgepack.comparison import text_rows
-    from edgepack.comparison.formats import HEADS
+    from edgepack.comparison.formats import HEADS, text_rows
     from edgepack.results.table import OUTCOME_STYLES
     from edgepack.terminal import printable
 

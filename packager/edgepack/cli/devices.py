@@ -23,7 +23,7 @@ NameArgument = Annotated[
 def list_devices(as_json: JsonOption = False) -> None:
     """List the devices."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import described_inventory, load_devices
+    from edgepack.devices.inventory import described_inventory, load_devices
 
     devices = load_devices()
     if as_json:
@@ -77,7 +77,7 @@ def trust(
 ) -> None:
     """Show a device's host key and, if you say so, trust it."""
     from edgepack.cli.printing import write_line
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
     from edgepack.operations import trust as trust_device
 
     write_line(trust_device(load_device(name), fingerprint=fingerprint, confirm=_confirm))
@@ -87,7 +87,7 @@ def trust(
 def check(name: NameArgument, as_json: JsonOption = False) -> None:
     """Say what a device is, and what it lacks for its target."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
     from edgepack.operations import check as check_device
 
     checked = check_device(load_device(name))
@@ -112,7 +112,7 @@ def provision(
 ) -> None:
     """Make the Python environment on a device that its target pins; it needs no internet."""
     from edgepack.cli.printing import write_line
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
     from edgepack.operations import provision as provision_device
     from edgepack.progress import terminal_progress
 

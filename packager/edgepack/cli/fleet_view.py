@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from edgepack.devices import PushedRelease
+from edgepack.devices.pushing import PushedRelease
 from edgepack.errors import EdgepackError
-from edgepack.fleet import News, Retry, Start, Watcher
+from edgepack.fleet.rollout import Watcher
+from edgepack.fleet.running import News
+from edgepack.fleet.scheduling import Retry, Start
 from edgepack.progress import Progress, Task, Work
 from edgepack.terminal import printable
 

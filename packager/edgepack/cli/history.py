@@ -10,7 +10,7 @@ import typer
 from edgepack.cli.options import JsonOption, ResultsOption, moment_of
 
 if TYPE_CHECKING:
-    from edgepack.results import ResultsStore
+    from edgepack.results.store import ResultsStore
 
 runs_app = typer.Typer(
     help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
@@ -24,7 +24,7 @@ SinceOption = Annotated[
 
 def open_store(url: str | None) -> ResultsStore:
     """Open the results store, and name on stderr the old report files that cannot be read."""
-    from edgepack.results import ResultsStore
+    from edgepack.results.store import ResultsStore
     from edgepack.terminal import printable
 
     store = ResultsStore(url)
@@ -57,8 +57,9 @@ def list_runs(
 ) -> None:
     """List the stored reports, the newest last."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results import RunFilter, rows_lines
     from edgepack.results.labels import incomparable
+    from edgepack.results.store import RunFilter
+    from edgepack.results.table import rows_lines
 
     store = open_store(results)
     wanted = RunFilter(
@@ -89,8 +90,8 @@ def show(run: RunArgument, results: ResultsOption = None, as_json: JsonOption = 
     """Show one stored report."""
     from edgepack.bench.report import RunReport
     from edgepack.cli.printing import print_json, print_table
-    from edgepack.results import report_table, row_table
     from edgepack.results.rows import row_of
+    from edgepack.results.table import report_table, row_table
 
     report = open_store(results).load(run)
     if as_json:
@@ -120,7 +121,7 @@ def prune(
 ) -> None:
     """Forget old reports."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results import rows_lines
+    from edgepack.results.table import rows_lines
 
     store = open_store(results)
     gone = store.prune(keep, project, dry_run=dry_run)
@@ -209,9 +210,9 @@ def changes(
 ) -> None:
     """Show since when models are slower or faster, and whether the device is to blame."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results import RunFilter
     from edgepack.results.changes import find_changes
     from edgepack.results.changes_text import newest, require_no_slowdown, series_lines
+    from edgepack.results.store import RunFilter
 
     wanted = RunFilter(
         kind="bench",
@@ -258,8 +259,8 @@ def export(
 ) -> None:
     """Write stored runs to a file that other tools read."""
     from edgepack.cli.printing import write_line
-    from edgepack.results import RunFilter
     from edgepack.results.exporting import export_runs, format_of
+    from edgepack.results.store import RunFilter
 
     store = open_store(results)
     moment = moment_of(since) if since else None

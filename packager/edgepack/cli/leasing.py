@@ -20,7 +20,9 @@ def lease(
 ) -> None:
     """Keep others off a device for a while; your own commands still run there."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import connect, load_device, reserve
+    from edgepack.devices.inventory import load_device
+    from edgepack.devices.leases import reserve
+    from edgepack.devices.transports import connect
 
     device = load_device(name).host
     with connect(device) as transport:
@@ -41,8 +43,9 @@ def release(
 ) -> None:
     """Give a device back that you have leased."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import connect, load_device
-    from edgepack.devices import release as release_device
+    from edgepack.devices.inventory import load_device
+    from edgepack.devices.leases import release as release_device
+    from edgepack.devices.transports import connect
 
     device = load_device(name).host
     with connect(device) as transport:
@@ -59,8 +62,9 @@ def release(
 def who(name: NameArgument, as_json: JsonOption = False) -> None:
     """Show who holds a device, for what and until when."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import connect, load_device
-    from edgepack.devices import who as who_holds
+    from edgepack.devices.inventory import load_device
+    from edgepack.devices.leases import who as who_holds
+    from edgepack.devices.transports import connect
 
     device = load_device(name).host
     with connect(device) as transport:

@@ -86,11 +86,11 @@ def bench(
     from edgepack.bench.scenarios import make_scenario
     from edgepack.bench.verdict import require_valid
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
     from edgepack.errors import UsageError
     from edgepack.progress import terminal_progress
-    from edgepack.results import keep_report
     from edgepack.results.reporting import report as write_page
+    from edgepack.results.store import keep_report
 
     load = make_scenario(
         scenario,
@@ -152,8 +152,9 @@ def _self_test(
 ) -> None:
     from edgepack.bench.presets import find_preset
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.comparison import Question, measure_noise
-    from edgepack.devices import load_device
+    from edgepack.comparison.comparing import Question
+    from edgepack.comparison.noise import measure_noise
+    from edgepack.devices.inventory import load_device
     from edgepack.errors import InconclusiveError
     from edgepack.progress import terminal_progress
 
@@ -195,9 +196,9 @@ def evaluate(
     from edgepack.bench.device_accuracy import evaluate as evaluate_bundle
     from edgepack.bench.device_accuracy import require_usable
     from edgepack.cli.printing import print_evaluation, print_json, write_line
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
     from edgepack.progress import terminal_progress
-    from edgepack.results import keep_report
+    from edgepack.results.store import keep_report
 
     store = open_store(results)
     report = evaluate_bundle(
@@ -235,6 +236,6 @@ def demo(
 
 def _print_report(report: RunReport) -> None:
     from edgepack.cli.printing import print_table
-    from edgepack.results import report_table
+    from edgepack.results.table import report_table
 
     print_table(report_table(report))

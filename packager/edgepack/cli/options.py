@@ -20,7 +20,7 @@ def complete_targets(incomplete: str) -> list[str]:
 
 def complete_devices(incomplete: str) -> list[str]:
     """Return device names for tab completion; none if the inventory cannot be read."""
-    from edgepack.devices import device_names
+    from edgepack.devices.inventory import device_names
     from edgepack.errors import EdgepackError
 
     try:

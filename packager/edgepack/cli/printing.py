@@ -180,8 +180,8 @@ def print_evaluation(report: EvaluationReport) -> None:
 
 def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
     from edgepack.bundle.manifest import NotMeasured
-    from edgepack.results import others_text, r2_text
     from edgepack.results.summary import known
+    from edgepack.results.table import others_text, r2_text
     from edgepack.statistics import median
 
     found, host = report.measured, report.simulated

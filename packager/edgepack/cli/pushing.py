@@ -22,9 +22,9 @@ from edgepack.cli.rollouts import (
 from edgepack.cli.signing import AllowedSignersOption, RequireSignatureOption
 
 if TYPE_CHECKING:
-    from edgepack.bundle import Bundle
-    from edgepack.devices import Device
-    from edgepack.fleet import PushOptions
+    from edgepack.bundle.reading import Bundle
+    from edgepack.devices.inventory import Device
+    from edgepack.fleet.store import PushOptions
 
 
 def push(
@@ -49,14 +49,10 @@ def push(
     resume'.
     """
     from edgepack.cli.rollouts import push_to_fleet
-    from edgepack.fleet import (
-        WARM_UP_S,
-        PushOptions,
-        Settings,
-        bundles_by_target,
-        is_one_device,
-        select_devices,
-    )
+    from edgepack.fleet.bundles import bundles_by_target
+    from edgepack.fleet.scheduling import Settings
+    from edgepack.fleet.selection import is_one_device, select_devices
+    from edgepack.fleet.store import WARM_UP_S, PushOptions
 
     devices = select_devices(device)
     bundles = bundles_by_target(bundle)
@@ -86,7 +82,8 @@ def _push_to_one(
 ) -> None:
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import EdgepackError
-    from edgepack.fleet import RolloutStore, push_to_one
+    from edgepack.fleet.rollout import push_to_one
+    from edgepack.fleet.store import RolloutStore
     from edgepack.progress import terminal_progress
     from edgepack.rollouts import push_as_asked
 
@@ -118,7 +115,7 @@ def rollback(
     """Make the release before the current one current again on a device; nothing is sent."""
     from edgepack.cli.printing import print_json, write_line
     from edgepack.deploying import roll_back
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
 
     done = roll_back(project, load_device(device), release=to, wait_s=wait_s)
     if as_json:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.trying import Trial
-    from edgepack.trying.trial import Tried
+    from edgepack.trying.trial import Trial, Tried
     from edgepack.trying.verdicts import Cell, Compared
 
 
@@ -53,7 +52,7 @@ def try_bundle(
     """Show what fp32 and each variant of a bundle answer to the same photo, text or sound."""
     from edgepack.cli.printing import print_json, write_line
     from edgepack.progress import terminal_progress
-    from edgepack.trying import try_bundle as try_variants
+    from edgepack.trying.trying import try_bundle as try_variants
 
     trial = try_variants(
         bundle,

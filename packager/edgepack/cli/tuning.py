@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from edgepack.bench.report import VariantFacts
     from edgepack.comparison.report import ComparedMetric
     from edgepack.project import Limits
-    from edgepack.tuning import Override, TunePlan, TuneReport
-    from edgepack.tuning.report import Candidate
+    from edgepack.tuning.report import Candidate, TuneReport
+    from edgepack.tuning.tuning import TunePlan
+    from edgepack.tuning.writing import Override
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -48,17 +49,17 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Search the session settings with which a bundle is fastest on a device."""
-    from edgepack import tuning
-    from edgepack.bundle import load_bundle
+    from edgepack.bundle.reading import load_bundle
     from edgepack.cli.printing import print_json
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
     from edgepack.progress import terminal_progress
+    from edgepack.tuning import keeping, searching, tuning
 
     path = _project_file(project)
     if write and path is None:
         raise _no_project()
     name = load_bundle(bundle).manifest.name
-    question = tuning.Question(
+    question = searching.Question(
         bundle,
         budget_s=_seconds(budget),
         variants=variant or (),
@@ -73,7 +74,7 @@ def tune(
         return
 
     def show(report: TuneReport) -> None:
-        kept = tuning.keep_tuning(report)
+        kept = keeping.keep_tuning(report)
         print_json(report) if as_json else _print_report(report, kept)
 
     report = tuning.tune(question, chosen, progress=terminal_progress(), on_unfinished=show)
@@ -135,9 +136,9 @@ def _limits(path: Path | None, name: str, *, must_be: bool) -> Limits:
 
 def _override(path: Path, bundle: Path, report: TuneReport, *, write: bool, quiet: bool) -> None:
     """Write the answer into the project file, or say what would be written, if it is confirmed."""
-    from edgepack import tuning
-    from edgepack.bundle import load_bundle
+    from edgepack.bundle.reading import load_bundle
     from edgepack.cli.printing import write_line
+    from edgepack.tuning import writing
 
     if not report.confirmed:
         # The file may have settings that an earlier search confirmed: noise does not undo them.
@@ -147,9 +148,9 @@ def _override(path: Path, bundle: Path, report: TuneReport, *, write: bool, quie
 
     settings = report.candidate(report.answer).settings
     about = f"edgepack tune on {report.device}, {report.created[:10]}: {report.why}"
-    override = tuning.make_override(path, load_bundle(bundle).manifest, settings, about)
+    override = writing.make_override(path, load_bundle(bundle).manifest, settings, about)
     if write:
-        tuning.write_override(override)
+        writing.write_override(override)
     if not quiet:
         _print_override(override, report, bundle, written=write)
 

@@ -19,7 +19,7 @@ def verify_device(
 ) -> None:
     """Hash the bundles on a device, and say what is missing, altered or added."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices import load_device
+    from edgepack.devices.inventory import load_device
     from edgepack.devices.verifying import verify_device as verify_there
 
     state = verify_there(load_device(name), project)

@@ -21,8 +21,8 @@ from edgepack.bench.presets import Preset, find_preset
 from edgepack.bench.report import Placement, ProcessRun, Selection, all_latencies_ns
 from edgepack.bench.session import INTERRUPTED, INTERRUPTS, read_bundle, stage, why_ended
 from edgepack.bench.verdict import EMULATED, heavy_tail_of, reasons_against
-from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle, load_bundle
-from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, ManifestVariant, NotMeasured
+from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.clock import utc_now
 from edgepack.comparison.deciding import Answer, Metric, Outcome, Rule, decide, overall, settled
 from edgepack.comparison.report import (
@@ -33,11 +33,13 @@ from edgepack.comparison.report import (
     Missed,
     Side,
 )
-from edgepack.devices import Device, Transport, connect
 from edgepack.devices.checking import runtime_python
+from edgepack.devices.inventory import Device
 from edgepack.devices.leases import leased
 from edgepack.devices.probing import probe
 from edgepack.devices.pushing import PushedRelease
+from edgepack.devices.transport import Transport
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, EdgepackError, UsageError
 from edgepack.progress import Progress, Silent, Work
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from edgepack.comparison.comparing import Question, compare, pair_ratios
 from edgepack.comparison.deciding import smallest_slowdown
-from edgepack.devices import Device
+from edgepack.devices.inventory import Device
 from edgepack.errors import InconclusiveError
 from edgepack.progress import Progress
 from edgepack.statistics import mean, median, standard_deviation

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, Field, RootModel
 
-from edgepack.bundle import MANIFEST, Bundle, load_bundle, verify
 from edgepack.bundle.kept import Kept, stamps
-from edgepack.bundle.manifest import MANIFEST_SIGNATURE
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
+from edgepack.bundle.reading import Bundle, load_bundle, verify
 from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
 from edgepack.devices.chunking import Chunk, cut_file
 from edgepack.devices.inventory import LOCAL, Device

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edgepack.bundle import MANIFEST, MANIFEST_DIGEST, Bundle
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
+from edgepack.bundle.reading import Bundle
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import CommandResult, Transport, file_chunks
 from edgepack.errors import DeviceError, RemoteCommandError

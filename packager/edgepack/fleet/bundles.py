@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from edgepack.bundle import MANIFEST, Bundle, load_bundle
+from edgepack.bundle.manifest import MANIFEST
+from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.bundle.signing import require_signature
-from edgepack.devices import Device
+from edgepack.devices.inventory import Device
 from edgepack.errors import BundleError, DeviceError, UsageError
 
 

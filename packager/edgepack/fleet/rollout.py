@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from edgepack.bundle import Bundle, load_bundle
+from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.clock import utc_now
-from edgepack.devices import Device, PushedRelease, load_devices
+from edgepack.devices.inventory import Device, load_devices
+from edgepack.devices.pushing import PushedRelease
 from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
 from edgepack.fleet.bundles import bundle_for, require_signatures
 from edgepack.fleet.running import News, run_on_devices

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from edgepack.devices import Device
+from edgepack.devices.inventory import Device
 from edgepack.errors import EdgepackError
 from edgepack.fleet.scheduling import Retry, Schedule, Settled, Start
 

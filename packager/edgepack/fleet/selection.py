@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from edgepack.devices import Device, find_inventory, load_devices
-from edgepack.devices.inventory import load_inventory
+from edgepack.devices.inventory import Device, find_inventory, load_devices, load_inventory
 from edgepack.errors import UsageError, nearest
 from edgepack.profile import load_profile, target_files
 

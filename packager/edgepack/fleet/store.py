@@ -19,7 +19,7 @@ from typing import IO, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from edgepack.bundle import Bundle
+from edgepack.bundle.reading import Bundle
 from edgepack.clock import utc_now
 from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, nearest
 from edgepack.fleet.scheduling import Settings

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import SamplesError
 from edgepack.harness.edgepack_answers import rows
 from edgepack.metrics.base import Array, Arrays

@@ -23,7 +23,8 @@ from edgepack.accuracy import (
     range_groups,
     sqnr_db,
 )
-from edgepack.data import SampleSet, spread
+from edgepack.data.sample_set import SampleSet
+from edgepack.data.spreading import spread
 from edgepack.model.running import Arrays, make_session, run_session
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.accuracy import SIMILAR_RANGE
 from edgepack.calibration.statistics import TensorStatistics
-from edgepack.data import spread
+from edgepack.data.spreading import spread
 from edgepack.model.fusion import PRODUCTS, Architecture, FusionCoverage
 from edgepack.model.reading import write_model
 from edgepack.profile import Dialect

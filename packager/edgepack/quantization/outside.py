@@ -17,8 +17,9 @@ import numpy as np
 
 from edgepack.accuracy import Deviation
 from edgepack.calibration.collecting import collect
-from edgepack.data import SampleSet, spread, write_sample_set
 from edgepack.data.changing import SEED, WORDS, Feed, changed_feeds, sizes_of
+from edgepack.data.sample_set import SampleSet, write_sample_set
+from edgepack.data.spreading import spread
 from edgepack.errors import ModelError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import write_model

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgepack.accuracy import array_sqnr_db
-from edgepack.backends import BACKENDS
-from edgepack.data import SampleSet, spread
+from edgepack.backends.registry import BACKENDS
+from edgepack.data.sample_set import SampleSet
+from edgepack.data.spreading import spread
 from edgepack.errors import ModelError, StepError
 from edgepack.harness import edgepack_shapes as shapes
 from edgepack.model.facts import TensorSpec, signature

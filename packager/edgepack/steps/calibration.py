@@ -17,7 +17,7 @@ import numpy as np
 
 from edgepack.calibration.collecting import collect
 from edgepack.calibration.statistics import TensorStatistics, read_statistics, write_statistics
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import StepError, listed
 from edgepack.model.reading import read_structure
 from edgepack.quantization.dialect import WITHOUT_INT8

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from edgepack.accuracy import Array
-from edgepack.data import SampleSet, spread
+from edgepack.data.sample_set import SampleSet
+from edgepack.data.spreading import spread
 from edgepack.errors import ModelError
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB, array_cosine, min_sqnr_db
-from edgepack.data import SampleSet, spread
+from edgepack.data.sample_set import SampleSet
+from edgepack.data.spreading import spread
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_outline, read_structure

@@ -24,11 +24,12 @@ from edgepack.accuracy import (
     paired_drop,
 )
 from edgepack.bundle.manifest import Accuracy, Drift, NotMeasured
-from edgepack.data import SampleSet
 from edgepack.data.hook import save_arrays
+from edgepack.data.sample_set import SampleSet
 from edgepack.data.sources import run_hook
 from edgepack.errors import SamplesError, StepError
-from edgepack.metrics import Found, Nothing, OutputMetric, metric_for
+from edgepack.metrics.base import Found, Nothing, OutputMetric
+from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.labelled import LabelledMetric, labelled_metric
 from edgepack.metrics.numbers import R2Metric

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgepack.accuracy import EQUAL_SQNR_DB, Array
-from edgepack.data import spread
+from edgepack.data.spreading import spread
 from edgepack.errors import StepError
 from edgepack.model.running import Arrays, make_session
 from edgepack.steps.base import Inputs, Notes

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgepack.accuracy import min_sqnr_db
-from edgepack.data import SampleSet, spread
-from edgepack.data.sample_set import text_bytes
+from edgepack.data.sample_set import SampleSet, text_bytes
+from edgepack.data.spreading import spread
 from edgepack.data.tokenizers import BytePairs, parse_tokenizer
 from edgepack.errors import StepError
 from edgepack.harness import edgepack_images as images

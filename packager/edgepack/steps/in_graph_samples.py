@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from edgepack.data import SampleSet, spread, write_sample_set
-from edgepack.data.sample_set import Sample, text_bytes
+from edgepack.data.sample_set import Sample, SampleSet, text_bytes, write_sample_set
+from edgepack.data.spreading import spread
 from edgepack.data.tokenizers import parse_tokenizer
 from edgepack.harness import edgepack_images as images
 from edgepack.harness.edgepack_wordpiece import Tokenizer

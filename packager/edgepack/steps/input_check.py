@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgepack.data import SampleSet, spread
+from edgepack.data.sample_set import SampleSet
+from edgepack.data.spreading import spread
 from edgepack.errors import StepError
 from edgepack.preprocessing.alternatives import Alternative
 from edgepack.preprocessing.ranking import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgepack.accuracy import Variation, class_scores
 from edgepack.calibration.observing import Observer
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import ModelError
 from edgepack.harness import edgepack_answers, edgepack_images
 from edgepack.model.facts import TensorSpec, signature

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import StepError
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model

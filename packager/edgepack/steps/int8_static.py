@@ -14,7 +14,7 @@ import numpy as np
 from edgepack.accuracy import EQUAL_SQNR_DB
 from edgepack.calibration.collecting import collect
 from edgepack.calibration.statistics import TensorStatistics, read_statistics
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import StepError, listed
 from edgepack.metrics.labelled import labelled_metric
 from edgepack.model.fusion import fusion_coverage

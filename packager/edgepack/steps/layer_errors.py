@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgepack.accuracy import EQUAL_SQNR_DB, OutputCloseness
 from edgepack.calibration.observing import Observer
-from edgepack.data import SampleSet, spread
+from edgepack.data.sample_set import SampleSet
+from edgepack.data.spreading import spread
 from edgepack.errors import StepError
 from edgepack.model.reading import read_structure
 from edgepack.quantization.pairs import find_pairs

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import StepError
 from edgepack.model.reading import read_structure
 from edgepack.quantization.outside import LEAST_ERROR, Outside

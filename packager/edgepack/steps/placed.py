@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgepack.backends import BACKENDS, cpu
+from edgepack.backends import cpu
 from edgepack.backends.base import Placement, predict
+from edgepack.backends.registry import BACKENDS
 from edgepack.errors import StepError
 from edgepack.model.graph import partitioned_graph
 from edgepack.profile import Variant

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgepack.data import SampleSet, spread
+from edgepack.data.sample_set import SampleSet
+from edgepack.data.spreading import spread
 from edgepack.errors import ProfileError, StepError
 from edgepack.model.running import make_session, run_session
 from edgepack.preprocessing.readings import Reading, reading_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgepack.backends import BACKENDS
+from edgepack.backends.registry import BACKENDS
 from edgepack.machine import processor
 from edgepack.profile import Profile, Variant
 from edgepack.steps.fp16 import Fp16

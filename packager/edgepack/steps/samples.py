@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from edgepack.data import SampleSet, write_sample_set
 from edgepack.data.boxes import holds_boxes, image_boxes
 from edgepack.data.constants import Constant, constant_arrays, without_constants
 from edgepack.data.images import image_size
 from edgepack.data.labels import image_labels
-from edgepack.data.sample_set import Sample
+from edgepack.data.sample_set import Sample, SampleSet, write_sample_set
 from edgepack.data.sources import (
     image_samples,
     npz_samples,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.accuracy import Array, OutputR2
 from edgepack.bundle.manifest import Drift
-from edgepack.data import SampleSet
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import ModelError
 from edgepack.model.running import Arrays, run_session
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from edgepack.accuracy import min_sqnr_db
-from edgepack.data import SampleSet, write_sample_set
-from edgepack.data.sample_set import Sample
+from edgepack.data.sample_set import Sample, SampleSet, write_sample_set
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import make_session, run_session

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.bundle import Bundle
+from edgepack.bundle.reading import Bundle
 from edgepack.data.constants import Constant
 from edgepack.data.images import SUFFIXES, image_files
 from edgepack.data.sources import npz_samples

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.bundle import Bundle, verify
 from edgepack.bundle.archive import folder_of
 from edgepack.bundle.manifest import ManifestVariant
+from edgepack.bundle.reading import Bundle, verify
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import ModelError, SamplesError, ToolError, UsageError, nearest
 from edgepack.harness.edgepack_answers import as_json

@@ -14,10 +14,10 @@ from edgepack import statistics
 from edgepack.bench.harness import Harness
 from edgepack.bench.presets import Preset
 from edgepack.bench.report import Memory, PassedOver, ProcessRun, Selection
-from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.bundle.reading import Bundle
 from edgepack.comparison.deciding import FIRST_LOOK, Rule
-from edgepack.devices import Device
+from edgepack.devices.inventory import Device
 from edgepack.errors import RemoteCommandError, UsageError, one_line
 from edgepack.progress import Progress, Task, Work
 from edgepack.project import Limits

@@ -9,11 +9,12 @@ from edgepack.bench.harness import HARNESS
 from edgepack.bench.report import PassedOver
 from edgepack.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
 from edgepack.build.judging import missed_limit
-from edgepack.bundle import Bundle
 from edgepack.bundle.manifest import Accuracy, ManifestVariant
-from edgepack.devices import Device, connect, require_machine
+from edgepack.bundle.reading import Bundle
 from edgepack.devices.checking import runtime_python
+from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
+from edgepack.devices.transports import connect, require_machine
 from edgepack.errors import (
     BundleError,
     EdgepackError,

@@ -15,7 +15,7 @@ from edgepack.bench.phone_conditions import android_conditions
 from edgepack.bench.plans import Plan
 from edgepack.bench.presets import find_preset
 from edgepack.bench.report import Conditions, DeviceFacts, NotMeasured
-from edgepack.bundle import load_bundle
+from edgepack.bundle.reading import load_bundle
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
 from tiny_bundle import change_manifest, write_tiny_bundle

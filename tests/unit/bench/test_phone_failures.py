@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from edgepack.bench.android_app import AppPhone
 from edgepack.bench.apple import ApplePhone
-from edgepack.devices import AdbEntry, AppleEntry, Device
 from edgepack.devices.adb import Adb
+from edgepack.devices.inventory import AdbEntry, AppleEntry, Device
 from edgepack.devices.phone_stage import make_stage
 from edgepack.devices.transport import CommandResult
 from edgepack.devices.xcode import Xcode

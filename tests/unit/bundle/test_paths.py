@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bundle import load_bundle, verify
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, MANIFEST_SIGNATURE, Manifest
 from edgepack.bundle.paths import BundlePath, require_apart
-from edgepack.bundle.reading import parse_manifest
+from edgepack.bundle.reading import load_bundle, parse_manifest, verify
 from edgepack.bundle.writing import BundleWriter
 from edgepack.errors import BundleError, UsageError
 from edgepack.project import project_for_model

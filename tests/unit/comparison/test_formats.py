@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from edgepack.bench.report import PlacedNode, Placement
-from edgepack.comparison import Comparison, DeviceComparison, junit_xml, markdown
 from edgepack.comparison.deciding import Outcome
-from edgepack.comparison.report import ComparedMetric, Missed, Side
+from edgepack.comparison.formats import junit_xml, markdown
+from edgepack.comparison.report import ComparedMetric, Comparison, DeviceComparison, Missed, Side
 from example_report import CPU, example_facts, example_run
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.comparison import Question, compare, comparing
-from edgepack.devices import Device, LocalEntry
+from edgepack.comparison import comparing
+from edgepack.comparison.comparing import Question, compare
+from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import DeviceError, EdgepackError
 
 DEVICE = Device("here", LocalEntry(transport="local", target="linux-x86-64"))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from edgepack.bench.report import ProcessRun, Selection
-from edgepack.comparison import Comparison, Question, compare, comparing
-from edgepack.comparison.report import Side
-from edgepack.devices import Device, LocalEntry
+from edgepack.comparison import comparing
+from edgepack.comparison.comparing import Question, compare
+from edgepack.comparison.report import Comparison, Side
+from edgepack.devices.inventory import Device, LocalEntry
 from example_report import example_facts, example_placement, example_run, interrupted_run
 
 DEVICE = Device("here", LocalEntry(transport="local", target="linux-x86-64"))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data import SampleSet
 from edgepack.data.changing import WORDS, Values, changed_feeds, sizes_of
-from edgepack.data.sample_set import write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.harness import edgepack_images
 from edgepack.model.facts import TensorSpec
 from edgepack.project import ImageInput, Stretch

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data import SampleSet, write_sample_set
 from edgepack.data.labels import image_labels
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.data.sources import npz_samples, python_samples, selected_images
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec

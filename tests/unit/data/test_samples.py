@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.data.sources import npz_samples, onnx_test_data, python_samples, selected_images
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from edgepack.bench.frames import FrameError, read_answer
 from edgepack.bench.harness import Harness
-from edgepack.devices import Device, LocalEntry, connect, probe
 from edgepack.devices.answers import parse_json, read_json
-from edgepack.devices.probing import probe_python
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.probing import probe, probe_python
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
 from hypothesis import given
 from hypothesis import strategies as st

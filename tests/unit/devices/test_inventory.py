@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.devices import (
+from edgepack.devices.inventory import (
     Device,
     LocalEntry,
     SshEntry,
@@ -12,8 +12,8 @@ from edgepack.devices import (
     find_inventory,
     load_device,
     load_devices,
+    load_inventory,
 )
-from edgepack.devices.inventory import load_inventory
 from edgepack.errors import ProfileError, ToolError, UsageError
 from edgepack.profile import host_target
 from hypothesis import HealthCheck, given, settings

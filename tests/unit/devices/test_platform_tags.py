@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 import pytest
-from edgepack.devices import DeviceFacts, Missing
+from edgepack.devices.probing import DeviceFacts, Missing
 from edgepack.devices.provisioning import _platform_tags
 from edgepack.errors import DeviceError
 

@@ -7,22 +7,16 @@ from pathlib import Path, PurePosixPath
 
 import onnxruntime
 import pytest
-from edgepack.devices import (
+from edgepack.devices.checking import (
     Checked,
-    Device,
-    DeviceFacts,
-    LocalEntry,
-    Missing,
-    PythonFacts,
     absent_providers,
     check,
-    connect,
     find_problems,
-    load_device,
-    probe,
-    propose_target,
     runtime_python,
 )
+from edgepack.devices.inventory import Device, LocalEntry, load_device
+from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
+from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from edgepack.machine import architecture, cpu_flags
 from edgepack.profile import host_target, load_profile

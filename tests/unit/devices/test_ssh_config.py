@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from edgepack.devices import SshEntry
+from edgepack.devices.inventory import SshEntry
 from edgepack.devices.ssh_config import SshSettings, resolve, settings_for
 from edgepack.devices.ssh_connect import find_route
 from edgepack.errors import DeviceError

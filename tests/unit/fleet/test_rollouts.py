@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
-from edgepack.bundle import Bundle
-from edgepack.devices import Device, PushedRelease, load_devices
+from edgepack.bundle.reading import Bundle
+from edgepack.devices.inventory import Device, load_devices
+from edgepack.devices.pushing import PushedRelease
 from edgepack.errors import (
     BundleError,
     BusyError,
@@ -16,19 +17,11 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from edgepack.fleet import (
-    News,
-    PushOptions,
-    Rollout,
-    RolloutStore,
-    Settings,
-    Settled,
-    Unwatched,
-    bundles_by_target,
-    push_to_one,
-    resume_rollout,
-    start_rollout,
-)
+from edgepack.fleet.bundles import bundles_by_target
+from edgepack.fleet.rollout import Unwatched, push_to_one, resume_rollout, start_rollout
+from edgepack.fleet.running import News
+from edgepack.fleet.scheduling import Settings, Settled
+from edgepack.fleet.store import PushOptions, Rollout, RolloutStore
 from edgepack.progress import Progress, Silent
 from tiny_bundle import change_manifest, write_tiny_bundle
 

@@ -10,7 +10,7 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from edgepack.fleet import Schedule, Settings, Start
+from edgepack.fleet.scheduling import Schedule, Settings, Start
 from fleet_simulation import Script, Simulated, simulate
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.errors import UsageError
-from edgepack.fleet import complete_selection, is_one_device, select_devices
+from edgepack.fleet.selection import complete_selection, is_one_device, select_devices
 
 INVENTORY = """\
 schema_version: 1

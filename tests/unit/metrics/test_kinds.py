@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.metrics import Found, Nothing, metric_for
+from edgepack.metrics.base import Found, Nothing
+from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.sequences import edit_distance
 from edgepack.project import (
     DetectionOutput,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.errors import SamplesError
-from edgepack.metrics import metric_for
+from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.labelled import labelled_metric
 from edgepack.model.facts import TensorSpec
 from edgepack.project import TokensOutput

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.build.judging import missed_limit
-from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.errors import SamplesError
 from edgepack.harness.edgepack_answers import Detection
 from edgepack.harness.edgepack_images import placement
-from edgepack.metrics import metric_for
+from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.labelled import labelled_metric
 from edgepack.metrics.precision import average_precision, matched
 from edgepack.model.facts import TensorSpec

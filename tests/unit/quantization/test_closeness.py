@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.data import SampleSet
-from edgepack.data.sample_set import write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.quantization.closeness import (

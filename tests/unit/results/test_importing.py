@@ -9,8 +9,8 @@ import pytest
 from edgepack.bench.report import ImportedReport
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import BundleError, UsageError
-from edgepack.results import ResultsStore
 from edgepack.results.importing import TOOLS, import_log, looks_like_log
+from edgepack.results.store import ResultsStore
 from example_report import example_report
 
 PERF_TEST = """\

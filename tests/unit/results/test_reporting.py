@@ -9,8 +9,8 @@ import pytest
 from edgepack.bench.report import ImportedReport
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import UsageError
-from edgepack.results import ResultsStore, RunFilter
 from edgepack.results.reporting import report
+from edgepack.results.store import ResultsStore, RunFilter
 from example_report import example_evaluation, varied_reports
 
 

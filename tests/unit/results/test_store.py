@@ -19,13 +19,13 @@ from edgepack.bench.report import (
 )
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import BundleError, UsageError
-from edgepack.results import ResultsStore, RunFilter
 from edgepack.results.changes import find_changes
 from edgepack.results.database import open_database
 from edgepack.results.documents import Report
 from edgepack.results.labels import incomparable
 from edgepack.results.rows import row_of
 from edgepack.results.schema import documents, metadata, runs
+from edgepack.results.store import ResultsStore, RunFilter
 from edgepack.statistics import log_t_interval, median, percentile
 from example_report import example_evaluation, example_facts, example_report
 from older_report import older_document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.model.facts import TensorSpec
 from edgepack.steps.candidates import Candidates, is_silent, kept, stride_of
 from edgepack.steps.golden_choice import covering, farthest_first

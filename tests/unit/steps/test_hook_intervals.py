@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.model.facts import TensorSpec
 from edgepack.project import PythonMetric
 from edgepack.steps.evaluation import HookMetric, Judge

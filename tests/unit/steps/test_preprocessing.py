@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from edgepack.data import SampleSet
 from edgepack.data.images import image_files, image_pixels, image_tensor
+from edgepack.data.sample_set import SampleSet
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import make_session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from edgepack.data import SampleSet, write_sample_set
+from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.harness.edgepack_images import placement
 from edgepack.model.facts import TensorSpec
 from edgepack.project import ImageInput

@@ -161,7 +161,7 @@ BYTES = TensorSpec("text", "uint8", ("text_bytes",))
 
 
 def test_samples_when_they_are_texts_hold_their_utf8_bytes(tmp_path):
-    from edgepack.data import SampleSet
+    from edgepack.data.sample_set import SampleSet
 
     write_sample_set(tmp_path, [BYTES], [("a", {"text": np.array(["Zoë"])}), ("b", {"text": ""})])
     assert [feed["text"].tobytes() for feed in SampleSet.read(tmp_path)] == ["Zoë".encode(), b""]

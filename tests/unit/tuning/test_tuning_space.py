@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.backends import BACKENDS
 from edgepack.backends.knobs import KNOBS, THREADS
+from edgepack.backends.registry import BACKENDS
 from edgepack.bundle.manifest import ManifestVariant, NotMeasured
 from edgepack.harness.edgepack_names import provider_option_problem, session_key_problem
 from edgepack.profile import OrtFormat, Provider, Requires, SessionSettings, load_profile
