@@ -1,4 +1,4 @@
-"""Writes ``commit.txt`` into each wheel and sdist: the commit that edgepack/revision.py tells."""
+"""Writes ``commit.txt`` into wheels and sdists: the commit that edgepack/base/revision.py tells."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
+from edgepack.deploy.push.push import PushedRelease, push
 from edgepack.devices.inventory import Device, SshEntry
-from edgepack.devices.pushing import PushedRelease, push
 from edgepack.devices.transports import connect
 from tiny_bundle import change_manifest
 

@@ -7,7 +7,7 @@ import math
 import random
 from collections import Counter
 
-from edgepack.comparison.deciding import Metric, Outcome, Rule, decide, settled
+from edgepack.records.deciding import Metric, Outcome, Rule, decide, settled
 
 COMPARISONS = 500
 DRIFT = 0.06

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from edgepack.base.processes import run_program
 from edgepack.errors import ToolError
-from edgepack.processes import run_program
 
 MAKE_TIMEOUT_S = 1800.0
 # Of this machine's settings for apt, those that decide whether it reaches and accepts a mirror.

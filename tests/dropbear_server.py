@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from edgepack.demo_server import make_key
+from edgepack.demo.server import make_key
 from openssh_server import OpenSshServer
 
 _PROGRAMS = ("dropbear", "dropbearkey", "busybox", "unshare", "chroot", "mount", "ldd")

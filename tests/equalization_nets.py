@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 import onnxruntime
-from edgepack.calibration.collecting import collect
 from edgepack.model.reading import write_model
-from edgepack.quantization.preparing import quantizable
-from edgepack.quantization.writer import observed_tensors
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import observed_tensors
+from edgepack.quantization.ranges.collecting import collect
 from onnx import TensorProto, helper, numpy_helper
 
 

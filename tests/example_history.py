@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
-from edgepack.bench.report import OLDER, Canary, RunReport
+from edgepack.records.run import OLDER, Canary, RunReport
 from example_report import example_report, example_run
 
 SHA = "cd" * 32

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from edgepack.bench.report import (
+from edgepack.bundle.manifest import R2, Accuracy, Closeness, LayerError, NotMeasured
+from edgepack.records.run import (
     Canary,
     Conditions,
     Creation,
@@ -29,7 +30,6 @@ from edgepack.bench.report import (
     Valid,
     VariantFacts,
 )
-from edgepack.bundle.manifest import R2, Accuracy, Closeness, LayerError, NotMeasured
 
 CPU = "CPUExecutionProvider"
 COOL = Conditions(

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgepack.fleet.scheduling import Retry, Schedule, Settled, Start
+from edgepack.deploy.fleet.schedule import Retry, Schedule, Settled, Start
 
 Script = Callable[[Start], tuple[float, BaseException | None]]
 """How many seconds a try takes, and what it raises."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from edgepack import processes
+from edgepack.base import processes
 
 _OF_EACH_TEST = (
     "HOME",
@@ -39,7 +39,7 @@ make_session.__kwdefaults__["threads"] = 1
 
 @contextmanager
 def kept_workers() -> Iterator[None]:
-    """Let :class:`edgepack.processes.Workers` take the workers that earlier ones left idle.
+    """Let :class:`edgepack.base.processes.Workers` take the workers that earlier ones left idle.
 
     A worker that was killed, or may have changed, is not taken again, nor is one where a test has
     changed the environment.
@@ -67,7 +67,7 @@ class _Worker(processes._Worker):
 
     def call(self, function, arguments, told):
         # It opens what later calls use.
-        self.was_changed |= function.__module__ == "edgepack.calibration.helper"
+        self.was_changed |= function.__module__ == "edgepack.quantization.ranges.helper"
         return super().call(function, arguments, told)
 
     @property

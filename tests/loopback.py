@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
 from edgepack.devices.inventory import Device, SshEntry
 
 

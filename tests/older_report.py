@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from edgepack.bench.report import RunReport
+from edgepack.records.run import RunReport
 
 NEW = {
     "creation", "sweep", "canary", "tuned", "unfinished", "project", "scenario", "edgepack", "argv",

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import onnx
 import onnxruntime
-from edgepack.quantization.dialect import CHANNELED, weight_axes
+from edgepack.quantization.qdq.dialect import CHANNELED, weight_axes
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType
 from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData

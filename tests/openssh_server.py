@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 import paramiko
-from edgepack.demo_server import make_key
+from edgepack.demo.server import make_key
 
 _CONFIG = """
 HostKey {folder}/host_key

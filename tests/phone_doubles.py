@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.bench.native_build import API_LEVEL, TRIPLES
 from edgepack.devices.inventory import AdbEntry, AppleEntry, Device
+from edgepack.measure.phones.native_build import API_LEVEL, TRIPLES
 
 SERIAL = "8A1X0ABCD"
 PROPERTIES = {

@@ -104,7 +104,11 @@ class Pusher:
 
 def main() -> None:
     """Answer orders until stdin ends."""
-    from edgepack.devices import pushing, shell_pushing, ssh, ssh_connect  # all that a push imports
+    # all that a push imports
+    from edgepack.deploy.push import push as pushing
+    from edgepack.deploy.push import shell_push as shell_pushing
+    from edgepack.devices.ssh import connect as ssh_connect
+    from edgepack.devices.ssh import transport as ssh
 
     answers = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
@@ -120,7 +124,7 @@ def main() -> None:
 
 
 def _push(bundle: Path, device: Device) -> Pushed:
-    from edgepack.devices.pushing import push
+    from edgepack.deploy.push.push import push
     from edgepack.devices.transports import connect
     from edgepack.errors import EdgepackError
 

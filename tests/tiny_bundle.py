@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
+from edgepack.base.resources import harness_dir
 from edgepack.bundle.manifest import (
     MANIFEST,
     MANIFEST_DIGEST,
@@ -25,8 +26,7 @@ from edgepack.bundle.manifest import (
     SourceModel,
     Tensor,
 )
-from edgepack.profile import Provider, Requires, SessionSettings
-from edgepack.resources import harness_dir
+from edgepack.project.profile import Provider, Requires, SessionSettings
 
 VARIANTS = ("cpu-int8-static", "cpu-fp32")
 LOADER = (

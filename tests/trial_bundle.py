@@ -23,8 +23,8 @@ from edgepack.bundle.manifest import (
     SourceModel,
     Tensor,
 )
-from edgepack.profile import Provider, Requires, SessionSettings
-from edgepack.project import Project
+from edgepack.project.profile import Provider, Requires, SessionSettings
+from edgepack.project.project import Project
 from onnx import TensorProto, helper
 
 Array = np.ndarray[Any, Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from edgepack.progress import Silent, SilentTask, Task, Work
+from edgepack.base.progress import Silent, SilentTask, Task, Work
 
 
 class Watched(Silent):

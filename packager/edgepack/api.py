@@ -18,47 +18,47 @@ A push to many devices is a rollout, which is kept in a store::
 What changes a device is recorded in the audit log, as it is by the commands.
 """
 
-from edgepack.audit import intervals as audit_intervals
-from edgepack.audit import read as read_audit_log
-from edgepack.bench.device_accuracy import evaluate
-from edgepack.bench.run import bench
-from edgepack.bench.scenarios import make_scenario
-from edgepack.build.build import build, dry_run
+from edgepack.builder.build import build, dry_run
+from edgepack.builder.inspect import inspect
+from edgepack.builder.scaffold import init
 from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.signing import require_signature, sign
-from edgepack.comparison.comparing import Question as CompareQuestion
-from edgepack.comparison.comparing import compare
-from edgepack.demo import demo
-from edgepack.deploying import deploy as push
-from edgepack.deploying import roll_back as rollback
+from edgepack.demo.demo import demo
+from edgepack.deploy.audit import intervals as audit_intervals
+from edgepack.deploy.audit import read as read_audit_log
+from edgepack.deploy.fleet.bundles import bundles_by_target
+from edgepack.deploy.fleet.rollout import start_rollout
+from edgepack.deploy.fleet.schedule import Settings as RolloutSettings
+from edgepack.deploy.fleet.selection import select_devices
+from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
+from edgepack.deploy.leases import leased, release, reserve, who
+from edgepack.deploy.operations import add_ssh_device as add_device
+from edgepack.deploy.operations import check as check_device
+from edgepack.deploy.operations import provision, trust
+from edgepack.deploy.release import deploy as push
+from edgepack.deploy.release import roll_back as rollback
+from edgepack.deploy.rollouts import resume_rollout
+from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import load_device, load_devices
-from edgepack.devices.leases import leased, release, reserve, who
 from edgepack.devices.transports import connect
-from edgepack.devices.verifying import verify_device
 from edgepack.errors import EdgepackError
-from edgepack.fleet.bundles import bundles_by_target
-from edgepack.fleet.rollout import start_rollout
-from edgepack.fleet.scheduling import Settings as RolloutSettings
-from edgepack.fleet.selection import select_devices
-from edgepack.fleet.store import PushOptions, Rollout, RolloutStore
-from edgepack.inspection import inspect
-from edgepack.operations import add_ssh_device as add_device
-from edgepack.operations import check as check_device
-from edgepack.operations import provision, trust
-from edgepack.results.changes import find_changes
-from edgepack.results.documents import read_report
-from edgepack.results.exporting import export_runs
-from edgepack.results.html import write_html
-from edgepack.results.importing import import_log
-from edgepack.results.reporting import report
-from edgepack.results.store import ResultsStore, RunFilter
-from edgepack.rollouts import resume_rollout
-from edgepack.scaffold import init
+from edgepack.measure.bench.run import bench
+from edgepack.measure.compare.comparing import Question as CompareQuestion
+from edgepack.measure.compare.comparing import compare
+from edgepack.measure.evaluate.evaluate import evaluate
+from edgepack.measure.tune.searching import Question as TuneQuestion
+from edgepack.measure.tune.tuning import tune
+from edgepack.records.scenarios import make_scenario
+from edgepack.results.page.html import write_html
+from edgepack.results.page.reporting import report
+from edgepack.results.store.changes import find_changes
+from edgepack.results.store.documents import read_report
+from edgepack.results.store.exporting import export_runs
+from edgepack.results.store.importing import import_log
+from edgepack.results.store.store import ResultsStore, RunFilter
 from edgepack.trying.trial import Trial
 from edgepack.trying.trying import try_bundle
-from edgepack.tuning.searching import Question as TuneQuestion
-from edgepack.tuning.tuning import tune
-from edgepack.verification import verify_here as verify
+from edgepack.trying.verify import verify_here as verify
 
 __all__ = [
     "CompareQuestion",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgepack.profile import target_files
+from edgepack.project.profile import target_files
 from measuring import EDGEPACK, Row, own_folders, process_seconds, scratch
 from projects import SQUEEZENET, public_data, write_project
 

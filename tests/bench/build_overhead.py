@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.statistics import mean
+from edgepack.base.statistics import mean
 from measuring import Row, build_command, interval_text, own_folders, process_seconds, scratch
 from projects import SQUEEZENET, public_data, write_project
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from edgepack.calibration.collecting import collect
+from edgepack.base.statistics import median
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, random_inputs, run_session
-from edgepack.quantization.writer import observed_tensors
-from edgepack.statistics import median
+from edgepack.quantization.qdq.writer import observed_tensors
+from edgepack.quantization.ranges.collecting import collect
 from measuring import Row, Table, interleaved, ratio_text, run, scratch
 from peers import peer_python
 from projects import VARIABLE

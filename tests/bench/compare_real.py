@@ -37,12 +37,12 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from edgepack.bench.presets import Preset
-from edgepack.comparison.comparing import Question, compare, pair_ratios
-from edgepack.comparison.report import DeviceComparison
+from edgepack.base.statistics import mean, median, standard_deviation
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.profile import host_target
-from edgepack.statistics import mean, median, standard_deviation
+from edgepack.measure.compare.comparing import Question, compare, pair_ratios
+from edgepack.project.profile import host_target
+from edgepack.records.comparison import DeviceComparison
+from edgepack.records.presets import Preset
 from measuring import Table, scratch
 from tiny_bundle import change_manifest, save_model, write_tiny_bundle
 

@@ -11,7 +11,7 @@ from measuring import Table
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from comparison_simulation import COMPARISONS, DRIFT, shares
-from edgepack.comparison.deciding import Rule
+from edgepack.records.deciding import Rule
 
 CASES = [
     (deviation, slowdown, most)

@@ -25,8 +25,8 @@ import int8_nets
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.steps.base import MODEL, Inputs, Notes, run_step
-from edgepack.steps.int8_static import Int8Static
-from edgepack.steps.opset import AtLeastOpset
+from edgepack.steps.graph.opset import AtLeastOpset
+from edgepack.steps.recipes.int8_static import Int8Static
 
 CALIBRATION, FIRST_JUDGED, JUDGED = 60, 200, 300
 LEAST_SCORE, MARGIN, OVERLAP = 0.4, 0.1, 0.6

@@ -27,21 +27,21 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["VECLIB_MAXIMUM_THREADS"] = "1"
 
 import numpy as np
-from edgepack.calibration.collecting import collect
-from edgepack.calibration.statistics import write_statistics
-from edgepack.data.sample_set import write_sample_set
-from edgepack.machine import processor
+from edgepack.base.machine import processor
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
-from edgepack.profile import Dialect
-from edgepack.quantization.writer import observed_tensors
+from edgepack.project.profile import Dialect
+from edgepack.quantization.qdq.writer import observed_tensors
+from edgepack.quantization.ranges.collecting import collect
+from edgepack.quantization.ranges.statistics import write_statistics
+from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.base import MODEL, Inputs, Notes, Step, run_step
-from edgepack.steps.calibration import Calibration
-from edgepack.steps.int8_static import Int8Static
-from edgepack.steps.opset import AtLeastOpset
-from edgepack.steps.prepared import Prepared
-from edgepack.steps.recipes import INT8_OPSET
-from edgepack.steps.simplified import Simplified
+from edgepack.steps.graph.opset import AtLeastOpset
+from edgepack.steps.graph.prepared import Prepared
+from edgepack.steps.graph.simplified import Simplified
+from edgepack.steps.recipes.calibration import Calibration
+from edgepack.steps.recipes.int8_static import Int8Static
+from edgepack.steps.recipes.recipes import INT8_OPSET
 from measuring import scratch
 from peer_tool import peak_bytes
 

@@ -24,11 +24,11 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from edgepack.bench.device_accuracy import evaluate
-from edgepack.bench.report import EvaluationReport
 from edgepack.bundle.reading import load_bundle
+from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.model.facts import model_facts
-from edgepack.profile import host_target
+from edgepack.project.profile import host_target
+from edgepack.records.run import EvaluationReport
 from loopback import ssh_device
 from measuring import Row, build_command, own_folders, run, scratch
 from openssh_server import OpenSshServer, find_sshd

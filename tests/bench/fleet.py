@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from edgepack.base.progress import Progress, Work
 from edgepack.cli.fleet_view import FleetLines
+from edgepack.deploy.fleet.bundles import bundles_by_target
+from edgepack.deploy.fleet.rollout import resume_rollout, start_rollout
+from edgepack.deploy.fleet.schedule import Schedule, Settings
+from edgepack.deploy.fleet.store import PushOptions, RolloutStore
+from edgepack.deploy.push.push import PushedRelease
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.devices.pushing import PushedRelease
-from edgepack.fleet.bundles import bundles_by_target
-from edgepack.fleet.rollout import resume_rollout, start_rollout
-from edgepack.fleet.scheduling import Schedule, Settings
-from edgepack.fleet.store import PushOptions, RolloutStore
-from edgepack.progress import Progress, Work
 from measuring import Row
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edgepack.base.statistics import median
 from edgepack.bundle.reading import load_bundle
-from edgepack.statistics import median
 from measuring import (
     Row,
     build_command,
@@ -68,7 +68,7 @@ def _rows(name: str, project: Path, folder: Path, *, iterations: int) -> Iterato
 
 
 def _blocks_row(what: str, bundle: Path, iterations: int) -> Row:
-    from edgepack.harness import edgepack_load, edgepack_loader
+    from edgepack.ondevice import edgepack_load, edgepack_loader
 
     model = edgepack_loader.load(bundle)
     names = [spec.name for spec in model.outputs]

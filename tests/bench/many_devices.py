@@ -161,11 +161,11 @@ def _extend(entries: list[dict[str, object]], manifest: dict[str, Any]) -> None:
 
 def main(bundle: Path, inventory: Path) -> None:
     """Roll a bundle out to all devices of an inventory, and print seconds and peak memory."""
-    from edgepack.fleet.bundles import bundles_by_target
-    from edgepack.fleet.rollout import start_rollout
-    from edgepack.fleet.scheduling import Settings
-    from edgepack.fleet.store import PushOptions, RolloutStore
-    from edgepack.rollouts import resume_rollout
+    from edgepack.deploy.fleet.bundles import bundles_by_target
+    from edgepack.deploy.fleet.rollout import start_rollout
+    from edgepack.deploy.fleet.schedule import Settings
+    from edgepack.deploy.fleet.store import PushOptions, RolloutStore
+    from edgepack.deploy.rollouts import resume_rollout
 
     devices = [one for one in load_devices(inventory).values() if one.name != "local"]
     store = RolloutStore()

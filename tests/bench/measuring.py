@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from edgepack.statistics import log_t_interval
+from edgepack.base.statistics import log_t_interval
 
 EDGEPACK = str(Path(sys.executable).with_name("edgepack"))
 """The installed command, of the interpreter that runs this."""

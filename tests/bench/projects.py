@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.resources import example_dir
+from edgepack.base.resources import example_dir
 
 VARIABLE = "EDGEPACK_TEST_DATA"
 

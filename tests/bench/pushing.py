@@ -26,9 +26,9 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from edgepack.base.statistics import median
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.devices.transports import connect
-from edgepack.statistics import median
 from fault_proxy import FaultProxy, Wire
 from loopback import ssh_device
 from measuring import Row, Table, interleaved, interval_text, process_seconds, ratio_text, scratch

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.accuracy import paired_drop, sqnr_db
+from edgepack.base.statistics import median
+from edgepack.metrics.accuracy import paired_drop, sqnr_db
 from edgepack.model.running import make_session
-from edgepack.statistics import median
 from measuring import Row, Table, interleaved, one_core, ratio_text, run, scratch
 from peers import peer_python
 from projects import VARIABLE

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.data.images import image_tensor
-from edgepack.project import ImageInput
+from edgepack.project.project import ImageInput
+from edgepack.samples.images import image_tensor
 from PIL import Image
 from projects import MOBILENET, SQUEEZENET, PublicModel
 

@@ -20,17 +20,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from edgepack.bench.report import RunReport, Valid
-from edgepack.bench.run import bench
-from edgepack.build.build import build
+from edgepack.base.clock import utc_now
+from edgepack.base.machine import cpu_flags, processor
+from edgepack.base.progress import Lines
+from edgepack.base.statistics import Interval, log_t_interval, median
+from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
-from edgepack.clock import utc_now
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.machine import cpu_flags, processor
-from edgepack.profile import host_target
-from edgepack.progress import Lines
-from edgepack.statistics import Interval, log_t_interval, median
-from edgepack.verification import verify_here
+from edgepack.measure.bench.run import bench
+from edgepack.project.profile import host_target
+from edgepack.records.run import RunReport, Valid
+from edgepack.trying.verify import verify_here
 from measuring import scratch
 from projects import MOBILENET, SQUEEZENET, VARIABLE, PublicModel, public_data, write_project
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 
-from edgepack.results.html import render_html
-from edgepack.statistics import median
+from edgepack.base.statistics import median
+from edgepack.results.page.html import render_html
 from measuring import Row
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

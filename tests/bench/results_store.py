@@ -14,11 +14,11 @@ from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 
-from edgepack.bench.report import RunReport
-from edgepack.results.rows import RunRow
-from edgepack.results.store import ResultsStore, RunFilter
-from edgepack.statistics import median
-from edgepack.stored import write_atomically
+from edgepack.base.files import write_atomically
+from edgepack.base.statistics import median
+from edgepack.records.run import RunReport
+from edgepack.results.store.rows import RunRow
+from edgepack.results.store.store import ResultsStore, RunFilter
 from measuring import EDGEPACK, Row, interleaved, process_seconds, ratio_text, scratch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from edgepack.statistics import median
+from edgepack.base.statistics import median
 from measuring import EDGEPACK, Row, interleaved, process_seconds, ratio_text
 
 PAIRS = 30

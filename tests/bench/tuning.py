@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgepack.statistics import median
-from edgepack.tuning.report import TuneReport
-from edgepack.tuning.space import words
+from edgepack.base.statistics import median
+from edgepack.measure.tune.space import words
+from edgepack.records.tuning import TuneReport
 from measuring import (
     EDGEPACK,
     Row,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from edgepack.profile import Dialect
-from edgepack.quantization.preparing import quantizable
-from edgepack.quantization.writer import QdqWriter
+from edgepack.project.profile import Dialect
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter
 from measuring import Row
 from onnx import TensorProto, helper, numpy_helper
 

@@ -33,11 +33,11 @@ from disks import (
     on_small_disk,
     remount,
 )
+from edgepack.base.resources import harness_dir
 from edgepack.bundle.manifest import MANIFEST
 from edgepack.bundle.reading import verify
 from edgepack.devices.inventory import Device
 from edgepack.errors import EdgepackError
-from edgepack.resources import harness_dir
 from fault_proxy import Direction, Fault, FaultProxy
 from labs import LIMIT_S, LINK, Agent, Board, Lab, can_have, command_lines, on_server
 from loopback import wait_until

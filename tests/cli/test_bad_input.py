@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 import pytest
 from edgepack.cli.main import run
-from edgepack.demo_server import LoopbackServer, make_key
-from edgepack.devices.pushing import push as push_to
+from edgepack.demo.server import LoopbackServer, make_key
+from edgepack.deploy.push.push import push as push_to
 from edgepack.devices.transports import connect
 from loopback import ssh_device, ssh_entry
 from tiny_bundle import write_tiny_bundle

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from edgepack.cli.main import run
-from edgepack.results.store import ResultsStore
+from edgepack.results.store.store import ResultsStore
 from example_history import history, noisy
 from example_report import example_report
 

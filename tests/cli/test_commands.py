@@ -9,8 +9,8 @@ import tiny_models
 from edgepack.cli.main import run
 from edgepack.cli.printing import NODES_SHOWN
 from edgepack.errors import nearest
-from edgepack.grades import GRADES
 from edgepack.model.finding import Finding, alike
+from edgepack.project.grades import GRADES
 from tiny_bundle import write_tiny_bundle
 
 
@@ -219,8 +219,8 @@ def test_help_when_asked_loads_no_heavy_library():
 
 def test_version_when_asked_is_the_packages_and_its_commit(capsys):
     import edgepack
-    from edgepack.resources import data_root
-    from edgepack.revision import revision
+    from edgepack.base.resources import data_root
+    from edgepack.base.revision import revision
 
     assert run(["--version"]) == 0
     known = revision(data_root())
@@ -229,9 +229,9 @@ def test_version_when_asked_is_the_packages_and_its_commit(capsys):
 
 
 def test_bug_when_it_happens_is_a_report_and_70(monkeypatch, capsys):
-    import edgepack.profile
+    import edgepack.project.profile
 
-    monkeypatch.setattr(edgepack.profile, "target_files", lambda: 1 / 0)
+    monkeypatch.setattr(edgepack.project.profile, "target_files", lambda: 1 / 0)
     assert run(["targets", "list"]) == 70
     assert "BUG in edgepack" in capsys.readouterr().err
 
@@ -246,7 +246,7 @@ def test_what_the_user_may_not_read_is_no_bug(tmp_path, monkeypatch, capsys):
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied", place)
 
-    monkeypatch.setattr("edgepack.verification.verify_here", forbidden)
+    monkeypatch.setattr("edgepack.trying.verify.verify_here", forbidden)
     assert run(["verify", place]) == 5
     said = capsys.readouterr().err
     assert said.startswith(f"error: Permission denied: {place}\n  hint: check the permissions")

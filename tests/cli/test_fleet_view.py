@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import io
 
+from edgepack.base.progress import Work
 from edgepack.cli.fleet_view import FleetLines, Row, rows_table
+from edgepack.deploy.fleet.schedule import Retry, Settled, Start
 from edgepack.errors import DeviceError, UnreachableError
-from edgepack.fleet.scheduling import Retry, Settled, Start
-from edgepack.progress import Work
 from rich.console import Console
 
 

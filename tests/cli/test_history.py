@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.cli.main import run
-from edgepack.results.store import ResultsStore
+from edgepack.results.store.store import ResultsStore
 from example_report import example_evaluation, example_report
 from older_report import older_document
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from edgepack.cli.main import run
-from edgepack.devices import leases
+from edgepack.deploy import leases
 
 
 def test_device_lease_when_taken_is_shown_and_kept_from_others_until_released(

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack import rollouts
 from edgepack.bundle.reading import load_bundle
 from edgepack.cli.main import run
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy import rollouts
+from edgepack.deploy.fleet.store import RolloutStore
 from edgepack.devices.inventory import Device
 from edgepack.errors import UnreachableError
-from edgepack.fleet.store import RolloutStore
 from loopback import ssh_entry
 from tiny_bundle import change_manifest, write_tiny_bundle
 

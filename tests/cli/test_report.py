@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from edgepack.cli.main import run
-from edgepack.results.store import ResultsStore
+from edgepack.results.store.store import ResultsStore
 from example_report import varied_reports
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import onnx
 import pytest
 import tiny_models
-from edgepack.bench.report import RunReport
 from edgepack.cli.main import run
-from edgepack.demo_server import LoopbackServer
-from edgepack.profile import load_profile
-from edgepack.results.store import ResultsStore
+from edgepack.demo.server import LoopbackServer
+from edgepack.project.profile import load_profile
+from edgepack.records.run import RunReport
+from edgepack.results.store.store import ResultsStore
 from tiny_bundle import write_tiny_bundle
 
 EDGEPACK = [sys.executable, "-m", "edgepack"]
@@ -81,7 +81,7 @@ def test_command_when_interrupted_says_so(monkeypatch, capsys):
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("edgepack.profile.target_files", interrupt)
+    monkeypatch.setattr("edgepack.project.profile.target_files", interrupt)
     assert run(["targets", "list"]) == 130
     assert capsys.readouterr().err == "interrupted; nothing half-written is left\n"
 

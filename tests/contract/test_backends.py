@@ -13,8 +13,8 @@ from edgepack.backends.registry import BACKENDS
 from edgepack.errors import ModelError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.graph import Graph, Node, partitioned_graph, read_graph
-from edgepack.profile import BackendName, DeviceKind, Dialect, Provider, Recipe, Variant
-from edgepack.steps.rewritten import REWRITES
+from edgepack.project.profile import BackendName, DeviceKind, Dialect, Provider, Recipe, Variant
+from edgepack.steps.graph.rewritten import REWRITES
 from onnx import TensorProto, helper
 from tiny_models import conv_net
 

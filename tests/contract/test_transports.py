@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
 from edgepack.devices import pipes as pipes_module
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transport import CommandResult, Transport

@@ -8,17 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from edgepack.base.yaml_source import parse_yaml
 from edgepack.bundle.reading import parse_manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.errors import EdgepackError
-from edgepack.profile import load_profile, target_files
-from edgepack.project import (
-    ClassificationOutput,
-    DetectionOutput,
-    EmbeddingOutput,
-    Project,
-)
-from edgepack.yaml_source import parse_yaml
+from edgepack.project.profile import load_profile, target_files
+from edgepack.project.project import ClassificationOutput, DetectionOutput, EmbeddingOutput, Project
 
 sys.path.insert(0, str(Path(__file__).parent))
 import write_schemas
@@ -79,7 +74,7 @@ def test_example_manifest_when_read_is_one():
 
 
 def test_example_report_when_read_is_one():
-    from edgepack.results.documents import read_report
+    from edgepack.results.store.documents import read_report
 
     path = ROOT / "docs/examples/report.json"
     report = read_report(path)

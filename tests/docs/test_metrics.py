@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgepack.build.build import build
+from edgepack.base.progress import Lines
+from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy
 from edgepack.cli.building import print_build
 from edgepack.errors import SamplesError
-from edgepack.progress import Lines
 from onnx import TensorProto, helper
 from PIL import Image
 from tiny_models import save

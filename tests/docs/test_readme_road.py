@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgepack.demo_server import LoopbackServer
-from edgepack.profile import host_target
+from edgepack.demo.server import LoopbackServer
+from edgepack.project.profile import host_target
 from onnx import TensorProto, helper
 from PIL import Image
 from tiny_models import save
@@ -106,7 +106,7 @@ def relaxed(project: str) -> str:
 
 
 def test_readme_when_its_yaml_is_parsed_is_a_project():
-    from edgepack.project import Project
-    from edgepack.yaml_source import parse_yaml
+    from edgepack.base.yaml_source import parse_yaml
+    from edgepack.project.project import Project
 
     assert parse_yaml(blocks("yaml")[0], name="README.md").parse(Project).name == "classifier"

@@ -20,11 +20,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from edgepack.bench.report import RunReport
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import UsageError
-from edgepack.grades import Evidence, SeenVariant
-from edgepack.results.documents import read_report
+from edgepack.project.grades import Evidence, SeenVariant
+from edgepack.records.run import RunReport
+from edgepack.results.store.documents import read_report
 
 FOLDER = Path(__file__).resolve().parents[2] / "targets" / "evidence"
 SYSTEMS = {"Linux": "linux", "Darwin": "macos"}

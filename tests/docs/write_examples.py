@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from edgepack.bench.report import RunReport
-from edgepack.bench.run import bench
-from edgepack.build.build import build
+from edgepack.builder.build import build
 from edgepack.bundle.manifest import MANIFEST
 from edgepack.devices.inventory import load_device
+from edgepack.measure.bench.run import bench
+from edgepack.records.run import RunReport
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "examples"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from edgepack.bench.report import RunReport
 from edgepack.bundle.manifest import Manifest
 from edgepack.devices.inventory import Inventory
-from edgepack.profile import Profile
-from edgepack.project import Project
-from edgepack.tuning.report import TuneReport
+from edgepack.project.profile import Profile
+from edgepack.project.project import Project
+from edgepack.records.run import RunReport
+from edgepack.records.tuning import TuneReport
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 MODELS = {

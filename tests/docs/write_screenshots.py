@@ -13,7 +13,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from chromium import DESKTOP, PHONE, SCROLL, find_chromium, launched
-from edgepack.results.html import write_html
+from edgepack.results.page.html import write_html
 from example_report import varied_reports
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

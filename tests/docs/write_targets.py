@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgepack.grades import Evidence, best_evidence, read_evidence
-from edgepack.profile import Profile, read_profile
-from edgepack.resources import targets_dir
+from edgepack.base.resources import targets_dir
+from edgepack.project.grades import Evidence, best_evidence, read_evidence
+from edgepack.project.profile import Profile, read_profile
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BEGIN = "<!-- targets: written by tests/docs/write_targets.py -->\n"

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edgepack.demo_server import LoopbackServer
+from edgepack.base.machine import architecture
+from edgepack.demo.server import LoopbackServer
 from edgepack.devices.adding import add_ssh_device
 from edgepack.devices.checking import check
 from edgepack.devices.inventory import load_device
 from edgepack.errors import DeviceError, UsageError
-from edgepack.machine import architecture
-from edgepack.profile import host_target, target_files
+from edgepack.project.profile import host_target, target_files
 
 
 @pytest.fixture

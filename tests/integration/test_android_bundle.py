@@ -15,16 +15,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.aar.toolchain import Toolchain
-from edgepack.aar.writing import write_aar
-from edgepack.build.build import build, dry_run
-from edgepack.build.judging import Verdict, with_most
+from edgepack.apps.aar.archive import write_aar
+from edgepack.apps.aar.toolchain import Toolchain
+from edgepack.builder.build import build, dry_run
+from edgepack.builder.judging import Verdict, with_most
 from edgepack.bundle.manifest import MANIFEST, Manifest, NotMeasured
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ProfileError, ToolError, UsageError
 from edgepack.model.running import make_session, run_session
-from edgepack.profile import load_profile
+from edgepack.project.profile import load_profile
 
 POM = "{http://maven.apache.org/POM/4.0.0}"
 TARGET = "android-xnnpack"
@@ -253,7 +253,7 @@ def test_build_when_the_compiler_refuses_has_the_bundle_and_says_why(tmp_path, m
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'Net.kt:3: error: no' >&2\nexit 1\n")
     java.chmod(0o755)
-    module = import_module("edgepack.build.build")
+    module = import_module("edgepack.builder.build")
     monkeypatch.setattr(module, "find_toolchain", lambda *_: Toolchain(str(java), (), ()))
     project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
     result = build(project=project, targets=[TARGET], out=tmp_path / "dist", aar=True)
@@ -302,7 +302,7 @@ def test_project_when_a_file_cannot_be_in_an_app_is_refused_before_it_is_built(t
 def test_build_when_the_maven_repository_cannot_be_written_says_so_before_it_builds(
     tmp_path, toolchain, monkeypatch
 ):
-    building = import_module("edgepack.build.build")
+    building = import_module("edgepack.builder.build")
     monkeypatch.setattr(building, "find_toolchain", lambda *_: toolchain)
     project = tiny_models.write_project(tmp_path, samples=False)
     (tmp_path / "d").mkdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.build.build import dry_run
+from edgepack.builder.build import dry_run
 from edgepack.errors import ModelError, ProfileError
 from onnx import TensorProto, helper
 from tiny_models import save

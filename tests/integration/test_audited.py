@@ -14,15 +14,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from edgepack import operations
-from edgepack.audit import Record, audit_log, intervals, moment, read
 from edgepack.cli.main import run
-from edgepack.demo_server import LoopbackServer
-from edgepack.deploying import deploy, roll_back
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy import operations
+from edgepack.deploy.audit import Record, audit_log, intervals, moment, read
+from edgepack.deploy.release import deploy, roll_back
 from edgepack.devices import probing
 from edgepack.devices.inventory import Device, LocalEntry, add_device
 from edgepack.errors import BundleError, DeviceError, EdgepackError, ToolError
-from edgepack.profile import host_target
+from edgepack.project.profile import host_target
 from loopback import ssh_device
 from tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -250,7 +250,7 @@ def test_provision_when_it_fails_is_recorded(device: Device) -> None:
 
 def test_process_when_killed_while_it_records_leaves_a_chain_that_goes_on() -> None:
     script = (
-        "from edgepack.audit import Event, record\n"
+        "from edgepack.deploy.audit import Event, record\n"
         "while True: record(Event(action='push', device='board'))"
     )
     for _ in range(5):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.build.build import build
+from edgepack.builder.build import build
+from edgepack.builder.inspect import inspect
 from edgepack.bundle.reading import verify
 from edgepack.errors import EdgepackError, ModelError
-from edgepack.inspection import inspect
-from edgepack.profile import load_profile
+from edgepack.project.profile import load_profile
 
 CANNOT_CARRY = "which bundles cannot carry"
 NOT_RUN = "does not run the model"

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from boards import Board, tree, with_file
 from dropbear_server import DropbearServer, require_dropbear
-from edgepack.bench.harness import Harness
-from edgepack.bench.presets import PRESETS
 from edgepack.cli.main import run
-from edgepack.deploying import deploy, roll_back
+from edgepack.deploy.release import deploy, roll_back
+from edgepack.deploy.verify import verify_device
+from edgepack.devices.harness import Harness
 from edgepack.devices.transports import connect
-from edgepack.devices.verifying import verify_device
 from edgepack.errors import DeviceError, PythonMissingError, RemoteCommandError, UnreachableError
+from edgepack.records.presets import PRESETS
 from fault_proxy import Fault, FaultProxy
 from loopback import lives, ssh_device, wait_until
 from tiny_bundle import change_manifest, write_tiny_bundle
@@ -145,7 +145,7 @@ def test_disk_that_fills_up_meanwhile_leaves_the_release_before(
     board: Board, small_disk: Path, bundle: Path, filling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = board.push(bundle)
-    from edgepack.devices import shell_pushing
+    from edgepack.deploy.push import shell_push as shell_pushing
 
     chunks = shell_pushing.file_chunks
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edgepack.bench.report import Inconclusive, RunReport
-from edgepack.bench.run import bench
-from edgepack.demo_server import LoopbackServer
+from edgepack.base.progress import Lines
+from edgepack.demo.server import LoopbackServer
 from edgepack.devices.inventory import Device, LocalEntry, SshEntry
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
-from edgepack.progress import Lines
-from edgepack.results.store import ResultsStore
+from edgepack.measure.bench.run import bench
+from edgepack.records.run import Inconclusive, RunReport
+from edgepack.results.store.store import ResultsStore
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 TARGET = "linux-x86-64"

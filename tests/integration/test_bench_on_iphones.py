@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from edgepack.bench.apple import write_project
-from edgepack.bench.phones import open_phone
-from edgepack.bench.presets import find_preset
-from edgepack.bench.report import DeviceFacts
+from edgepack.base.progress import Lines, Silent
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.inventory import AppleEntry, Device
 from edgepack.errors import (
@@ -20,8 +17,11 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from edgepack.progress import Lines, Silent
-from edgepack.results.table import device_rows
+from edgepack.measure.phones.apple import write_project
+from edgepack.measure.phones.phones import open_phone
+from edgepack.records.presets import find_preset
+from edgepack.records.run import DeviceFacts
+from edgepack.results.page.table import device_rows
 from example_report import example_report
 from phone_doubles import UDID, PhoneDouble, make_apple
 from tiny_bundle import change_manifest, write_tiny_bundle

@@ -8,14 +8,9 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
-from edgepack.bench.native import NativeHarness
-from edgepack.bench.phones import open_phone
-from edgepack.bench.presets import find_preset
-from edgepack.bench.report import Inconclusive, NotMeasured
-from edgepack.bench.run import bench
-from edgepack.bench.scenarios import make_scenario
+from edgepack.base.progress import Silent
 from edgepack.bundle.reading import load_bundle
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
 from edgepack.devices.inventory import AdbEntry, Device, SshHost
 from edgepack.devices.transports import connect
 from edgepack.errors import (
@@ -25,8 +20,13 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from edgepack.progress import Silent
-from edgepack.results.table import device_rows
+from edgepack.measure.bench.run import bench
+from edgepack.measure.phones.native import NativeHarness
+from edgepack.measure.phones.phones import open_phone
+from edgepack.records.presets import find_preset
+from edgepack.records.run import Inconclusive, NotMeasured
+from edgepack.records.scenarios import make_scenario
+from edgepack.results.page.table import device_rows
 from phone_doubles import (
     CANNED,
     SERIAL,

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
-from edgepack.bench.harness import Harness
-from edgepack.bench.report import Creation, RunReport
-from edgepack.bench.run import bench, create_sessions
-from edgepack.bench.scenarios import make_scenario
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.main import run
+from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, OldBundleError, ToolError, UsageError
+from edgepack.measure.bench.run import bench, create_sessions
+from edgepack.records.run import Creation, RunReport
+from edgepack.records.scenarios import make_scenario
 from tiny_bundle import write_tiny_bundle
 
 TARGET = "linux-x86-64"
@@ -169,7 +169,7 @@ def test_bench_when_the_trace_cannot_be_written_loses_no_report(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("edgepack.bench.run.write_atomically", full)
+    monkeypatch.setattr("edgepack.measure.bench.run.write_atomically", full)
     kept: list[RunReport] = []
     trace = tmp_path / "trace.json"
     with pytest.raises(ToolError, match="cannot write the trace: No space left"):

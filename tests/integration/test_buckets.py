@@ -12,15 +12,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.build.assembly import add_onnx
-from edgepack.build.build import BuildResult, build, dry_run
+from edgepack.builder.assembly import add_onnx
+from edgepack.builder.build import BuildResult, build, dry_run
+from edgepack.builder.inspect import inspect
 from edgepack.bundle.reading import verify
 from edgepack.bundle.writing import BundleWriter
 from edgepack.errors import EdgepackError, ModelError, ProfileError, StepError
-from edgepack.inspection import inspect
 from edgepack.model.facts import signature
-from edgepack.profile import VariantChange, changed, load_profile
-from edgepack.verification import verify_here
+from edgepack.project.profile import VariantChange, changed, load_profile
+from edgepack.trying.verify import verify_here
 from onnx import TensorProto, helper
 from tiny_bundle import import_loader
 from tiny_models import conv_net, save

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.build.build import build, dry_run
+from edgepack.base.progress import Silent, Work
+from edgepack.builder.build import build, dry_run
 from edgepack.bundle.reading import verify
 from edgepack.errors import (
     BundleError,
@@ -23,8 +24,7 @@ from edgepack.errors import (
     ToolError,
     UsageError,
 )
-from edgepack.progress import Silent, Work
-from edgepack.verification import verify_here
+from edgepack.trying.verify import verify_here
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -318,7 +318,7 @@ def test_disk_when_full_while_bundling_leaves_the_old_bundle(tmp_path, monkeypat
 
 
 def test_cache_when_the_disk_is_full_is_one_clear_error(tmp_path, monkeypatch):
-    from edgepack.build import cache
+    from edgepack.builder import cache
 
     def full(folder):
         raise OSError(28, "No space left on device")

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.accuracy import OutputCloseness, array_sqnr_db
-from edgepack.build import assembly
-from edgepack.build.build import build
+from edgepack.builder import assembly
+from edgepack.builder.build import build
 from edgepack.bundle.reading import verify
 from edgepack.errors import (
     BundleError,
@@ -24,7 +23,8 @@ from edgepack.errors import (
     SamplesError,
     ToolError,
 )
-from edgepack.verification import verify_here
+from edgepack.metrics.accuracy import OutputCloseness, array_sqnr_db
+from edgepack.trying.verify import verify_here
 from onnx import helper
 
 VALUE = (1, ["batch", 8])

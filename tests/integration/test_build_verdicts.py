@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import tiny_models
 import worker_tasks
-from edgepack.build.build import BuildResult, build
-from edgepack.build.judging import MissedLimit, RefusedVariant
+from edgepack.base.progress import Lines
+from edgepack.builder.build import BuildResult, build
+from edgepack.builder.judging import MissedLimit, RefusedVariant
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.cli.building import print_build
 from edgepack.cli.main import run
 from edgepack.cli.printing import print_json
 from edgepack.errors import BugError, LimitError, ModelError, ProfileError, StepError
-from edgepack.progress import Lines
 from onnx import TensorProto, helper
 
 NOTHING = BuildResult((), (), (), (), (), (), 0, 0)
@@ -47,7 +47,7 @@ def test_build_when_calibration_samples_tell_little_warns_in_text_and_json(
 
 
 def test_build_when_its_onnxruntime_is_newer_than_the_pin_warns_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["edgepack.build.build"], "version", lambda _: "99.1.0")
+    monkeypatch.setattr(sys.modules["edgepack.builder.build"], "version", lambda _: "99.1.0")
     project = tiny_models.write_project(tmp_path)
     result = build(project=project, targets=["host"], variants=["cpu-fp32"], out=tmp_path / "dist")
     (told,) = [text for text in result.warnings if "99.1.0" in text]
@@ -150,7 +150,7 @@ def test_offered_variant_when_it_misses_a_limit_is_an_error_only_if_it_was_named
 
 @pytest.mark.slow(reason="builds without a cache")
 def test_variant_when_its_diagnosis_fails_is_shipped_and_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("edgepack.build.planning.LayerErrors", worker_tasks.RefusedDiagnosis)
+    monkeypatch.setattr("edgepack.builder.planner.LayerErrors", worker_tasks.RefusedDiagnosis)
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
     project = tiny_models.write_project(tmp_path)
     result = build(
@@ -167,7 +167,7 @@ def test_variant_when_its_diagnosis_fails_is_shipped_and_says_so(tmp_path, monke
 def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("edgepack.steps.recipes.Int8Static", worker_tasks.TornQuantizer)
+    monkeypatch.setattr("edgepack.steps.recipes.recipes.Int8Static", worker_tasks.TornQuantizer)
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
     project = tiny_models.write_project(tmp_path)
     out = tmp_path / "dist"
@@ -186,7 +186,7 @@ def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
 def test_variant_when_it_is_no_better_than_a_constant_is_not_shipped(
     tmp_path, monkeypatch, capsys, asked, code
 ):
-    monkeypatch.setattr("edgepack.steps.recipes.Int8Static", worker_tasks.ConstantQuantizer)
+    monkeypatch.setattr("edgepack.steps.recipes.recipes.Int8Static", worker_tasks.ConstantQuantizer)
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
     project = tiny_models.write_project(tmp_path)
     out = tmp_path / "dist"

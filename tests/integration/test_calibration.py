@@ -9,19 +9,19 @@ import int8_nets
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.build.cache import StepCache
-from edgepack.build.execution import execute
-from edgepack.calibration.statistics import read_statistics, write_statistics
-from edgepack.data.sample_set import write_sample_set
+from edgepack.base.processes import Workers
+from edgepack.builder.cache import StepCache
+from edgepack.builder.execution import execute
+from edgepack.builder.plan import PlanBuilder
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.model.running import random_inputs
-from edgepack.plan import PlanBuilder
-from edgepack.processes import Workers
+from edgepack.quantization.ranges.statistics import read_statistics, write_statistics
+from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.base import MODEL, run_step
-from edgepack.steps.calibration import STATISTICS, Calibration
-from edgepack.steps.int8_static import Int8Static
+from edgepack.steps.recipes.calibration import STATISTICS, Calibration
+from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper
 from watched_progress import Watched
 

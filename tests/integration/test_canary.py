@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from edgepack import operations
 from edgepack.cli.main import run
-from edgepack.demo_server import LoopbackServer, make_key
-from edgepack.deploying import deploy, roll_back
+from edgepack.demo.server import LoopbackServer, make_key
+from edgepack.deploy import operations
+from edgepack.deploy.release import deploy, roll_back
 from edgepack.devices.inventory import load_device
 from edgepack.devices.probing import probe
 from edgepack.devices.transports import connect
 from edgepack.errors import EdgepackError
-from edgepack.profile import host_target
+from edgepack.project.profile import host_target
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 PASSWORD = "canary-Q7w3Lm9x"
@@ -109,7 +109,9 @@ class Board:
         found = [
             repr(thing)
             for thing in gc.get_objects()
-            if str(type(thing).__module__).startswith(("edgepack.devices", "edgepack.operations"))
+            if str(type(thing).__module__).startswith(
+                ("edgepack.devices", "edgepack.deploy.operations")
+            )
         ]
         assert found
         self.said += found

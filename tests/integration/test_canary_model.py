@@ -11,16 +11,16 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
-from edgepack.bench.assemble import Measurements
-from edgepack.bench.canary import CANARY, CanaryRun, has_canary, joined
-from edgepack.bench.harness import Harness
-from edgepack.bench.report import Canary
-from edgepack.bench.run import measure_canary
+from edgepack.base.resources import harness_dir
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.bundle.reading import load_bundle
+from edgepack.devices.canary import CANARY, CanaryRun, has_canary, joined
+from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
-from edgepack.resources import harness_dir
+from edgepack.measure.bench.assemble import Measurements
+from edgepack.measure.bench.run import measure_canary
+from edgepack.records.run import Canary
 from onnx import TensorProto, helper
 from tiny_bundle import write_tiny_bundle
 

@@ -8,22 +8,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from edgepack.bench.device_accuracy import evaluate
-from edgepack.bench.run import bench
-from edgepack.build.build import build, dry_run
-from edgepack.build.carrying import Carrying
-from edgepack.build.judging import UNJUDGED
+from edgepack.base.progress import Silent
+from edgepack.builder.build import build, dry_run
+from edgepack.builder.carrying import Carrying
+from edgepack.builder.inspect import inspect
+from edgepack.builder.judging import UNJUDGED
 from edgepack.bundle.manifest import Accuracy, NotMeasured
 from edgepack.cli.building import print_build
 from edgepack.devices.inventory import load_device
 from edgepack.errors import UsageError
-from edgepack.inspection import inspect
+from edgepack.measure.bench.run import bench
+from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.model.quantized import Quantization
 from edgepack.model.running import make_session, run_session
-from edgepack.profile import load_profile
-from edgepack.progress import Silent
-from edgepack.results.html import render_html
-from edgepack.verification import verify_here
+from edgepack.project.profile import load_profile
+from edgepack.results.page.html import render_html
+from edgepack.trying.verify import verify_here
 from onnx import TensorProto, helper
 from tiny_models import save
 
@@ -186,7 +186,7 @@ def test_carried_model_when_evaluated_on_a_device_has_the_metric_alone(tmp_path)
 
 def test_carried_model_when_built_is_not_timed_against_itself(tmp_path, monkeypatch):
     timed = []
-    monkeypatch.setattr("edgepack.build.timing.compare_latency", lambda *a: timed.append(a))
+    monkeypatch.setattr("edgepack.builder.timing.compare_latency", lambda *a: timed.append(a))
     model = classifier(tmp_path / "net.onnx")
     result = build(model, targets=["linux-x86-64"], out=tmp_path / "dist")
     assert [v.id for v in result.bundles[0].bundle.manifest.variants] == ["cpu-int8-static"]

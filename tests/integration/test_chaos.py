@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgepack.demo_server import LoopbackServer
-from edgepack.devices import ssh
+from edgepack.demo.server import LoopbackServer
+from edgepack.devices.ssh import transport as ssh
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from fault_proxy import Fault, FaultProxy

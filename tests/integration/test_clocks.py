@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from edgepack.demo_server import LoopbackServer
+from edgepack.base.resources import harness_dir
+from edgepack.demo.server import LoopbackServer
 from edgepack.devices.clocks import give_back_clocks, held_clocks
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
-from edgepack.harness import edgepack_clocks as clocks
-from edgepack.resources import harness_dir
+from edgepack.ondevice import edgepack_clocks as clocks
 from loopback import CuttingProxy, ssh_device, wait_until
 from sysfs import CPUFREQ, JETSON, write_tree
 

@@ -10,18 +10,18 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from edgepack.bench import presets
-from edgepack.bench.presets import Preset
+from edgepack.base.progress import Silent
 from edgepack.cli.main import run
-from edgepack.comparison import noise
-from edgepack.comparison.comparing import Question, compare
-from edgepack.comparison.deciding import Rule
-from edgepack.comparison.noise import measure_noise
-from edgepack.comparison.report import Comparison
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
-from edgepack.profile import host_target
-from edgepack.progress import Silent
+from edgepack.measure.compare import noise
+from edgepack.measure.compare.comparing import Question, compare
+from edgepack.measure.compare.noise import measure_noise
+from edgepack.project.profile import host_target
+from edgepack.records import presets
+from edgepack.records.comparison import Comparison
+from edgepack.records.deciding import Rule
+from edgepack.records.presets import Preset
 from tiny_bundle import change_manifest, save_model, write_tiny_bundle
 
 SHORT = Preset(
@@ -233,7 +233,7 @@ def test_self_test_command_when_runs_may_not_be_used_prints_the_noise_and_why(
     argv = ["bench", str(bundle), "--device", "local", "--preset", "short", "--self-test"]
     assert run([*argv, "--json"]) == 11
     said = capsys.readouterr()
-    noise = json.loads(said.out)
-    assert noise["pairs"] == 6
-    assert "run 1 was not steady after 0 s of warm-up" in noise["reasons"]
+    found = json.loads(said.out)
+    assert found["pairs"] == 6
+    assert "run 1 was not steady after 0 s of warm-up" in found["reasons"]
     assert "the runs may not be used" in said.err

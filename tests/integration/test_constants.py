@@ -10,15 +10,15 @@ import onnx
 import onnxruntime as ort
 import pytest
 from branch_nets import WIDTH, rated
-from edgepack.build.build import build
+from edgepack.builder.build import build
+from edgepack.builder.inspect import inspect
 from edgepack.cli.main import run
-from edgepack.data.constants import Constant
 from edgepack.errors import ProfileError, SamplesError, StepError
-from edgepack.inspection import inspect
 from edgepack.model.facts import TensorSpec
+from edgepack.samples.constants import Constant
 from edgepack.steps.base import run_step
-from edgepack.steps.prepared import Prepared
-from edgepack.verification import verify_here
+from edgepack.steps.graph.prepared import Prepared
+from edgepack.trying.verify import verify_here
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import save
 

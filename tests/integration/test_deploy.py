@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack import audit
-from edgepack.deploying import deploy, roll_back
+from edgepack.base.progress import Silent
+from edgepack.deploy import audit
+from edgepack.deploy.release import deploy, roll_back
+from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.devices.verifying import verify_device
 from edgepack.errors import RemoteCommandError, TooSlowError
-from edgepack.progress import Silent
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 

@@ -17,16 +17,16 @@ import detection_nets as nets
 import int8_nets
 import numpy as np
 import pytest
-from edgepack.accuracy import OutputCloseness
-from edgepack.calibration.statistics import read_statistics
+from edgepack.metrics.accuracy import OutputCloseness
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.quantization.preparing import quantizable
-from edgepack.quantization.spread import spread_tensors
-from edgepack.quantization.writer import QdqWriter
+from edgepack.quantization.methods.spread import spread_tensors
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter
+from edgepack.quantization.ranges.statistics import read_statistics
 from edgepack.steps.base import MODEL
-from edgepack.steps.calibration import STATISTICS
-from edgepack.steps.int8_static import Int8Static
+from edgepack.steps.recipes.calibration import STATISTICS
+from edgepack.steps.recipes.int8_static import Int8Static
 
 Array = np.ndarray[Any, Any]
 Decode = Callable[[Mapping[str, Array]], tuple[Array, Array]]

@@ -12,11 +12,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from bare_programs import link_programs
-from edgepack.bench.harness import Harness
-from edgepack.bench.presets import find_preset
+from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import RemoteCommandError
+from edgepack.records.presets import find_preset
 from loopback import ssh_device, wait_until
 from openssh_server import OpenSshServer, find_sshd
 from pusher import Pushed, Pusher

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from edgepack.base.resources import harness_dir
 from edgepack.cli.main import run
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy.push.push import push, rollback
+from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry, add_device
-from edgepack.devices.pushing import push, rollback
 from edgepack.devices.transports import connect
-from edgepack.devices.verifying import verify_device
 from edgepack.errors import BundleError, DeviceError, UsageError
-from edgepack.profile import host_target
-from edgepack.resources import harness_dir
+from edgepack.project.profile import host_target
 from loopback import ssh_device
 from tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -246,7 +246,7 @@ def test_answer_when_it_is_none_is_refused(
     )
     lying = f"print(open({str(tmp_path / 'answer')!r}).read())"
     (tmp_path / "edgepack_drift.py").write_text(lying)
-    monkeypatch.setattr("edgepack.devices.verifying.harness_dir", lambda: tmp_path)
+    monkeypatch.setattr("edgepack.deploy.verify.harness_dir", lambda: tmp_path)
     with pytest.raises(DeviceError, match=problem):
         verify_device(device)
 

@@ -11,22 +11,22 @@ import int8_nets
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.calibration.collecting import collect
-from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.quantization.preparing import quantizable
-from edgepack.quantization.spread import spread_tensors
-from edgepack.quantization.writer import QdqWriter, observed_tensors
+from edgepack.quantization.methods.spread import spread_tensors
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter, observed_tensors
+from edgepack.quantization.ranges.collecting import collect
+from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps import comparing
 from edgepack.steps.base import MODEL
 from edgepack.steps.comparing import LEAST_COSINE, NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import holds_embeddings, normalized_outputs
-from edgepack.steps.fp16 import Fp16
-from edgepack.steps.int8_dynamic import Int8Dynamic
-from edgepack.steps.rewritten import Rewritten
+from edgepack.steps.graph.rewritten import Rewritten
+from edgepack.steps.recipes.fp16 import Fp16
+from edgepack.steps.recipes.int8_dynamic import Int8Dynamic
 from onnx import TensorProto, helper
 
 MAX_IR = 13

@@ -10,18 +10,18 @@ import sys
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.bench.device_accuracy import evaluate
-from edgepack.bench.harness import Harness
-from edgepack.bench.report import EvaluationReport
-from edgepack.build.build import build
+from edgepack.builder.build import build
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
-from edgepack.demo import demo_device
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.demo import demo_device
+from edgepack.demo.server import LoopbackServer
+from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import load_device
 from edgepack.errors import BundleError, DeviceError, SamplesError, UsageError
-from edgepack.profile import host_target
-from edgepack.results.store import ResultsStore
+from edgepack.measure.evaluate.evaluate import evaluate
+from edgepack.project.profile import host_target
+from edgepack.records.run import EvaluationReport
+from edgepack.results.store.store import ResultsStore
 from fault_proxy import FaultProxy, Wire
 from loopback import ssh_device
 from watched_progress import Watched

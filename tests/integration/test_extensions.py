@@ -13,14 +13,14 @@ import numpy as np
 import onnx
 import pytest
 import text_nets
-from edgepack.build.build import build, dry_run
-from edgepack.data.images import image_pixels
-from edgepack.data.tokenizers import parse_tokenizer
+from edgepack.builder.build import build, dry_run
 from edgepack.errors import ModelError, ProfileError, StepError
 from edgepack.model.running import make_session
-from edgepack.project import ImageInput, read_project
-from edgepack.steps.in_graph import picture_session, require_equal
-from edgepack.steps.pictures import made_pictures
+from edgepack.project.project import ImageInput, read_project
+from edgepack.samples.images import image_pixels
+from edgepack.samples.tokenizers import parse_tokenizer
+from edgepack.steps.in_graph.in_graph import picture_session, require_equal
+from edgepack.steps.in_graph.pictures import made_pictures
 from onnx import TensorProto, helper
 from PIL import Image
 from tiny_bundle import change_manifest, import_loader, write_tiny_bundle

@@ -9,14 +9,14 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from edgepack.data.sample_set import write_sample_set
 from edgepack.errors import ModelError, StepError
 from edgepack.model.facts import TensorSpec, signature
 from edgepack.model.running import make_session, run_session
+from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.base import MODEL, Notes, run_step
 from edgepack.steps.comparing import EMBEDDING_PROBES
-from edgepack.steps.fp16 import Fp16
-from edgepack.steps.prepared import fix_dims
+from edgepack.steps.graph.prepared import fix_dims
+from edgepack.steps.recipes.fp16 import Fp16
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import conv_net, save
 

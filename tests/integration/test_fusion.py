@@ -12,17 +12,17 @@ import onnx
 import onnxruntime
 import pytest
 import tiny_models
-from edgepack.build.timing import compare_latency
-from edgepack.data.images import image_tensor
+from edgepack.builder.timing import compare_latency
 from edgepack.errors import ModelError, StepError
 from edgepack.model.facts import signature
 from edgepack.model.fusion import coverage_of, fusion_coverage
 from edgepack.model.graph import read_graph
 from edgepack.model.reading import read_model, read_structure
-from edgepack.project import ImageInput
+from edgepack.project.project import ImageInput
+from edgepack.samples.images import image_tensor
 from edgepack.steps.base import MODEL
-from edgepack.steps.fusion import FUSION, Fusion
-from edgepack.steps.int8_static import Int8Static
+from edgepack.steps.graph.fusion import FUSION, Fusion
+from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper
 
 MAX_IR = 13

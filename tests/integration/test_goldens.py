@@ -10,14 +10,14 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.build.build import build
+from edgepack.base.machine import processor
+from edgepack.builder.build import build
 from edgepack.bundle.reading import load_bundle
-from edgepack.data.sample_set import write_sample_set
-from edgepack.machine import processor
 from edgepack.model.facts import TensorSpec
+from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.base import MODEL, run_step
-from edgepack.steps.golden_choice import CHOICE, GoldenChoice, read_choice
-from edgepack.steps.goldens import Goldens, read_goldens
+from edgepack.steps.proofs.golden_choice import CHOICE, GoldenChoice, read_choice
+from edgepack.steps.proofs.goldens import Goldens, read_goldens
 from onnx import TensorProto, helper, numpy_helper
 from tiny_bundle import import_loader
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgepack.bench.harness import HARNESS, Harness
-from edgepack.bench.presets import Preset, find_preset
-from edgepack.bench.report import Scenario
-from edgepack.bench.scenarios import make_scenario
-from edgepack.bench.streaming import stream_answers
 from edgepack.bundle.manifest import NotMeasured
+from edgepack.devices.harness import HARNESS, Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
 from edgepack.devices.transport import CommandResult
 from edgepack.devices.transports import connect
 from edgepack.errors import OldBundleError, RemoteCommandError, SamplesError
+from edgepack.measure.evaluate.stream import stream_answers
+from edgepack.records.presets import Preset, find_preset
+from edgepack.records.run import Scenario
+from edgepack.records.scenarios import make_scenario
 from tiny_bundle import change_manifest, import_loader, write_tiny_bundle
 
 BRIEF = Preset(

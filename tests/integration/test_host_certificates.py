@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from edgepack.devices.host_keys import HostKey, own_known_hosts, write_trusted
-from edgepack.devices.ssh_certificates import find_flaw, parse_certificate
-from edgepack.devices.trusting import trust
+from edgepack.devices.ssh.certificates import find_flaw, parse_certificate
+from edgepack.devices.ssh.host_keys import HostKey, own_known_hosts, write_trusted
+from edgepack.devices.ssh.trust import trust
 from edgepack.errors import DeviceError
 from loopback import ssh_device
 from openssh_server import OpenSshServer, find_sshd

@@ -7,16 +7,16 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from edgepack.bench.device_accuracy import evaluate
-from edgepack.build.build import build, dry_run
+from edgepack.base.machine import architecture
+from edgepack.builder.build import build, dry_run
 from edgepack.bundle.manifest import Manifest
-from edgepack.data.images import image_pixels, image_tensor
 from edgepack.devices.inventory import load_device
 from edgepack.errors import EdgepackError, ProfileError, SamplesError
-from edgepack.machine import architecture
-from edgepack.project import ImageInput, read_project
-from edgepack.steps.pictures import made_pictures
-from edgepack.verification import verify_here
+from edgepack.measure.evaluate.evaluate import evaluate
+from edgepack.project.project import ImageInput, read_project
+from edgepack.samples.images import image_pixels, image_tensor
+from edgepack.steps.in_graph.pictures import made_pictures
+from edgepack.trying.verify import verify_here
 from onnx import TensorProto, helper
 from PIL import Image
 from tiny_bundle import import_loader

@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from edgepack.bench.harness import Harness
-from edgepack.demo_server import LoopbackServer
+from edgepack.base.processes import run_program
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy.leases import leased
 from edgepack.devices.commands import command_line
+from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, load_inventory
-from edgepack.devices.leases import leased
 from edgepack.devices.probing import probe
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import EdgepackError, ProfileError, RemoteCommandError
-from edgepack.processes import run_program
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from loopback import ssh_device
@@ -195,7 +195,7 @@ def test_lease_when_its_words_are_anything_comes_back(
     purpose: str,
     owner: str,
 ) -> None:
-    from edgepack.devices import leases
+    from edgepack.deploy import leases
 
     device = ssh_device(server, python=sys.executable, root=str(tmp_path / "root"))
     with pytest.MonkeyPatch.context() as patch:
@@ -206,8 +206,8 @@ def test_lease_when_its_words_are_anything_comes_back(
 
 def test_lease_program_when_sent_fits_a_command_line_of_dropbear() -> None:
     """Dropbear's MAX_CMD_LEN is 9,000; the supervisor takes its part of that."""
-    from edgepack.devices import leases
-    from edgepack.resources import harness_dir
+    from edgepack.base.resources import harness_dir
+    from edgepack.deploy import leases
 
     supervisor = (harness_dir() / "edgepack_supervisor.py").read_text()
     wish = leases._wish("x" * 500, exclusive=True)

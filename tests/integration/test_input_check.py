@@ -10,20 +10,20 @@ import brightness_nets
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.build.build import build
-from edgepack.data.sample_set import write_sample_set
-from edgepack.data.sources import image_samples
+from edgepack.base.yaml_source import parse_yaml
+from edgepack.builder.build import build
 from edgepack.errors import ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import read_model, write_model
 from edgepack.preprocessing.alternatives import flow, normalized
-from edgepack.project import DetectionOutput, ImageInput
+from edgepack.project.project import DetectionOutput, ImageInput
+from edgepack.samples.sample_set import write_sample_set
+from edgepack.samples.sources import image_samples
 from edgepack.steps.base import MODEL, run_step
-from edgepack.steps.input_check import InputCheck
-from edgepack.steps.input_runs import best_score
-from edgepack.steps.prepared import fix_dims
-from edgepack.steps.read_answers import ReadAnswers
-from edgepack.yaml_source import parse_yaml
+from edgepack.steps.graph.prepared import fix_dims
+from edgepack.steps.proofs.input_check import InputCheck
+from edgepack.steps.proofs.input_runs import best_score
+from edgepack.steps.proofs.read_answers import ReadAnswers
 from onnx import TensorProto, helper
 
 STRETCH = {"width": 8, "height": 8}
@@ -101,7 +101,7 @@ def never_by_chance(answers, labels):
 def test_check_when_the_model_is_too_large_to_try_others_tries_other_labels(warned, monkeypatch):
     # As where one answer of few is right by luck: then it is not clear that all are by chance.
     monkeypatch.setattr("edgepack.preprocessing.verdict.chance", never_by_chance)
-    monkeypatch.setattr("edgepack.steps.input_runs._BUDGET", 0.0)
+    monkeypatch.setattr("edgepack.steps.proofs.input_runs._BUDGET", 0.0)
     _, classes = brightness_nets.pictures(40)
     [text] = warned(RIGHT, labels=classes + 1, classes=6)
     assert "labels -1: right for 16 of 16" in text

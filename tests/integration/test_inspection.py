@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.build import memory
-from edgepack.build.build import build
+from edgepack.base.progress import Silent
+from edgepack.builder import memory
+from edgepack.builder.build import build
+from edgepack.builder.inspect import inspect
 from edgepack.cli.main import run
 from edgepack.errors import ModelError
-from edgepack.inspection import inspect
-from edgepack.progress import Silent
 from onnx import TensorProto, helper
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

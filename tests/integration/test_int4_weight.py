@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from edgepack.backends.checking import misfits
-from edgepack.build.build import build
+from edgepack.backends.targets import misfits
+from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy
-from edgepack.data.sample_set import write_sample_set
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.profile import VariantChange, changed, load_profile
+from edgepack.project.profile import VariantChange, changed, load_profile
+from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.base import MODEL, Notes, run_step
-from edgepack.steps.int4_weight import Int4Weight
-from edgepack.verification import verify_here
+from edgepack.steps.recipes.int4_weight import Int4Weight
+from edgepack.trying.verify import verify_here
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import conv_net, save
 

@@ -10,19 +10,19 @@ import onnx
 import onnxruntime
 import pytest
 import tiny_models
-from edgepack.accuracy import min_sqnr_db
-from edgepack.calibration.statistics import (
+from edgepack.errors import StepError
+from edgepack.metrics.accuracy import min_sqnr_db
+from edgepack.model.running import make_session, run_session
+from edgepack.quantization.qdq.dialect import require_dialect
+from edgepack.quantization.ranges.statistics import (
     TensorStatistics,
     read_statistics,
     write_statistics,
 )
-from edgepack.data.sample_set import SampleSet
-from edgepack.errors import StepError
-from edgepack.model.running import make_session, run_session
-from edgepack.quantization.dialect import require_dialect
+from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import MODEL
-from edgepack.steps.calibration import STATISTICS
-from edgepack.steps.int8_static import Int8Static
+from edgepack.steps.recipes.calibration import STATISTICS
+from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper, numpy_helper
 
 MAX_IR = 13

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import pytest
 import tiny_models
-from edgepack.build.build import build
+from edgepack.builder.build import build
+from edgepack.builder.inspect import inspect
 from edgepack.errors import ModelError
-from edgepack.inspection import inspect
 from edgepack.model.ir import lower_ir
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgepack.build.build import build
+from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy
 from edgepack.errors import SamplesError
 from onnx import TensorProto, helper

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bench.run import bench
-from edgepack.demo_server import LoopbackServer
-from edgepack.devices import leases as leases_module
+from edgepack.base.progress import Silent
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy import leases as leases_module
+from edgepack.deploy.leases import lease_owner, leased, release, reserve, who
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.devices.leases import lease_owner, leased, release, reserve, who
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
-from edgepack.progress import Silent
+from edgepack.measure.bench.run import bench
 from loopback import lives, ssh_device, wait_until
 from tiny_bundle import write_tiny_bundle
 from watched_progress import Watched

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from edgepack.demo_server import LoopbackServer, make_key
-from edgepack.devices import logins, ssh_connect
+from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.devices.inventory import Device
+from edgepack.devices.ssh import connect as ssh_connect
+from edgepack.devices.ssh import logins
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, UnreachableError
 from loopback import ssh_device

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgepack.build.build import build, dry_run
-from edgepack.build.offering import offer_int8_dynamic
-from edgepack.inspection import inspect
+from edgepack.base.processes import Workers
+from edgepack.builder.build import build, dry_run
+from edgepack.builder.inspect import inspect
+from edgepack.builder.offering import offer_int8_dynamic
+from edgepack.builder.plan import PlannedBundle
 from edgepack.model.facts import model_facts
-from edgepack.plan import PlannedBundle
-from edgepack.processes import Workers
-from edgepack.profile import load_profile
+from edgepack.project.profile import load_profile
 from onnx import TensorProto, helper
 from tiny_models import conv_net, save
 

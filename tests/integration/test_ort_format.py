@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from edgepack.base.machine import architecture
 from edgepack.errors import StepError
-from edgepack.machine import architecture
 from edgepack.model.running import make_session, run_session
 from edgepack.steps.base import ORT_MODEL, run_step
-from edgepack.steps.ort_file import (
+from edgepack.steps.graph.ort_file import (
     kernels,
     normalized,
     operators,
@@ -28,7 +28,7 @@ from edgepack.steps.ort_file import (
     saved_optimizations,
     write_config,
 )
-from edgepack.steps.ort_format import OPERATORS, REPLAY, AsOrt
+from edgepack.steps.graph.ort_format import OPERATORS, REPLAY, AsOrt
 from onnx import TensorProto, helper
 from onnxruntime import quantization
 from tiny_models import conv_net, images, save

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import tiny_models
 import worker_tasks
-from edgepack.bench.assemble import variant_facts
-from edgepack.build.build import build, dry_run
+from edgepack.builder.build import build, dry_run
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.building import print_build
 from edgepack.errors import StepError
-from edgepack.harness.edgepack_loader import load
+from edgepack.measure.bench.assemble import variant_facts
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
-from edgepack.project import ImageInput, Stretch
-from edgepack.quantization.outside import LEAST_ERROR, Outside
-from edgepack.results.html import render_html
+from edgepack.ondevice.edgepack_loader import load
+from edgepack.project.project import ImageInput, Stretch
+from edgepack.quantization.search.outside import LEAST_ERROR, Outside
+from edgepack.results.page.html import render_html
 from edgepack.steps.base import MODEL, read_notes
-from edgepack.steps.int8_static import Int8Static
-from edgepack.steps.outside import OUTSIDE, OutsideErrors, read_outside
+from edgepack.steps.proofs.outside import OUTSIDE, OutsideErrors, read_outside
+from edgepack.steps.recipes.int8_static import Int8Static
 from example_report import example_report
 from onnx import TensorProto, helper
 
@@ -208,7 +208,7 @@ def test_build_when_silence_breaks_a_variant_warns_and_the_loader_counts_what_li
 def test_variant_when_it_cannot_be_run_on_other_inputs_is_shipped_and_says_so(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("edgepack.build.planning.OutsideErrors", worker_tasks.RefusedProbing)
+    monkeypatch.setattr("edgepack.builder.planner.OutsideErrors", worker_tasks.RefusedProbing)
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
     result = built(write_project(tmp_path), tmp_path / "dist")
     result.require_all()

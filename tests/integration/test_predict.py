@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from edgepack.build.build import build
+from edgepack.builder.build import build
 from edgepack.errors import ProfileError
 from onnx import TensorProto, helper
 from PIL import Image

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
-from edgepack.build.build import build
+from edgepack.builder.build import build
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import verify
-from edgepack.profile import load_profile
+from edgepack.project.profile import load_profile
 
 
 def built(project: Path) -> tuple[Path, Manifest]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
 from edgepack.devices import provisioning
 from edgepack.devices.checking import check, runtime_python
 from edgepack.devices.inventory import Device
@@ -16,7 +16,7 @@ from edgepack.devices.probing import probe
 from edgepack.devices.provisioning import Provisioned, provision
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
-from edgepack.profile import host_target, load_profile
+from edgepack.project.profile import host_target, load_profile
 from loopback import ssh_device
 
 PINS = load_profile("host").runtime.packages

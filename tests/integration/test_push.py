@@ -15,17 +15,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from boards import with_file
+from edgepack.base.progress import Lines
+from edgepack.base.resources import harness_dir
 from edgepack.bundle import reading
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import load_bundle
-from edgepack.demo_server import LoopbackServer
-from edgepack.devices import pushing
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy.push import push as pushing
+from edgepack.deploy.push.push import PushedRelease, push, rollback, switch
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.devices.pushing import PushedRelease, push, rollback, switch
 from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
-from edgepack.progress import Lines
-from edgepack.resources import harness_dir
 from loopback import CuttingProxy, ssh_device, wait_until
 from tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -438,7 +438,7 @@ def test_full_disk_is_named_and_leaves_no_release(
     for path in harness_dir().glob("*.py"):
         (tmp_path / "harness" / path.name).write_bytes(path.read_bytes())
     (tmp_path / "harness" / "edgepack_agent.py").write_text(full)
-    monkeypatch.setattr("edgepack.devices.pushing.harness_dir", lambda: tmp_path / "harness")
+    monkeypatch.setattr("edgepack.deploy.push.push.harness_dir", lambda: tmp_path / "harness")
     with pytest.raises(DeviceError, match="no space left on the device") as caught:
         push_to(device, bundle)
     assert "'root' in" in caught.value.hint

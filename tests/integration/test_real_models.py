@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from edgepack.bench.run import bench
-from edgepack.build.build import build
+from edgepack.builder.build import build
 from edgepack.devices.inventory import load_device
-from edgepack.verification import verify_here
+from edgepack.measure.bench.run import bench
+from edgepack.trying.verify import verify_here
 
 MODELS = {
     "squeezenet1.1": (

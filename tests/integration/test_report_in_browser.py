@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from chromium import DESKTOP, PHONE, SCROLL, find_chromium, launched
-from edgepack.bench.report import Invalid, PassedOver, RunReport
 from edgepack.bundle.manifest import OutsideError
-from edgepack.results.html import write_html
+from edgepack.records.run import Invalid, PassedOver, RunReport
+from edgepack.results.page.html import write_html
 from example_report import (
     example_evaluation,
     example_report,

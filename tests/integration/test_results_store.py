@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgepack.results import database
-from edgepack.results.store import ResultsStore
+from edgepack.results.store import database
+from edgepack.results.store.store import ResultsStore
 from example_report import example_report
 from postgres_server import postgres_server
 

@@ -8,9 +8,9 @@ import pytest
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
 from edgepack.model.running import make_session, random_inputs, run_session
-from edgepack.steps import rewritten
 from edgepack.steps.base import MODEL, Notes, run_step
-from edgepack.steps.rewritten import CACHE_KEY, REWRITES, Rewritten, content_key, set_metadata
+from edgepack.steps.graph import rewritten
+from edgepack.steps.graph.rewritten import CACHE_KEY, REWRITES, Rewritten, content_key, set_metadata
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import conv_net, save
 

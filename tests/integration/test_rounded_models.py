@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 import tiny_models
-from edgepack.quantization.rounding import round_weights
-from edgepack.quantization.writer import QdqWriter, quantizable
+from edgepack.quantization.methods.rounding import round_weights
+from edgepack.quantization.qdq.writer import QdqWriter, quantizable
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_writer import extreme_ranges
 from PIL import Image

@@ -12,25 +12,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgepack import audit
-from edgepack.bench import conditions
-from edgepack.bench.assemble import Measurements, Question, make_report
-from edgepack.bench.conditions import tuned
-from edgepack.bench.harness import Harness
-from edgepack.bench.presets import Preset, find_preset
-from edgepack.bench.report import Sampling, Selection, TunedSetting
-from edgepack.bench.run import bench
+from edgepack.base.resources import harness_dir
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.bundle.reading import load_bundle
-from edgepack.comparison import comparing
-from edgepack.comparison.comparing import compare
+from edgepack.deploy import audit
+from edgepack.deploy.operations import check
 from edgepack.devices.clocks import held_clocks
+from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
-from edgepack.harness import edgepack_conditions as sensors
-from edgepack.operations import check
-from edgepack.resources import harness_dir
+from edgepack.measure.bench import conditions
+from edgepack.measure.bench.assemble import Measurements, Question, make_report
+from edgepack.measure.bench.conditions import tuned
+from edgepack.measure.bench.run import bench
+from edgepack.measure.compare import comparing
+from edgepack.measure.compare.comparing import compare
+from edgepack.ondevice import edgepack_conditions as sensors
+from edgepack.records.presets import Preset, find_preset
+from edgepack.records.run import Sampling, Selection, TunedSetting
 from example_report import COOL, example_facts, example_run
 from sysfs import CPUFREQ, JETSON, RASPBERRY_PI, THERMAL, write_tree
 from tiny_bundle import change_manifest, write_tiny_bundle

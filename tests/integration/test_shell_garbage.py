@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from bare_programs import link_programs
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy.push.push import push, rollback
+from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.devices.pushing import push, rollback
 from edgepack.devices.transports import connect
-from edgepack.devices.verifying import verify_device
 from loopback import ssh_device, wait_until
 from tiny_bundle import change_manifest, write_tiny_bundle
 

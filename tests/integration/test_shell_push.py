@@ -14,16 +14,16 @@ import pytest
 from bare_programs import link_programs
 from boards import Board, tree, with_file
 from dropbear_server import DropbearServer, require_dropbear
+from edgepack.base.resources import harness_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy.push.push import rollback
+from edgepack.deploy.push.shell_push import agent_source
+from edgepack.deploy.verify import verify_device
 from edgepack.devices.checking import check
 from edgepack.devices.commands import command_line
-from edgepack.devices.pushing import rollback
-from edgepack.devices.shell_pushing import agent_source
 from edgepack.devices.transports import connect
-from edgepack.devices.verifying import verify_device
 from edgepack.errors import DeviceError, RemoteCommandError
-from edgepack.resources import harness_dir
 from loopback import CuttingProxy, ssh_device
 from tiny_bundle import write_tiny_bundle
 
@@ -223,7 +223,7 @@ def test_bundle_that_was_altered_on_the_way_is_refused(
     board: Board, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = with_file(bundle, b"weights") / "files" / "a file.bin"
-    from edgepack.devices import shell_pushing
+    from edgepack.deploy.push import shell_push as shell_pushing
 
     chunks = shell_pushing.file_chunks
     altered = lambda path: iter([b"Weights"]) if path == weights else chunks(path)  # noqa: E731

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from edgepack.audit import read
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, MANIFEST_SIGNATURE, UNLISTED
 from edgepack.bundle.reading import load_bundle, verify
 from edgepack.bundle.signing import read_signature, require_signature, sign
 from edgepack.cli.main import run
+from edgepack.deploy.audit import read
 from edgepack.errors import BundleError, ToolError, UnreachableError, UsageError
 from ssh_agents import running_agent
 from tiny_bundle import change_manifest, write_tiny_bundle
@@ -320,7 +320,7 @@ def test_passphrase_when_not_given_ends_by_ctrl_c_and_the_terminal_echoes_again(
 
 def test_program_when_it_asks_for_too_long_is_ended(tmp_path):
     script = (
-        "from edgepack.processes import run_on_terminal;"
+        "from edgepack.base.processes import run_on_terminal;"
         "run_on_terminal(['sh', '-c', 'read answer'], timeout_s=60, asking_timeout_s=0.5)"
     )
     with on_terminal(sys.executable, "-c", script) as (terminal, child):
@@ -439,7 +439,7 @@ def test_rollout_when_it_required_a_signature_requires_it_when_resumed(
     root = tmp_path / "root"
     with monkeypatch.context() as off:
         refused = UnreachableError("it is off", hint="switch it on", where="here")
-        off.setattr("edgepack.deploying.connect", raising(refused))
+        off.setattr("edgepack.deploy.release.connect", raising(refused))
         assert run([*push, "--require-signature", "--allowed-signers", "allowed"]) == 8
     monkeypatch.chdir("/")  # as cron has it
     original = allowed.read_text()

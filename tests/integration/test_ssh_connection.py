@@ -16,11 +16,11 @@ import paramiko
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from edgepack.demo_server import LoopbackServer, make_key
-from edgepack.devices import ssh_connect
+from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.devices.inventory import Device
+from edgepack.devices.ssh import connect as ssh_connect
+from edgepack.devices.ssh.trust import trust
 from edgepack.devices.transports import connect
-from edgepack.devices.trusting import trust
 from edgepack.errors import DeviceError
 from loopback import lives, ssh_device, wait_until
 from ssh_agents import running_agent

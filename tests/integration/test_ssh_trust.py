@@ -11,11 +11,11 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from edgepack.demo_server import LoopbackServer, make_key
-from edgepack.devices.host_keys import own_known_hosts
+from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.devices.inventory import Device
+from edgepack.devices.ssh.host_keys import own_known_hosts
+from edgepack.devices.ssh.trust import trust
 from edgepack.devices.transports import connect
-from edgepack.devices.trusting import trust
 from edgepack.errors import DeviceError, UsageError
 from loopback import ssh_device
 

@@ -14,18 +14,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from edgepack.bench import device_accuracy
-from edgepack.bench.device_accuracy import evaluate
-from edgepack.bench.harness import Harness
-from edgepack.bench.plans import Planner
-from edgepack.bench.presets import Preset
-from edgepack.bench.report import Invalid
-from edgepack.bench.run import bench
-from edgepack.bench.scenarios import make_scenario
-from edgepack.bench.verdict import require_valid
-from edgepack.build.build import build, dry_run
+from edgepack.builder.build import build, dry_run
+from edgepack.builder.inspect import inspect
 from edgepack.cli.main import run
-from edgepack.data.sample_set import SampleSet
+from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import load_device
 from edgepack.devices.transports import connect
 from edgepack.errors import (
@@ -37,17 +29,25 @@ from edgepack.errors import (
     RemoteCommandError,
     StepError,
 )
-from edgepack.harness.edgepack_harness import not_finite_goldens
-from edgepack.harness.edgepack_loader import Bundle as LoadedBundle
-from edgepack.harness.edgepack_loader import load
-from edgepack.inspection import inspect
+from edgepack.measure.bench.run import bench
+from edgepack.measure.evaluate import evaluate as device_accuracy
+from edgepack.measure.evaluate.evaluate import evaluate
+from edgepack.measure.phones.plans import Planner
 from edgepack.model.facts import TensorSpec
+from edgepack.ondevice.edgepack_harness import not_finite_goldens
+from edgepack.ondevice.edgepack_loader import Bundle as LoadedBundle
+from edgepack.ondevice.edgepack_loader import load
+from edgepack.records.presets import Preset
+from edgepack.records.run import Invalid
+from edgepack.records.scenarios import make_scenario
+from edgepack.records.verdict import require_valid
+from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import run_step
-from edgepack.steps.evaluation import EVALUATION, Evaluation
+from edgepack.steps.graph.unrolled import Unrolled
+from edgepack.steps.proofs.evaluation import EVALUATION, Evaluation
 from edgepack.steps.samples import NpzSamples, OnnxTestData, PythonSamples
-from edgepack.steps.unrolled import Unrolled
 from edgepack.trying.trying import try_bundle
-from edgepack.verification import verify_here
+from edgepack.trying.verify import verify_here
 from onnx import numpy_helper
 from stream_nets import (
     HIDDEN,

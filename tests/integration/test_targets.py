@@ -13,15 +13,15 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.build.build import build
+from edgepack.base.machine import processor
+from edgepack.builder.build import build
+from edgepack.builder.inspect import inspect
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ModelError
-from edgepack.inspection import inspect
-from edgepack.machine import processor
-from edgepack.profile import OrtFormat, load_profile, target_files
-from edgepack.verification import saturates, verify_here
+from edgepack.project.profile import OrtFormat, load_profile, target_files
+from edgepack.trying.verify import saturates, verify_here
 from onnx import helper
 
 FIXED = "dims: {batch: 1}"
@@ -300,7 +300,7 @@ def test_inspect_when_dimensions_are_fixed_agrees_with_the_build(tmp_path):
 def test_all_when_built_together_shares_preparation_and_calibration(tmp_path):
     from collections import Counter
 
-    from edgepack.build.build import dry_run
+    from edgepack.builder.build import dry_run
 
     project = tiny_models.write_project(tmp_path, FIXED)
     plan = dry_run(project=project, targets=["all"])

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 import tiny_models
-from edgepack.bench.harness import HARNESS, Harness
-from edgepack.bench.presets import Preset
-from edgepack.bench.report import Conditions, DeviceFacts, Memory, ProcessRun, Selection
-from edgepack.build.build import build
+from edgepack.builder.build import build
+from edgepack.builder.inspect import inspect
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.cli.main import run
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
+from edgepack.devices.harness import HARNESS, Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import (
@@ -31,15 +30,16 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from edgepack.inspection import inspect
-from edgepack.profile import host_target
-from edgepack.project import Limits
-from edgepack.tuning import searching
-from edgepack.tuning.keeping import load_tuning, tunings_dir
-from edgepack.tuning.report import Confirmation, TuneReport
-from edgepack.tuning.searching import Question
-from edgepack.tuning.space import AFFINITIES, BLOCK_BASE, SPINNING, words
-from edgepack.tuning.tuning import plan_tuning, tune
+from edgepack.measure.tune import searching
+from edgepack.measure.tune.keeping import load_tuning, tunings_dir
+from edgepack.measure.tune.searching import Question
+from edgepack.measure.tune.space import AFFINITIES, BLOCK_BASE, SPINNING, words
+from edgepack.measure.tune.tuning import plan_tuning, tune
+from edgepack.project.profile import host_target
+from edgepack.project.project import Limits
+from edgepack.records.presets import Preset
+from edgepack.records.run import Conditions, DeviceFacts, Memory, ProcessRun, Selection
+from edgepack.records.tuning import Confirmation, TuneReport
 from fault_proxy import FaultProxy
 from loopback import ssh_device
 from tiny_bundle import change_manifest, import_loader, write_tiny_bundle

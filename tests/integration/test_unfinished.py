@@ -13,19 +13,19 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from edgepack.bench import presets
-from edgepack.bench.presets import Preset
-from edgepack.bench.report import RunReport
-from edgepack.bench.run import bench
 from edgepack.cli.main import run
-from edgepack.comparison.comparing import Question, compare
-from edgepack.comparison.deciding import Rule
-from edgepack.comparison.report import Comparison
-from edgepack.demo_server import LoopbackServer
+from edgepack.demo.server import LoopbackServer
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import DeviceError, InconclusiveError, UnreachableError
-from edgepack.profile import host_target
-from edgepack.results.store import ResultsStore
+from edgepack.measure.bench.run import bench
+from edgepack.measure.compare.comparing import Question, compare
+from edgepack.project.profile import host_target
+from edgepack.records import presets
+from edgepack.records.comparison import Comparison
+from edgepack.records.deciding import Rule
+from edgepack.records.presets import Preset
+from edgepack.records.run import RunReport
+from edgepack.results.store.store import ResultsStore
 from fault_proxy import FaultProxy
 from loopback import ssh_device
 from tiny_bundle import change_manifest, write_tiny_bundle

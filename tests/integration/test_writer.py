@@ -18,18 +18,18 @@ import onnx
 import onnxruntime
 import pytest
 import tiny_models
-from edgepack.accuracy import min_sqnr_db
-from edgepack.calibration.collecting import collect
 from edgepack.errors import StepError
+from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.facts import default_opset, signature
 from edgepack.model.fusion import fusion_coverage
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.quantization.dialect import require_dialect
-from edgepack.quantization.preparing import quantizable
-from edgepack.quantization.writer import QdqWriter, dequantized_name, observed_tensors
-from edgepack.steps.opset import AtLeastOpset
-from edgepack.steps.simplified import simplify
+from edgepack.quantization.qdq.dialect import require_dialect
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter, dequantized_name, observed_tensors
+from edgepack.quantization.ranges.collecting import collect
+from edgepack.steps.graph.opset import AtLeastOpset
+from edgepack.steps.graph.simplified import simplify
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_writer import extreme_ranges, plain_session, written_by_onnxruntime
 

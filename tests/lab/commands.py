@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from edgepack.processes import start_program
+from edgepack.base.processes import start_program
 from host import LabError
 
 EDGEPACK = str(Path(sys.executable).with_name("edgepack"))

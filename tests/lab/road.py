@@ -12,12 +12,12 @@ from typing import Any
 
 from board import Board
 from commands import Finished, run_each, run_one, say, started
+from edgepack.base.resources import example_dir
 from edgepack.devices.adding import add_ssh_device
 from edgepack.devices.inventory import load_device
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, InconclusiveError
-from edgepack.profile import load_profile
-from edgepack.resources import example_dir
+from edgepack.project.profile import load_profile
 from findings import Findings
 from host import LabError
 

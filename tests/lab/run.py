@@ -87,7 +87,7 @@ def run_lab(record: Path | None, *, fresh: bool) -> list[str]:
     """
     from board import make_key, start_board, take_out
     from commands import say
-    from edgepack.clock import utc_now
+    from edgepack.base.clock import utc_now
     from edgepack.errors import EdgepackError
     from findings import Findings
     from road import Lab, walk

@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgepack.base.processes import run_program
 from edgepack.errors import ToolError
-from edgepack.processes import run_program
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from debian_roots import debian_root

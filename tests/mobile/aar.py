@@ -18,12 +18,12 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-from edgepack.aar.toolchain import Toolchain, find_toolchain
-from edgepack.aar.writing import write_aar
-from edgepack.build.build import build
+from edgepack.apps.aar.archive import write_aar
+from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
+from edgepack.apps.maven import KOTLIN_VERSION
+from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
-from edgepack.maven import KOTLIN_VERSION
 from jvm import (
     ANDROID,
     KOTLIN,

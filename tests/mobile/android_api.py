@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from aar import TARGET, library
 from edgepack.errors import ToolError
-from edgepack.profile import load_profile
+from edgepack.project.profile import load_profile
 from jvm import run_tool
 from proofs import Proof, require
 

@@ -26,18 +26,18 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from edgepack.bench.native_build import SOURCES, build_measure
-from edgepack.bench.plans import Planner
-from edgepack.bench.report import NotMeasured, RunReport
-from edgepack.bench.run import bench
-from edgepack.build.build import build
+from edgepack.base.processes import ProgramResult, run_program
+from edgepack.base.resources import harness_dir
+from edgepack.builder.build import build
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
-from edgepack.harness import edgepack_load
-from edgepack.harness import edgepack_loader as loader
-from edgepack.processes import ProgramResult, run_program
-from edgepack.resources import harness_dir
+from edgepack.measure.bench.run import bench
+from edgepack.measure.phones.native_build import SOURCES, build_measure
+from edgepack.measure.phones.plans import Planner
+from edgepack.ondevice import edgepack_load
+from edgepack.ondevice import edgepack_loader as loader
+from edgepack.records.run import NotMeasured, RunReport
 from jvm import ANDROID, jars
 from phone_doubles import make_phone, write_ndk, write_package
 from proofs import KEPT, Proof, require
@@ -461,7 +461,7 @@ def _emptied(folder: Path) -> Path:
 
 
 def _cpu_flags() -> set[str]:
-    from edgepack.harness.edgepack_providers import cpu_flags
+    from edgepack.ondevice.edgepack_providers import cpu_flags
 
     found: set[str] = cpu_flags()
     return found

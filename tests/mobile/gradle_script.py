@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from edgepack.build.build import build
+from edgepack.builder.build import build
 from jvm import STDLIB, compile_kotlin, jars
 from proofs import Proof, require
 

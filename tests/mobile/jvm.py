@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from edgepack.base.processes import ProgramResult, run_program
 from edgepack.errors import ToolError
-from edgepack.processes import ProgramResult, run_program
 from proofs import KEPT
 
 KOTLIN = "2.3.0"

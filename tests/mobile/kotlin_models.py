@@ -25,16 +25,16 @@ from typing import Any
 import numpy as np
 import onnx
 from comparing import differences
-from edgepack.apps import App, AppTensor, app_of
-from edgepack.build.build import build
+from edgepack.apps.names import App, AppTensor, app_of
+from edgepack.apps.render import kotlin_string
+from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
-from edgepack.harness import edgepack_loader as loader
-from edgepack.harness.edgepack_answers import Class, Detection
 from edgepack.model.facts import TensorSpec
-from edgepack.profile import load_profile
-from edgepack.project import read_project
-from edgepack.render import kotlin_string
+from edgepack.ondevice import edgepack_loader as loader
+from edgepack.ondevice.edgepack_answers import Class, Detection
+from edgepack.project.profile import load_profile
+from edgepack.project.project import read_project
 from jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main, run_tool
 from onnx import TensorProto, helper
 from proofs import Proof, require

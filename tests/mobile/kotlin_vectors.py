@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from comparing import compare_answers, compare_images, compare_tokens
-from edgepack.resources import templates_dir
+from edgepack.base.resources import templates_dir
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jvm import ANDROID, STDLIB, compile_kotlin, jars, run_main
 from PIL import Image

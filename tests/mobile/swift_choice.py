@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.build.build import build
-from edgepack.resources import templates_dir
+from edgepack.base.resources import templates_dir
+from edgepack.builder.build import build
 from proofs import Proof, require
 from signatures import DYNAMIC_BATCH
 from swift_models import STRICT, SWIFT

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.build.build import build
+from edgepack.base.resources import example_dir
+from edgepack.builder.build import build
 from edgepack.bundle.manifest import GoldenTensor, Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
-from edgepack.harness.edgepack_loader import golden_closeness_db, load
-from edgepack.identifiers import identifiers, type_name
-from edgepack.resources import example_dir
+from edgepack.ondevice.edgepack_loader import golden_closeness_db, load
+from edgepack.project.identifiers import identifiers, type_name
 from kotlin_models import WIDE
 from proofs import NotHeldError, Proof, require
 from signatures import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from edgepack.build.build import build
-from edgepack.identifiers import type_name
+from edgepack.builder.build import build
+from edgepack.project.identifiers import type_name
 from proofs import Proof, require
 from signatures import DYNAMIC_BATCH, SEVERAL_INPUTS
 from swift_rootfs import toolchain

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.base.processes import ProgramResult, run_program
 from edgepack.errors import ToolError
-from edgepack.processes import ProgramResult, run_program
 from proofs import KEPT
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

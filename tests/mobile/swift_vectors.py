@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 from comparing import compare_answers, compare_images, compare_tokens
-from edgepack.build.build import build
-from edgepack.identifiers import type_name
-from edgepack.resources import templates_dir
+from edgepack.base.resources import templates_dir
+from edgepack.builder.build import build
+from edgepack.project.identifiers import type_name
 from kotlin_vectors import write_transparent
 from PIL import Image, ImageOps
 from proofs import Proof, require

@@ -36,10 +36,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.harness import edgepack_answers as answers
-from edgepack.harness import edgepack_images as images
-from edgepack.harness.edgepack_wordpiece import WordPiece
-from edgepack.project import ImageInput, OutputDescription
+from edgepack.ondevice import edgepack_answers as answers
+from edgepack.ondevice import edgepack_images as images
+from edgepack.ondevice.edgepack_wordpiece import WordPiece
+from edgepack.project.project import ImageInput, OutputDescription
 from pydantic import TypeAdapter
 
 Description = dict[str, Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import edgepack
 import pytest
-from edgepack.revision import revision
+from edgepack.base.revision import revision
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -39,7 +39,7 @@ from edgepack.backends import cpu, openvino
 from edgepack.backends.base import Backend, predict
 from edgepack.errors import EdgepackError
 from edgepack.model.graph import partitioned_graph
-from edgepack.profile import Provider, Variant
+from edgepack.project.profile import Provider, Variant
 from models import BODY, collect
 
 RUNTIME = "onnxruntime-openvino==1.24.1"

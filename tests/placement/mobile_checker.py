@@ -32,7 +32,7 @@ from edgepack.errors import ModelError
 from edgepack.model.graph import Graph, Node, read_graph
 from edgepack.model.reading import read_model
 from edgepack.model.running import make_session
-from edgepack.profile import Dialect, Provider, Variant
+from edgepack.project.profile import Dialect, Provider, Variant
 
 _NAME = re.compile(r"'[^']*'")
 UINT8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=False)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from breakages import BREAKAGES, Breakage
-from edgepack.data.sample_set import SampleSet
 from edgepack.model.reading import read_model, write_model
+from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import MODEL
-from edgepack.steps.fp16 import Fp16
-from edgepack.steps.fp32 import Fp32
-from edgepack.steps.int4_weight import Int4Weight
-from edgepack.steps.int8_dynamic import Int8Dynamic
-from edgepack.steps.int8_static import Int8Static
+from edgepack.steps.recipes.fp16 import Fp16
+from edgepack.steps.recipes.fp32 import Fp32
+from edgepack.steps.recipes.int4_weight import Int4Weight
+from edgepack.steps.recipes.int8_dynamic import Int8Dynamic
+from edgepack.steps.recipes.int8_static import Int8Static
 
 RECIPES = {
     "Int8Static": Int8Static,

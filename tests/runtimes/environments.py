@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgepack.base.processes import run_program
 from edgepack.errors import ToolError
-from edgepack.processes import run_program
 from packaging.specifiers import SpecifierSet
 from pins import Pin
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.profile import Dialect, OrtFormat, Profile, Variant
+from edgepack.project.profile import Dialect, OrtFormat, Profile, Variant
 from onnx import TensorProto, helper
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from edgepack.profile import Profile
+from edgepack.project.profile import Profile
 from packaging.requirements import Requirement
 
 STAND_INS = {

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.api import bench, build, push, rollback, verify_device
+from edgepack.base.resources import example_dir
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.resources import example_dir
 from environments import Environment
 from pins import Pin
 

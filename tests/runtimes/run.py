@@ -36,11 +36,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgepack.build.build import build
-from edgepack.clock import utc_now
+from edgepack.base.clock import utc_now
+from edgepack.base.resources import example_dir, harness_dir, targets_dir
+from edgepack.builder.build import build
 from edgepack.errors import EdgepackError, ToolError
-from edgepack.profile import Profile, read_profile
-from edgepack.resources import example_dir, harness_dir, targets_dir
+from edgepack.project.profile import Profile, read_profile
 from environments import Environment, Interpreter, allowed, environment, interpreters, locked
 from findings import Finding, print_table, say, write_record
 from harness import run_modes

@@ -7,8 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from edgepack.aar.toolchain import ONNXRUNTIME, find_toolchain, maven_repository
-from edgepack.aar.writing import zipped
+from edgepack.apps.aar.archive import zipped
+from edgepack.apps.aar.toolchain import ONNXRUNTIME, find_toolchain, maven_repository
 from edgepack.errors import ToolError
 
 PINS = {ONNXRUNTIME: "1.29.0"}

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from edgepack.accuracy import (
+from edgepack.metrics.accuracy import (
     Deviation,
     OutputCloseness,
     OutputR2,

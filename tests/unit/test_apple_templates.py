@@ -4,14 +4,14 @@ import plistlib
 import re
 
 import pytest
-from edgepack.apps import App, app_of, require_version
+from edgepack.apps.names import App, app_of, require_version
+from edgepack.apps.render import BundleContext, RenderedFile, render_family
+from edgepack.base.resources import targets_dir, templates_dir
+from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ProfileError
 from edgepack.model.facts import TensorSpec
-from edgepack.profile import load_profile, read_profile
-from edgepack.project import Project
-from edgepack.render import BundleContext, RenderedFile, render_family
-from edgepack.resources import targets_dir, templates_dir
-from edgepack.yaml_source import read_yaml
+from edgepack.project.profile import load_profile, read_profile
+from edgepack.project.project import Project
 
 APPLE = templates_dir() / "apple"
 MODEL = "Sources/EdgepackDetector/Model.swift"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from edgepack.apps import app_of
+from edgepack.apps.names import app_of
+from edgepack.apps.render import FamilyFile
+from edgepack.base.resources import templates_dir
+from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ModelError, ProfileError
-from edgepack.identifiers import (
+from edgepack.model.facts import TensorSpec
+from edgepack.project.identifiers import (
     comment,
     identifiers,
     is_reserved_in_packages,
@@ -15,12 +19,8 @@ from edgepack.identifiers import (
     taken_types,
     type_name,
 )
-from edgepack.model.facts import TensorSpec
-from edgepack.profile import load_profile
-from edgepack.project import Project
-from edgepack.render import FamilyFile
-from edgepack.resources import templates_dir
-from edgepack.yaml_source import read_yaml
+from edgepack.project.profile import load_profile
+from edgepack.project.project import Project
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jinja2 import Template

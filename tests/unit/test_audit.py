@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from edgepack import audit
-from edgepack.audit import (
+from edgepack.deploy import audit
+from edgepack.deploy.audit import (
     MAX_TEXT,
     UNKNOWN_SWITCH,
     Event,
@@ -129,7 +129,7 @@ def test_disk_when_it_is_full_leaves_the_log_as_it_was(monkeypatch):
 
 def test_log_when_several_processes_write_has_every_record():
     script = (
-        "import sys; from edgepack.audit import Event, record\n"
+        "import sys; from edgepack.deploy.audit import Event, record\n"
         "for n in range(20): record(Event(action='push', device=sys.argv[1] + '-' + str(n)))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, name]) for name in "abcd"]

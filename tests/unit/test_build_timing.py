@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.build.timing import LatencyComparison, SlowerVariant, judge_turns
+from edgepack.builder.timing import LatencyComparison, SlowerVariant, judge_turns
 from edgepack.cli.building import _slower_text
 
 UNKNOWN = {"kind": "not-measured", "reason": "there is no /proc/stat"}

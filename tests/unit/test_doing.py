@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import edgepack.steps
 import pytest
 import tiny_models
-from edgepack.build.build import dry_run
-from edgepack.build.doing import LONG, WORDS, Doing, described
+from edgepack.builder.build import dry_run
+from edgepack.builder.doing import LONG, WORDS, Doing, described
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_steps_of_a_plan_are_said_in_words(tmp_path):
 
 def test_words_are_there_for_every_step():
     modules = [
-        import_module(f"edgepack.steps.{found.name}")
-        for found in iter_modules(edgepack.steps.__path__)
+        import_module(found.name)
+        for found in walk_packages(edgepack.steps.__path__, "edgepack.steps.")
     ]
     classes = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
     names = {one.name for one in classes if hasattr(one, "libraries") and hasattr(one, "name")}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.grades import Evidence, best_evidence, read_evidence, target_grade
-from edgepack.profile import load_profile
-from edgepack.resources import targets_dir
+from edgepack.base.resources import targets_dir
+from edgepack.project.grades import Evidence, best_evidence, read_evidence, target_grade
+from edgepack.project.profile import load_profile
 
 SEEN = {"id": "cpu-fp32", "golden_sqnr_db": 120.0, "nodes": {"CPUExecutionProvider": 3}}
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from edgepack.build.execution import Execution
-from edgepack.build.judging import Verdict, unproven, unworthy, with_most
-from edgepack.build.timing import LatencyComparison, SlowerVariant, without_merit
+from edgepack.builder.execution import Execution
+from edgepack.builder.judging import Verdict, unproven, unworthy, with_most
+from edgepack.builder.timing import LatencyComparison, SlowerVariant, without_merit
 from edgepack.bundle.manifest import Accuracy, Closeness, MetricValue, NotMeasured
-from edgepack.project import Limits
+from edgepack.project.project import Limits
 
 NOT_MEASURED = NotMeasured(reason="the project has no evaluation samples")
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from edgepack import statistics
+from edgepack.base import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from edgepack.build.judging import missed_limit, unsettled
+from edgepack.builder.judging import missed_limit, unsettled
 from edgepack.bundle.manifest import Accuracy, Closeness
-from edgepack.project import Limits
+from edgepack.project.project import Limits
 
 DROP, SQNR = Limits(metric_drop=0.1), Limits(min_sqnr_db=20)
 NOTHING = (0.0, 0.0)

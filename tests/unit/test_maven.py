@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from edgepack.apps.maven import MavenArtifact, licensed, maven_artifact
 from edgepack.errors import ProfileError
-from edgepack.maven import MavenArtifact, licensed, maven_artifact
 
 
 def test_artifact_when_asked_has_the_place_that_repositories_have_it_in():

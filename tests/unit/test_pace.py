@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.pace import Pace, time_left
+from edgepack.base.pace import Pace, time_left
 
 
 def test_left_when_no_part_of_a_kind_is_done_is_unknown():

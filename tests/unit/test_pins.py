@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.build.pins import older_runtimes
-from edgepack.profile import Profile, load_profile, release
+from edgepack.builder.pins import older_runtimes
+from edgepack.project.profile import Profile, load_profile, release
 
 
 def profile(target: str, pin: str | None = None) -> Profile:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import worker_tasks
+from edgepack.base.processes import Workers, run_program, run_supervised
 from edgepack.errors import BugError, ModelError, ToolError
-from edgepack.processes import Workers, run_program, run_supervised
 from loopback import lives, wait_until
 
 SLEEPER = (

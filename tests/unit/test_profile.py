@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 import tiny_models
 from edgepack.backends.registry import BACKENDS
-from edgepack.build.build import build, dry_run
+from edgepack.base.progress import Lines
+from edgepack.base.resources import targets_dir
+from edgepack.builder.build import build, dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError, UsageError
-from edgepack.profile import Runtime, load_profile, own_profile_file, read_profile, target_files
-from edgepack.progress import Lines
-from edgepack.resources import targets_dir
+from edgepack.project.profile import (
+    Runtime,
+    load_profile,
+    own_profile_file,
+    read_profile,
+    target_files,
+)
 
 SHIPPED = sorted(path.stem for path in targets_dir().glob("*.yaml"))
 

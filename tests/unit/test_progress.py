@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.progress import LEFT_EVERY_S, Bars, Lines, Silent, Work
+from edgepack.base.progress import LEFT_EVERY_S, Bars, Lines, Silent, Work
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def terminal(monkeypatch):
 def now(monkeypatch):
     """Give the clock that progress goes by, in a list."""
     clock = [1000.0]
-    monkeypatch.setattr("edgepack.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("edgepack.base.progress.time.monotonic", lambda: clock[0])
     return clock
 
 

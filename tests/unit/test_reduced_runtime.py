@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from edgepack.reduced_runtime import build_command
+from edgepack.apps.reduced_runtime import build_command
 
 SYSTEMS = ["android", "ios", "linux", "macos"]
 

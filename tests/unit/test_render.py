@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from edgepack import render
+from edgepack.apps import render
 from edgepack.errors import ToolError
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import edgepack
 import pytest
-from edgepack.revision import Revision, revision, version_text
+from edgepack.base.revision import Revision, revision, version_text
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 
@@ -123,7 +123,7 @@ def test_revision_when_noted_by_a_build_is_that(tmp_path):
 def test_version_text_when_git_files_are_damaged_is_the_version(tmp_path, monkeypatch):
     folder = checkout(tmp_path / "checkout")
     commit = git(folder, "rev-parse", "HEAD")
-    monkeypatch.setattr("edgepack.revision.data_root", lambda: folder)
+    monkeypatch.setattr("edgepack.base.revision.data_root", lambda: folder)
     assert version_text() == f"{edgepack.__version__} (commit {commit[:7]})"
     (folder / ".git/HEAD").write_bytes(b"\xff damaged")
     assert version_text() == edgepack.__version__

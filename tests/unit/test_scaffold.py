@@ -8,10 +8,10 @@ import onnx
 import pytest
 import tiny_models
 from branch_nets import rated
+from edgepack.builder.scaffold import init
 from edgepack.cli.main import run
 from edgepack.errors import SamplesError, ToolError, UsageError
-from edgepack.project import read_project
-from edgepack.scaffold import init
+from edgepack.project.project import read_project
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from stream_nets import gru

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.build.shapes import with_shape_profiles
+from edgepack.builder.shapes import with_shape_profiles
 from edgepack.model.facts import TensorSpec
-from edgepack.profile import load_profile
-from edgepack.project import Project
+from edgepack.project.profile import load_profile
+from edgepack.project.project import Project
 
 IDS = TensorSpec("ids", "int64", ("batch", "sequence"))
 FIXED = TensorSpec("scale", "float32", (1,))

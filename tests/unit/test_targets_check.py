@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from edgepack.backends.checking import check_profile, load_target, project_targets
 from edgepack.backends.registry import BACKENDS
-from edgepack.build.build import dry_run
+from edgepack.backends.targets import check_profile, load_target, project_targets
+from edgepack.base.resources import targets_dir
+from edgepack.builder.build import dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError
-from edgepack.profile import target_files
-from edgepack.project import read_project
-from edgepack.resources import targets_dir
+from edgepack.project.profile import target_files
+from edgepack.project.project import read_project
 
 SYMMETRIC = "{activations: int8, weights: int8, symmetric: true, per_channel: true}"
 SHIPPED = sorted(path.stem for path in targets_dir().glob("*.yaml"))
@@ -189,6 +189,6 @@ def test_project_when_a_target_is_given_twice_is_refused_unless_it_is_the_same(t
 def test_backends_when_listed_are_those_that_profiles_may_name():
     from typing import get_args
 
-    from edgepack.profile import BackendName
+    from edgepack.project.profile import BackendName
 
     assert sorted(BACKENDS) == sorted(get_args(BackendName))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edgepack.model.graph import Graph, Node
-from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Backend(Protocol):
     STATIC_SHAPES: bool
     """Whether it takes only nodes whose dimensions are all known."""
     REWRITES: tuple[str, ...]
-    """Names of rewrites (:mod:`edgepack.steps.rewritten`) that give it more nodes, in order."""
+    """Rewrites (:mod:`edgepack.steps.graph.rewritten`) that give it more nodes, in order."""
     LAST_REWRITES: tuple[str, ...]
     """Names of rewrites of the finished model, after the recipe."""
     FLOAT32_OPS: frozenset[str]

@@ -39,7 +39,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
 from edgepack.backends.wheel_tables import OpTable, op_table
 from edgepack.model.graph import Graph
-from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
 
 NAME: BackendName = "coreml"
 PROVIDER = "CoreMLExecutionProvider"

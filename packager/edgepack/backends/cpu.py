@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgepack.backends.base import Misfit, Refusal
 from edgepack.model.graph import Graph
-from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
 
 NAME: BackendName = "cpu"
 PROVIDER = "CPUExecutionProvider"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from edgepack.backends.base import Misfit, Refusal
 from edgepack.backends.op_table import kernel_refusal, read_table
 from edgepack.model.graph import Graph, Node
-from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
 
 NAME: BackendName = "cuda"
 PROVIDER = "CUDAExecutionProvider"

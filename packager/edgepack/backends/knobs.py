@@ -4,7 +4,7 @@
 tell whether a value is right: those that trade accuracy away (``use_tf32``, ``trt_fp16_enable``,
 ``precision``, ``enable_fast_math``) are the variant's business and not tuned.
 
-Names and values are held against :mod:`edgepack.harness.edgepack_names`, which has their sources.
+Names and values are held against :mod:`edgepack.ondevice.edgepack_names`, which has their sources.
 Not tried on hardware: all but the CPU's.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edgepack.profile import BackendName
+from edgepack.project.profile import BackendName
 
 
 @dataclass(frozen=True)

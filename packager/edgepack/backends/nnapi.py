@@ -42,7 +42,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.qdq import NodeUnit, Value, node_units, spread
 from edgepack.backends.wheel_tables import op_table
 from edgepack.model.graph import Graph
-from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
 
 NAME: BackendName = "nnapi"
 PROVIDER = "NnapiExecutionProvider"

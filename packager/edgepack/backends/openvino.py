@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 
 from edgepack.backends.base import Misfit, Refusal
+from edgepack.base.yaml_source import read_yaml
 from edgepack.model.graph import Graph, Node
-from edgepack.profile import BackendName, DeviceKind, Recipe, StrictModel, Variant
-from edgepack.yaml_source import read_yaml
+from edgepack.project.profile import BackendName, DeviceKind, Recipe, StrictModel, Variant
 
 NAME: BackendName = "openvino"
 PROVIDER = "OpenVINOExecutionProvider"

@@ -32,7 +32,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.op_table import kernel_refusal, read_table
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, Value, node_units, spread
 from edgepack.model.graph import Graph
-from edgepack.profile import BackendName, DeviceKind, Recipe, Variant
+from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
 
 NAME: BackendName = "qnn"
 PROVIDER = "QNNExecutionProvider"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from edgepack.bundle.paths import BundlePath, require_apart
-from edgepack.profile import (
+from edgepack.project.profile import (
     Dialect,
     Family,
     Id,
@@ -22,7 +22,7 @@ from edgepack.profile import (
     SessionSettings,
     StrictModel,
 )
-from edgepack.project import (
+from edgepack.project.project import (
     ConstantValue,
     InputDescription,
     OutputDescription,

@@ -15,11 +15,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.base.processes import ProgramResult, run_on_terminal, run_program
 from edgepack.bundle.archive import copy_file
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import load_bundle, verify
 from edgepack.errors import BundleError, ToolError, UsageError
-from edgepack.processes import ProgramResult, run_on_terminal, run_program
 
 NAMESPACE = "edgepack"
 """Keeps signatures of files, of git commits and of bundles apart."""

@@ -47,7 +47,7 @@ app.add_typer(audit_app, name="audit")
 
 def _print_version(value: bool) -> None:
     if value:
-        from edgepack.revision import version_text
+        from edgepack.base.revision import version_text
 
         typer.echo(f"edgepack {version_text()}")
         raise typer.Exit
@@ -73,8 +73,8 @@ def init(
     ] = None,
 ) -> None:
     """Write an edgepack.yaml with what the model tells."""
-    from edgepack.progress import terminal_progress
-    from edgepack.scaffold import init as write_project
+    from edgepack.base.progress import terminal_progress
+    from edgepack.builder.scaffold import init as write_project
 
     path = write_project(model, images=images, progress=terminal_progress())
     command = f"edgepack build --project {shlex.quote(str(path))} --target host"
@@ -89,8 +89,8 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show a model's facts, and per variant the nodes that its provider will not take, and why."""
+    from edgepack.builder.inspect import inspect as inspect_model
     from edgepack.cli.printing import print_inspection, print_json
-    from edgepack.inspection import inspect as inspect_model
 
     inspection = inspect_model(model, target or (), project=project)
     if as_json:
@@ -128,11 +128,11 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
-    from edgepack.build.build import build as build_bundles
-    from edgepack.build.build import dry_run as make_plan
+    from edgepack.base.progress import terminal_progress
+    from edgepack.builder.build import build as build_bundles
+    from edgepack.builder.build import dry_run as make_plan
     from edgepack.cli.building import print_build
     from edgepack.cli.printing import print_json, print_plan
-    from edgepack.progress import terminal_progress
 
     if dry_run:
         plan = make_plan(
@@ -175,7 +175,7 @@ def verify(
     With --allowed-signers one of those has to have signed it; without, it says who signed.
     """
     from edgepack.cli.printing import print_json, print_verification
-    from edgepack.verification import verify_here
+    from edgepack.trying.verify import verify_here
 
     verification = verify_here(bundle, allowed_signers)
     if as_json:

@@ -10,7 +10,7 @@ from edgepack.cli.options import JsonOption, moment_of
 from edgepack.errors import BundleError
 
 if TYPE_CHECKING:
-    from edgepack.audit import AuditLog, Interval, Record
+    from edgepack.deploy.audit import AuditLog, Interval, Record
 
 audit_app = typer.Typer(
     help="The log of what was done to devices from here.",
@@ -27,8 +27,8 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """List which bundle was current on which board from when to when, and all records."""
-    from edgepack.audit import intervals, read
     from edgepack.cli.printing import print_json, write_line
+    from edgepack.deploy.audit import intervals, read
 
     begin = moment_of(since) if since else None
     log = read()
@@ -59,8 +59,8 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check that no line of the log was altered, removed or put in; print its end's digest."""
-    from edgepack.audit import audit_log, verify_chain
     from edgepack.cli.printing import print_json, write_line
+    from edgepack.deploy.audit import audit_log, verify_chain
 
     log = verify_chain()
     if head is not None and head not in log.digests:

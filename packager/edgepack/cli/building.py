@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from edgepack.base.terminal import printable
 from edgepack.cli.printing import print_table, write_line
-from edgepack.terminal import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgepack.build.assembly import BuiltBundle
-    from edgepack.build.build import BuildResult
-    from edgepack.build.timing import SlowerVariant
+    from edgepack.builder.assembly import BuiltBundle
+    from edgepack.builder.build import BuildResult
+    from edgepack.builder.timing import SlowerVariant
     from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant, NotMeasured
 
 
@@ -76,7 +76,7 @@ def _print_tried(manifest: Manifest) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.results.tried import NOT_COMPARABLE, tried_stages
+    from edgepack.results.page.tried import NOT_COMPARABLE, tried_stages
 
     for variant in manifest.variants:
         stages = tried_stages(variant.tried)
@@ -96,7 +96,7 @@ def _print_tried(manifest: Manifest) -> None:
 def _about_accuracy(manifest: Manifest) -> Iterator[str]:
     """Yield what else the metric's function found, and what is not known of variants, and why."""
     from edgepack.bundle.manifest import Accuracy, NotMeasured
-    from edgepack.results.table import others_text
+    from edgepack.results.page.table import others_text
 
     for variant in manifest.variants:
         accuracy, layers = variant.accuracy, variant.layers
@@ -170,7 +170,7 @@ def _in_integers(variant: ManifestVariant) -> str:
 def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, str]:
     """Return metric, agreement where that is not the metric itself, R², and SQNR."""
     from edgepack.bundle.manifest import NotMeasured
-    from edgepack.results.table import near_text, r2_text
+    from edgepack.results.page.table import near_text, r2_text
 
     if isinstance(accuracy, NotMeasured):
         return _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN

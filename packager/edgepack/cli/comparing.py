@@ -11,8 +11,8 @@ from edgepack.cli.options import BundleArgument, JsonOption, TuneOption, Variant
 from edgepack.cli.rollouts import DevicesOption
 
 if TYPE_CHECKING:
-    from edgepack.comparison.deciding import Rule
-    from edgepack.comparison.report import Comparison
+    from edgepack.records.comparison import Comparison
+    from edgepack.records.deciding import Rule
 
 MarginOption = Annotated[
     list[str] | None,
@@ -54,12 +54,12 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a bundle is slower than another on a device: PASS, FAIL or INCONCLUSIVE."""
-    from edgepack.bench.presets import find_preset
+    from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
+    from edgepack.base.progress import Lines, terminal_progress
     from edgepack.cli.printing import print_json
-    from edgepack.comparison import comparing, formats
-    from edgepack.fleet.selection import select_devices
-    from edgepack.progress import Lines, terminal_progress
-    from edgepack.stored import ELSEWHERE, SHARED, require_writable, write_atomically, writing
+    from edgepack.deploy.fleet.selection import select_devices
+    from edgepack.measure.compare import comparing, formats
+    from edgepack.records.presets import find_preset
 
     question = comparing.Question(
         candidate=candidate,
@@ -108,8 +108,8 @@ def _margins(given: list[str]) -> dict[str, float]:
 
 
 def _rule(error: float, max_pairs: int) -> Rule:
-    from edgepack.comparison import deciding
     from edgepack.errors import UsageError
+    from edgepack.records import deciding
 
     try:
         return deciding.Rule(error / 100, max_pairs)
@@ -121,10 +121,10 @@ def _print_comparison(found: Comparison) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from edgepack.base.terminal import printable
     from edgepack.cli.printing import print_table, write_line
-    from edgepack.comparison.formats import HEADS, text_rows
-    from edgepack.results.table import OUTCOME_STYLES
-    from edgepack.terminal import printable
+    from edgepack.measure.compare.formats import HEADS, text_rows
+    from edgepack.results.page.table import OUTCOME_STYLES
 
     table = Table()
     for head in HEADS:

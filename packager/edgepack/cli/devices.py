@@ -51,7 +51,7 @@ def add(
 ) -> None:
     """Add a device: trust its host key, probe it, propose its target, write devices.yaml."""
     from edgepack.cli.printing import write_line
-    from edgepack.operations import add_ssh_device
+    from edgepack.deploy.operations import add_ssh_device
 
     added = add_ssh_device(
         name,
@@ -77,8 +77,8 @@ def trust(
 ) -> None:
     """Show a device's host key and, if you say so, trust it."""
     from edgepack.cli.printing import write_line
+    from edgepack.deploy.operations import trust as trust_device
     from edgepack.devices.inventory import load_device
-    from edgepack.operations import trust as trust_device
 
     write_line(trust_device(load_device(name), fingerprint=fingerprint, confirm=_confirm))
 
@@ -87,8 +87,8 @@ def trust(
 def check(name: NameArgument, as_json: JsonOption = False) -> None:
     """Say what a device is, and what it lacks for its target."""
     from edgepack.cli.printing import print_json, write_line
+    from edgepack.deploy.operations import check as check_device
     from edgepack.devices.inventory import load_device
-    from edgepack.operations import check as check_device
 
     checked = check_device(load_device(name))
     if as_json:
@@ -111,10 +111,10 @@ def provision(
     ] = None,
 ) -> None:
     """Make the Python environment on a device that its target pins; it needs no internet."""
+    from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import write_line
+    from edgepack.deploy.operations import provision as provision_device
     from edgepack.devices.inventory import load_device
-    from edgepack.operations import provision as provision_device
-    from edgepack.progress import terminal_progress
 
     progress = terminal_progress()
     made = provision_device(load_device(name), wheels=wheel or (), progress=progress.note)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from edgepack.devices.pushing import PushedRelease
+from edgepack.base.progress import Progress, Task, Work
+from edgepack.base.terminal import printable
+from edgepack.deploy.fleet.rollout import Watcher
+from edgepack.deploy.fleet.run import News
+from edgepack.deploy.fleet.schedule import Retry, Start
+from edgepack.deploy.push.push import PushedRelease
 from edgepack.errors import EdgepackError
-from edgepack.fleet.rollout import Watcher
-from edgepack.fleet.running import News
-from edgepack.fleet.scheduling import Retry, Start
-from edgepack.progress import Progress, Task, Work
-from edgepack.terminal import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

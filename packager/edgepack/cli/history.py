@@ -10,7 +10,7 @@ import typer
 from edgepack.cli.options import JsonOption, ResultsOption, moment_of
 
 if TYPE_CHECKING:
-    from edgepack.results.store import ResultsStore
+    from edgepack.results.store.store import ResultsStore
 
 runs_app = typer.Typer(
     help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
@@ -24,8 +24,8 @@ SinceOption = Annotated[
 
 def open_store(url: str | None) -> ResultsStore:
     """Open the results store, and name on stderr the old report files that cannot be read."""
-    from edgepack.results.store import ResultsStore
-    from edgepack.terminal import printable
+    from edgepack.base.terminal import printable
+    from edgepack.results.store.store import ResultsStore
 
     store = ResultsStore(url)
     for problem in store.broken:
@@ -57,9 +57,9 @@ def list_runs(
 ) -> None:
     """List the stored reports, the newest last."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results.labels import incomparable
-    from edgepack.results.store import RunFilter
-    from edgepack.results.table import rows_lines
+    from edgepack.results.page.table import rows_lines
+    from edgepack.results.store.labels import incomparable
+    from edgepack.results.store.store import RunFilter
 
     store = open_store(results)
     wanted = RunFilter(
@@ -88,10 +88,10 @@ def list_runs(
 @runs_app.command(epilog="Example: edgepack runs show 20261121T093012Z-a1b2c3")
 def show(run: RunArgument, results: ResultsOption = None, as_json: JsonOption = False) -> None:
     """Show one stored report."""
-    from edgepack.bench.report import RunReport
     from edgepack.cli.printing import print_json, print_table
-    from edgepack.results.rows import row_of
-    from edgepack.results.table import report_table, row_table
+    from edgepack.records.run import RunReport
+    from edgepack.results.page.table import report_table, row_table
+    from edgepack.results.store.rows import row_of
 
     report = open_store(results).load(run)
     if as_json:
@@ -121,7 +121,7 @@ def prune(
 ) -> None:
     """Forget old reports."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results.table import rows_lines
+    from edgepack.results.page.table import rows_lines
 
     store = open_store(results)
     gone = store.prune(keep, project, dry_run=dry_run)
@@ -164,7 +164,7 @@ def import_runs(
     """Keep what was measured elsewhere; all of it, or nothing if one file cannot be read."""
     from edgepack.cli.printing import write_line
     from edgepack.errors import UsageError
-    from edgepack.results.importing import import_log, looks_like_log
+    from edgepack.results.store.importing import import_log, looks_like_log
 
     for path in files:
         if not path.is_file():
@@ -210,9 +210,9 @@ def changes(
 ) -> None:
     """Show since when models are slower or faster, and whether the device is to blame."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results.changes import find_changes
-    from edgepack.results.changes_text import newest, require_no_slowdown, series_lines
-    from edgepack.results.store import RunFilter
+    from edgepack.results.page.changes_text import newest, require_no_slowdown, series_lines
+    from edgepack.results.store.changes import find_changes
+    from edgepack.results.store.store import RunFilter
 
     wanted = RunFilter(
         kind="bench",
@@ -259,8 +259,8 @@ def export(
 ) -> None:
     """Write stored runs to a file that other tools read."""
     from edgepack.cli.printing import write_line
-    from edgepack.results.exporting import export_runs, format_of
-    from edgepack.results.store import RunFilter
+    from edgepack.results.store.exporting import export_runs, format_of
+    from edgepack.results.store.store import RunFilter
 
     store = open_store(results)
     moment = moment_of(since) if since else None

@@ -20,8 +20,8 @@ def lease(
 ) -> None:
     """Keep others off a device for a while; your own commands still run there."""
     from edgepack.cli.printing import print_json, write_line
+    from edgepack.deploy.leases import reserve
     from edgepack.devices.inventory import load_device
-    from edgepack.devices.leases import reserve
     from edgepack.devices.transports import connect
 
     device = load_device(name).host
@@ -43,8 +43,8 @@ def release(
 ) -> None:
     """Give a device back that you have leased."""
     from edgepack.cli.printing import print_json, write_line
+    from edgepack.deploy.leases import release as release_device
     from edgepack.devices.inventory import load_device
-    from edgepack.devices.leases import release as release_device
     from edgepack.devices.transports import connect
 
     device = load_device(name).host
@@ -62,8 +62,8 @@ def release(
 def who(name: NameArgument, as_json: JsonOption = False) -> None:
     """Show who holds a device, for what and until when."""
     from edgepack.cli.printing import print_json, write_line
+    from edgepack.deploy.leases import who as who_holds
     from edgepack.devices.inventory import load_device
-    from edgepack.devices.leases import who as who_holds
     from edgepack.devices.transports import connect
 
     device = load_device(name).host

@@ -11,8 +11,8 @@ from typing import NoReturn
 import typer
 from typer.exceptions import TyperException
 
+from edgepack.base.terminal import printable
 from edgepack.errors import EdgepackError, ToolError
-from edgepack.terminal import printable
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -106,7 +106,7 @@ def _terminate(_signal: int, _frame: object) -> NoReturn:
 def _report_bug(arguments: list[str]) -> None:
     import traceback
 
-    from edgepack.bugs import ASK, bug_text
+    from edgepack.base.bugs import ASK, bug_text
 
     command = f"command: edgepack {' '.join(arguments[:1])} ..."
     sys.stderr.write(f"{bug_text(traceback.format_exc())}\n{command}\n{ASK}\n")

@@ -20,7 +20,7 @@ from edgepack.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from edgepack.bench.report import RunReport
+    from edgepack.records.run import RunReport
 
 ScenarioOption = Annotated[
     str, typer.Option(help="single-stream, multi-stream, server or offline, as MLPerf has them.")
@@ -82,15 +82,15 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a bundle on a device, with a verdict."""
-    from edgepack.bench.run import bench as bench_bundle
-    from edgepack.bench.scenarios import make_scenario
-    from edgepack.bench.verdict import require_valid
+    from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json, write_line
     from edgepack.devices.inventory import load_device
     from edgepack.errors import UsageError
-    from edgepack.progress import terminal_progress
-    from edgepack.results.reporting import report as write_page
-    from edgepack.results.store import keep_report
+    from edgepack.measure.bench.run import bench as bench_bundle
+    from edgepack.records.scenarios import make_scenario
+    from edgepack.records.verdict import require_valid
+    from edgepack.results.page.reporting import report as write_page
+    from edgepack.results.store.store import keep_report
 
     load = make_scenario(
         scenario,
@@ -141,7 +141,7 @@ def bench(
 
 
 def _check_page(html: Path | None) -> None:
-    from edgepack.stored import require_writable
+    from edgepack.base.files import require_writable
 
     if html:
         require_writable(html, "--html")
@@ -150,13 +150,13 @@ def _check_page(html: Path | None) -> None:
 def _self_test(
     bundle: Path, device: str, *, preset: str, variant: str | None, wait_s: float, as_json: bool
 ) -> None:
-    from edgepack.bench.presets import find_preset
+    from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.comparison.comparing import Question
-    from edgepack.comparison.noise import measure_noise
     from edgepack.devices.inventory import load_device
     from edgepack.errors import InconclusiveError
-    from edgepack.progress import terminal_progress
+    from edgepack.measure.compare.comparing import Question
+    from edgepack.measure.compare.noise import measure_noise
+    from edgepack.records.presets import find_preset
 
     question = Question(bundle, variant=variant, preset=find_preset(preset), wait_s=wait_s)
     noise = measure_noise(question, load_device(device), progress=terminal_progress())
@@ -193,12 +193,12 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure the project's metric on a device."""
-    from edgepack.bench.device_accuracy import evaluate as evaluate_bundle
-    from edgepack.bench.device_accuracy import require_usable
+    from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_evaluation, print_json, write_line
     from edgepack.devices.inventory import load_device
-    from edgepack.progress import terminal_progress
-    from edgepack.results.store import keep_report
+    from edgepack.measure.evaluate.evaluate import evaluate as evaluate_bundle
+    from edgepack.measure.evaluate.evaluate import require_usable
+    from edgepack.results.store.store import keep_report
 
     store = open_store(results)
     report = evaluate_bundle(
@@ -223,10 +223,10 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the bundle and the report go.")] = Path("demo"),
 ) -> None:
     """Show the whole road on the bundled example."""
+    from edgepack.base.progress import terminal_progress
     from edgepack.cli.building import print_build
     from edgepack.cli.printing import write_line
-    from edgepack.demo import demo as run_demo
-    from edgepack.progress import terminal_progress
+    from edgepack.demo.demo import demo as run_demo
 
     done = run_demo(out, progress=terminal_progress())
     print_build(done.build)
@@ -236,6 +236,6 @@ def demo(
 
 def _print_report(report: RunReport) -> None:
     from edgepack.cli.printing import print_table
-    from edgepack.results.table import report_table
+    from edgepack.results.page.table import report_table
 
     print_table(report_table(report))

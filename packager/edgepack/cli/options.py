@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def complete_targets(incomplete: str) -> list[str]:
     """Return target ids for tab completion."""
-    from edgepack.profile import target_files
+    from edgepack.project.profile import target_files
 
     return [name for name in ["all", "host", *target_files()] if name.startswith(incomplete)]
 
@@ -35,7 +35,7 @@ def moment_of(since: str) -> datetime:
     Raises:
         UsageError: It is no time.
     """
-    from edgepack.audit import moment
+    from edgepack.deploy.audit import moment
     from edgepack.errors import UsageError
 
     try:

@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from edgepack.base.terminal import printable
 from edgepack.errors import EdgepackError, listed
 from edgepack.model.finding import alike
-from edgepack.terminal import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgepack.bench.report import EvaluationReport
-    from edgepack.inspection import Inspection, VariantInspection
+    from edgepack.builder.inspect import Inspection, VariantInspection
+    from edgepack.builder.plan import Plan
     from edgepack.model.facts import ModelFacts
     from edgepack.model.finding import Finding
-    from edgepack.plan import Plan
-    from edgepack.project import ConstantValue
-    from edgepack.verification import Verification
+    from edgepack.project.project import ConstantValue
+    from edgepack.records.run import EvaluationReport
+    from edgepack.trying.verify import Verification
 
 NODES_SHOWN = 3
 """Of nodes that a provider leaves for the same reason; ``--json`` has all."""
@@ -68,7 +68,7 @@ def print_table(table: Table) -> None:
 
 def print_inspection(inspection: Inspection) -> None:
     """Write facts and findings."""
-    from edgepack.build.memory import memory_text
+    from edgepack.builder.memory import memory_text
 
     _print_facts(inspection.facts, inspection.constants)
     if inspection.memory_bytes:
@@ -168,7 +168,7 @@ def print_evaluation(report: EvaluationReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.terminal import printable
+    from edgepack.base.terminal import printable
 
     table = Table(title=Text(printable(f"{report.bundle} on {report.device}")), show_header=False)
     table.add_column("what", style="bold", no_wrap=True)
@@ -179,10 +179,10 @@ def print_evaluation(report: EvaluationReport) -> None:
 
 
 def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
+    from edgepack.base.statistics import median
     from edgepack.bundle.manifest import NotMeasured
+    from edgepack.results.page.table import others_text, r2_text
     from edgepack.results.summary import known
-    from edgepack.results.table import others_text, r2_text
-    from edgepack.statistics import median
 
     found, host = report.measured, report.simulated
     yield "variant", report.variant

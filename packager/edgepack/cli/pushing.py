@@ -23,8 +23,8 @@ from edgepack.cli.signing import AllowedSignersOption, RequireSignatureOption
 
 if TYPE_CHECKING:
     from edgepack.bundle.reading import Bundle
+    from edgepack.deploy.fleet.store import PushOptions
     from edgepack.devices.inventory import Device
-    from edgepack.fleet.store import PushOptions
 
 
 def push(
@@ -49,10 +49,10 @@ def push(
     resume'.
     """
     from edgepack.cli.rollouts import push_to_fleet
-    from edgepack.fleet.bundles import bundles_by_target
-    from edgepack.fleet.scheduling import Settings
-    from edgepack.fleet.selection import is_one_device, select_devices
-    from edgepack.fleet.store import WARM_UP_S, PushOptions
+    from edgepack.deploy.fleet.bundles import bundles_by_target
+    from edgepack.deploy.fleet.schedule import Settings
+    from edgepack.deploy.fleet.selection import is_one_device, select_devices
+    from edgepack.deploy.fleet.store import WARM_UP_S, PushOptions
 
     devices = select_devices(device)
     bundles = bundles_by_target(bundle)
@@ -80,12 +80,12 @@ def push(
 def _push_to_one(
     bundles: dict[str, Bundle], device: Device, options: PushOptions, *, as_json: bool
 ) -> None:
+    from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json, write_line
+    from edgepack.deploy.fleet.rollout import push_to_one
+    from edgepack.deploy.fleet.store import RolloutStore
+    from edgepack.deploy.rollouts import push_as_asked
     from edgepack.errors import EdgepackError
-    from edgepack.fleet.rollout import push_to_one
-    from edgepack.fleet.store import RolloutStore
-    from edgepack.progress import terminal_progress
-    from edgepack.rollouts import push_as_asked
 
     progress = terminal_progress()
     try:
@@ -114,7 +114,7 @@ def rollback(
 ) -> None:
     """Make the release before the current one current again on a device; nothing is sent."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploying import roll_back
+    from edgepack.deploy.release import roll_back
     from edgepack.devices.inventory import load_device
 
     done = roll_back(project, load_device(device), release=to, wait_s=wait_s)

@@ -26,8 +26,8 @@ def report(
     """Write one HTML file about stored runs, which needs no network."""
     from edgepack.cli.printing import write_line
     from edgepack.errors import UsageError
-    from edgepack.results.reporting import report as write_report
-    from edgepack.results.store import RunFilter
+    from edgepack.results.page.reporting import report as write_report
+    from edgepack.results.store.store import RunFilter
 
     if runs and (project or target or device):
         raise UsageError(

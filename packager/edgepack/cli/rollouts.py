@@ -13,9 +13,9 @@ from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError, Usag
 
 if TYPE_CHECKING:
     from edgepack.bundle.reading import Bundle
+    from edgepack.deploy.fleet.schedule import Settings
+    from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
     from edgepack.devices.inventory import Device
-    from edgepack.fleet.scheduling import Settings
-    from edgepack.fleet.store import PushOptions, Rollout, RolloutStore
 
 rollout_app = typer.Typer(
     help="Pushes to several devices.", no_args_is_help=True, rich_markup_mode=None
@@ -27,7 +27,7 @@ SOME_FAILED = RemoteCommandError.exit_code
 
 def complete_selection(incomplete: str) -> list[str]:
     """Return what chooses devices, for tab completion; nothing if the inventory is wrong."""
-    from edgepack.fleet.selection import complete_selection as complete
+    from edgepack.deploy.fleet.selection import complete_selection as complete
 
     try:
         return complete(incomplete)
@@ -37,7 +37,7 @@ def complete_selection(incomplete: str) -> list[str]:
 
 def complete_rollouts(incomplete: str) -> list[str]:
     """Return the numbers of rollouts for tab completion."""
-    from edgepack.fleet.store import RolloutStore
+    from edgepack.deploy.fleet.store import RolloutStore
 
     numbers = (str(rollout.id) for rollout in RolloutStore().all().rollouts)
     return [number for number in numbers if number.startswith(incomplete)]
@@ -110,8 +110,8 @@ def push_to_fleet(
     as_json: bool,
 ) -> None:
     """Begin a rollout, run it, and end with the exit code that says how far it is."""
-    from edgepack.fleet.rollout import start_rollout
-    from edgepack.fleet.store import RolloutStore
+    from edgepack.deploy.fleet.rollout import start_rollout
+    from edgepack.deploy.fleet.store import RolloutStore
 
     store = RolloutStore()
     rollout = start_rollout(bundles, devices, store, settings=settings, options=options)
@@ -122,7 +122,7 @@ def push_to_fleet(
 def list_rollouts(as_json: JsonOption = False) -> None:
     """List the rollouts."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.fleet.store import RolloutStore
+    from edgepack.deploy.fleet.store import RolloutStore
 
     store = RolloutStore()
     listing = store.all()
@@ -139,7 +139,7 @@ def list_rollouts(as_json: JsonOption = False) -> None:
 @rollout_app.command(epilog="Example: edgepack rollout status 7")
 def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
     """Show how far a rollout is [default: the newest]; the exit code says it too."""
-    from edgepack.fleet.store import RolloutStore
+    from edgepack.deploy.fleet.store import RolloutStore
 
     store = RolloutStore()
     rollouts = store.all().rollouts[-1:] if number is None else [store.load(number)]
@@ -153,7 +153,7 @@ def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
 @rollout_app.command(epilog="Example for cron: edgepack rollout resume")
 def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
     """Push to the devices that are pending [default: of all rollouts]."""
-    from edgepack.fleet.store import RolloutStore
+    from edgepack.deploy.fleet.store import RolloutStore
 
     store = RolloutStore()
     if number is not None:
@@ -173,7 +173,7 @@ def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
 def abort(number: NumberArgument = None) -> None:
     """Start nothing more of a rollout; what runs goes on to its end."""
     from edgepack.cli.printing import write_line
-    from edgepack.fleet.store import RolloutStore
+    from edgepack.deploy.fleet.store import RolloutStore
 
     store = RolloutStore()
     rollouts = _open_rollouts(store) if number is None else [store.load(number)]
@@ -198,7 +198,7 @@ def _open_rollouts(store: RolloutStore) -> list[Rollout]:
 
 def _run(rollout: Rollout, store: RolloutStore) -> Rollout:
     from edgepack.cli.fleet_view import watch
-    from edgepack.rollouts import resume_rollout
+    from edgepack.deploy.rollouts import resume_rollout
 
     with watch([] if rollout.stopped else rollout.pending) as watcher:
         return resume_rollout(rollout.id, store, watcher=watcher)

@@ -11,7 +11,7 @@ import typer
 from edgepack.cli.options import JsonOption, complete_targets
 
 if TYPE_CHECKING:
-    from edgepack.grades import Evidence
+    from edgepack.project.grades import Evidence
 
 targets_app = typer.Typer(
     help="The targets that edgepack knows.", no_args_is_help=True, rich_markup_mode=None
@@ -27,8 +27,8 @@ def list_targets(as_json: JsonOption = False) -> None:
     """List the targets: how far each is proven, its variants, where its profile lies."""
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import ProfileError
-    from edgepack.grades import read_evidence
-    from edgepack.profile import target_files
+    from edgepack.project.grades import read_evidence
+    from edgepack.project.profile import target_files
 
     evidence = read_evidence()
     rows = [_row(name, path, evidence) for name, path in target_files().items()]
@@ -49,9 +49,9 @@ def list_targets(as_json: JsonOption = False) -> None:
 
 
 def _row(name: str, path: Path, evidence: list[Evidence]) -> dict[str, Any]:
-    from edgepack.backends.checking import check_profile
+    from edgepack.backends.targets import check_profile
     from edgepack.errors import ProfileError
-    from edgepack.grades import target_grade
+    from edgepack.project.grades import target_grade
 
     row: dict[str, Any] = {
         "id": name, "title": "", "grade": "", "variants": [], "file": str(path), "error": ""
@@ -72,7 +72,7 @@ def _row(name: str, path: Path, evidence: list[Evidence]) -> dict[str, Any]:
 def show(target: TargetArgument) -> None:
     """Print a target's profile and say which file it is."""
     from edgepack.cli.printing import write_line
-    from edgepack.profile import load_profile, target_files
+    from edgepack.project.profile import load_profile, target_files
 
     path = target_files()[load_profile(target).id]
     write_line(f"# {path}")
@@ -82,7 +82,7 @@ def show(target: TargetArgument) -> None:
 @targets_app.command(epilog="Example: edgepack targets check targets/my-board.yaml")
 def check(files: Annotated[list[Path], typer.Argument(help="Profiles to check.")]) -> None:
     """Check profiles of your own: keys, backends, int8 dialects, options and session keys."""
-    from edgepack.backends.checking import check_profile
+    from edgepack.backends.targets import check_profile
     from edgepack.cli.printing import write_line
     from edgepack.errors import ProfileError
 
@@ -104,6 +104,6 @@ def check(files: Annotated[list[Path], typer.Argument(help="Profiles to check.")
 def schema() -> None:
     """Print the JSON Schema of profiles."""
     from edgepack.cli.printing import print_json
-    from edgepack.profile import Profile
+    from edgepack.project.profile import Profile
 
     print_json(Profile.model_json_schema())

@@ -50,8 +50,8 @@ def try_bundle(
     as_json: JsonOption = False,
 ) -> None:
     """Show what fp32 and each variant of a bundle answer to the same photo, text or sound."""
+    from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.progress import terminal_progress
     from edgepack.trying.trying import try_bundle as try_variants
 
     trial = try_variants(
@@ -131,7 +131,7 @@ def _table(tried: Tried) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.terminal import printable
+    from edgepack.base.terminal import printable
 
     rows = [[Text("output"), *map(Text, tried.columns)]]
     sections = []
@@ -185,7 +185,7 @@ def _beside(compared: Compared) -> Text:
 def _text(cell: Cell) -> Text:
     from rich.text import Text
 
-    from edgepack.terminal import printable
+    from edgepack.base.terminal import printable
 
     style = {"differs": "bold red", "near": "yellow"}.get(cell.level, "")
     return Text(printable(cell.text), style=style)

@@ -18,12 +18,12 @@ from edgepack.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from edgepack.bench.report import VariantFacts
-    from edgepack.comparison.report import ComparedMetric
-    from edgepack.project import Limits
-    from edgepack.tuning.report import Candidate, TuneReport
-    from edgepack.tuning.tuning import TunePlan
-    from edgepack.tuning.writing import Override
+    from edgepack.measure.tune.tuning import TunePlan
+    from edgepack.measure.tune.writing import Override
+    from edgepack.project.project import Limits
+    from edgepack.records.comparison import ComparedMetric
+    from edgepack.records.run import VariantFacts
+    from edgepack.records.tuning import Candidate, TuneReport
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -49,11 +49,11 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Search the session settings with which a bundle is fastest on a device."""
+    from edgepack.base.progress import terminal_progress
     from edgepack.bundle.reading import load_bundle
     from edgepack.cli.printing import print_json
     from edgepack.devices.inventory import load_device
-    from edgepack.progress import terminal_progress
-    from edgepack.tuning import keeping, searching, tuning
+    from edgepack.measure.tune import keeping, searching, tuning
 
     path = _project_file(project)
     if write and path is None:
@@ -93,7 +93,7 @@ def _seconds(text: str) -> float:
 
 
 def _project_file(given: Path | None) -> Path | None:
-    from edgepack.project import PROJECT_FILE
+    from edgepack.project.project import PROJECT_FILE
 
     here = Path(PROJECT_FILE)
     return given or (here if here.is_file() else None)
@@ -110,7 +110,7 @@ def _no_project() -> Exception:
 
 
 def _name_of(path: Path) -> str:
-    from edgepack.project import read_project
+    from edgepack.project.project import read_project
 
     return read_project(path).project.name
 
@@ -118,7 +118,7 @@ def _name_of(path: Path) -> str:
 def _limits(path: Path | None, name: str, *, must_be: bool) -> Limits:
     """Return the limits of the bundle's project; a file that was not named may be another's."""
     from edgepack.errors import UsageError
-    from edgepack.project import Limits, read_project
+    from edgepack.project.project import Limits, read_project
 
     if path is None:
         return Limits()
@@ -138,7 +138,7 @@ def _override(path: Path, bundle: Path, report: TuneReport, *, write: bool, quie
     """Write the answer into the project file, or say what would be written, if it is confirmed."""
     from edgepack.bundle.reading import load_bundle
     from edgepack.cli.printing import write_line
-    from edgepack.tuning import writing
+    from edgepack.measure.tune import writing
 
     if not report.confirmed:
         # The file may have settings that an earlier search confirmed: noise does not undo them.
@@ -175,7 +175,7 @@ def _print_override(override: Override, report: TuneReport, bundle: Path, *, wri
 
 def _print_plan(plan: TunePlan) -> None:
     from edgepack.cli.printing import write_line
-    from edgepack.tuning.space import words
+    from edgepack.measure.tune.space import words
 
     write_line(
         f"{plan.bundle} on {plan.device}: {len(plan.candidates)} candidates,"
@@ -191,9 +191,9 @@ def _print_report(report: TuneReport, kept: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from edgepack.base.terminal import printable
     from edgepack.cli.printing import print_table, write_line
-    from edgepack.terminal import printable
-    from edgepack.tuning.space import words
+    from edgepack.measure.tune.space import words
 
     table = Table()
     heads = ("variant", "settings", "p50, ms", "peak memory", "model size", "accuracy", "which")
@@ -215,8 +215,8 @@ def _print_report(report: TuneReport, kept: Path) -> None:
 def _print_lines(report: TuneReport) -> None:
     """Say what stands behind the table, and the answer."""
     from edgepack.cli.printing import write_line
-    from edgepack.tuning.report import Confirmation
-    from edgepack.tuning.space import words
+    from edgepack.measure.tune.space import words
+    from edgepack.records.tuning import Confirmation
 
     tried = sum(bool(one.runs) for one in report.candidates)
     answer = report.candidate(report.answer)
@@ -259,9 +259,9 @@ def _shown(report: TuneReport) -> list[int]:
 
 
 def _cells(one: Candidate, facts: VariantFacts) -> list[str]:
-    from edgepack.bench.report import Memory
     from edgepack.bundle.manifest import Accuracy
-    from edgepack.tuning.report import Latency
+    from edgepack.records.run import Memory
+    from edgepack.records.tuning import Latency
 
     latency, memory, accuracy = one.latency, one.memory, facts.accuracy
     found = "not measured"

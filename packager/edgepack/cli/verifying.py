@@ -19,8 +19,8 @@ def verify_device(
 ) -> None:
     """Hash the bundles on a device, and say what is missing, altered or added."""
     from edgepack.cli.printing import print_json, write_line
+    from edgepack.deploy.verify import verify_device as verify_there
     from edgepack.devices.inventory import load_device
-    from edgepack.devices.verifying import verify_device as verify_there
 
     state = verify_there(load_device(name), project)
     if as_json:

@@ -9,7 +9,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from edgepack.devices.checking import kind_mismatch
-from edgepack.devices.host_keys import HostKey
 from edgepack.devices.inventory import (
     Device,
     SshEntry,
@@ -18,10 +17,11 @@ from edgepack.devices.inventory import (
     require_free_name,
 )
 from edgepack.devices.probing import DeviceFacts, probe, propose_target
+from edgepack.devices.ssh.host_keys import HostKey
+from edgepack.devices.ssh.trust import trust
 from edgepack.devices.transports import connect
-from edgepack.devices.trusting import trust
 from edgepack.errors import DeviceError, UsageError
-from edgepack.profile import Profile, load_profile
+from edgepack.project.profile import Profile, load_profile
 
 
 @dataclass(frozen=True)

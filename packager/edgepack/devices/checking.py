@@ -12,7 +12,7 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
-from edgepack.profile import Profile, load_profile
+from edgepack.project.profile import Profile, load_profile
 
 PLUGINS = {
     "onnxruntime-ep-openvino": "OpenVINOExecutionProvider",

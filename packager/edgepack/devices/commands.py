@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
+from edgepack.base.resources import harness_dir
 from edgepack.devices.pipes import (
     READ_BYTES,
     CommandStream,
@@ -27,7 +28,6 @@ from edgepack.devices.pipes import (
     with_python,
 )
 from edgepack.devices.transport import CommandResult, Supervisor, file_chunks
-from edgepack.resources import harness_dir
 
 # The size is compared so that a connection lost in mid-copy leaves what was there before.
 _PUT = """

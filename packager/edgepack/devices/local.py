@@ -6,16 +6,16 @@ import contextlib
 import os
 import select
 import signal
-import subprocess  # noqa: TID251  (for its types; programs are started by edgepack.processes)
+import subprocess  # noqa: TID251  (for its types; programs are started by edgepack.base.processes)
 import threading
 import time
 from collections.abc import Sequence
 from typing import IO
 
+from edgepack.base.processes import start_program
 from edgepack.devices.commands import CommandTransport
 from edgepack.devices.inventory import Device
 from edgepack.devices.pipes import Pipes
-from edgepack.processes import start_program
 
 _GRACE_S = 10.0
 """How long a program may take to end after its stdin has: the supervisor needs 2 s."""

@@ -13,7 +13,7 @@ from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Transport
 from edgepack.errors import DeviceError
-from edgepack.profile import StrictModel
+from edgepack.project.profile import StrictModel
 
 PROBE_S = 60.0
 

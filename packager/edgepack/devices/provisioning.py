@@ -18,14 +18,14 @@ from pathlib import Path, PurePosixPath
 
 from packaging.specifiers import SpecifierSet
 
+from edgepack.base.processes import run_program
 from edgepack.devices.checking import unmet_pins
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import DeviceFacts, PythonFacts, probe, probe_python
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
-from edgepack.processes import run_program
-from edgepack.profile import Profile, load_profile
+from edgepack.project.profile import Profile, load_profile
 
 FETCH_S = 1800.0
 INSTALL_S = 1800.0

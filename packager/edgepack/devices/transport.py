@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
+from edgepack.base.processes import ProgramResult
 from edgepack.errors import RemoteCommandError
-from edgepack.processes import ProgramResult
 
 Supervisor = Literal["python", "shell"]
 

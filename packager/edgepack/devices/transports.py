@@ -16,7 +16,7 @@ def _local(device: Device) -> Transport:
 
 
 def _ssh(device: Device) -> Transport:
-    from edgepack.devices.ssh import SshTransport
+    from edgepack.devices.ssh.transport import SshTransport
 
     return SshTransport(device)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edgepack.accuracy import class_scores
+from edgepack.metrics.accuracy import class_scores
 from edgepack.metrics.base import Array, OutputMetric
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.decisions import Decisions
@@ -15,7 +15,7 @@ from edgepack.metrics.objects import Objects
 from edgepack.metrics.regions import Regions
 from edgepack.metrics.sequences import Tokens
 from edgepack.metrics.signals import Signal
-from edgepack.project import OutputDescription
+from edgepack.project.project import OutputDescription
 
 _BY_KIND: Mapping[str, Callable[[Any], OutputMetric]] = {
     "classification": lambda _: Agreement(),

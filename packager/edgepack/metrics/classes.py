@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from edgepack.accuracy import mean_interval
+from edgepack.metrics.accuracy import mean_interval
 from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
 
 

@@ -8,9 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgepack.data.sample_set import SampleSet
 from edgepack.errors import SamplesError
-from edgepack.harness.edgepack_answers import rows
 from edgepack.metrics.base import Array, Arrays
 from edgepack.metrics.precision import (
     PLANE,
@@ -21,7 +19,9 @@ from edgepack.metrics.precision import (
     matched,
 )
 from edgepack.metrics.sequences import are_shares, log_shares
-from edgepack.project import OutputDescription, PythonMetric
+from edgepack.ondevice.edgepack_answers import rows
+from edgepack.project.project import OutputDescription, PythonMetric
+from edgepack.samples.sample_set import SampleSet
 
 PRECISIONS = ("map50", "map")
 """Names of mean average precision, at an overlap of 0.5 and over 0.5 to 0.95."""

@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from edgepack.accuracy import OutputR2
+from edgepack.metrics.accuracy import OutputR2
 from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
 
 
 class R2Metric(OutputMetric):
-    """R² with fp32 as the truth (:class:`edgepack.accuracy.OutputR2`): 0 is the best constant's.
+    """R² with fp32 as the truth, where 0 is the best constant's.
 
+    Computed by :class:`edgepack.metrics.accuracy.OutputR2`.
     Of a single number for each sample it also gives Spearman's rank correlation and, with a
     threshold, the share of the samples that are on fp32's side of it.
     """

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.harness.edgepack_answers import Box, Detection, detections
 from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
 from edgepack.metrics.precision import (
     PLANE,
@@ -18,6 +17,7 @@ from edgepack.metrics.precision import (
     matched,
     overlaps,
 )
+from edgepack.ondevice.edgepack_answers import Box, Detection, detections
 
 OVERLAPS = (0.5, 0.75, 0.9)
 """Intersection over union from which a box stands for the same object; the first decides."""

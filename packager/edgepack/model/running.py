@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.base.machine import has_vnni, processor
 from edgepack.errors import ModelError
-from edgepack.machine import has_vnni, processor
 from edgepack.model.facts import EXTENSION_DOMAINS, TensorSpec
 from edgepack.model.refusals import explained
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgepack.harness import edgepack_images as images
-from edgepack.project import ImageInput, Letterbox
+from edgepack.ondevice import edgepack_images as images
+from edgepack.project.project import ImageInput, Letterbox
 
 Array = np.ndarray[Any, Any]
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgepack.harness.edgepack_answers import detections, rows
-from edgepack.harness.edgepack_images import Placement
-from edgepack.project import (
+from edgepack.ondevice.edgepack_answers import detections, rows
+from edgepack.ondevice.edgepack_images import Placement
+from edgepack.project.project import (
     ClassificationOutput,
     DetectionOutput,
     LabelledDetection,

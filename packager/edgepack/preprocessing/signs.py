@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.accuracy import mean_interval
+from edgepack.metrics.accuracy import mean_interval
 
 Array = np.ndarray[Any, Any]
 

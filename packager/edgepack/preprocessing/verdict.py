@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.accuracy import Variation
+from edgepack.metrics.accuracy import Variation
 from edgepack.preprocessing.beginning import Beginning
 from edgepack.preprocessing.signs import (
     FEWEST,

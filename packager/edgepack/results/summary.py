@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgepack import statistics
-from edgepack.bench.report import (
+from edgepack.base import statistics
+from edgepack.base.statistics import FLAGGED_Z, LISTED_Z, MAD_TO_SIGMA, Interval, Outliers
+from edgepack.bundle.manifest import NotMeasured
+from edgepack.records.run import (
     TIMELESS,
     EvaluationReport,
     Inconclusive,
@@ -16,9 +18,7 @@ from edgepack.bench.report import (
     RunReport,
     Scenario,
 )
-from edgepack.bench.verdict import heavy_tail
-from edgepack.bundle.manifest import NotMeasured
-from edgepack.statistics import FLAGGED_Z, LISTED_Z, MAD_TO_SIGMA, Interval, Outliers
+from edgepack.records.verdict import heavy_tail
 
 if TYPE_CHECKING:
     import numpy as np

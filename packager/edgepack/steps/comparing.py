@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.accuracy import EQUAL_SQNR_DB, array_cosine, min_sqnr_db
-from edgepack.data.sample_set import SampleSet
-from edgepack.data.spreading import spread
 from edgepack.errors import StepError
+from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_cosine, min_sqnr_db
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_outline, read_structure
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
-from edgepack.quantization.closeness import MOST_HELD_OUT, Chosen, FloatOutputs, HeldOut
+from edgepack.quantization.search.closeness import MOST_HELD_OUT, Chosen, FloatOutputs, HeldOut
+from edgepack.samples.sample_set import SampleSet
+from edgepack.samples.spreading import spread
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs, sentence_vectors
 from edgepack.steps.quantized import is_finite_as
 

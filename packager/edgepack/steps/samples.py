@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from edgepack.data.boxes import holds_boxes, image_boxes
-from edgepack.data.constants import Constant, constant_arrays, without_constants
-from edgepack.data.images import image_size
-from edgepack.data.labels import image_labels
-from edgepack.data.sample_set import Sample, SampleSet, write_sample_set
-from edgepack.data.sources import (
+from edgepack.errors import StepError
+from edgepack.model.facts import TensorSpec
+from edgepack.ondevice import edgepack_images as images
+from edgepack.project.project import ImageInput
+from edgepack.samples.boxes import holds_boxes, image_boxes
+from edgepack.samples.constants import Constant, constant_arrays, without_constants
+from edgepack.samples.images import image_size
+from edgepack.samples.labels import image_labels
+from edgepack.samples.sample_set import Sample, SampleSet, write_sample_set
+from edgepack.samples.sources import (
     image_samples,
     npz_samples,
     onnx_test_data,
     python_samples,
     selected_images,
 )
-from edgepack.data.streams import in_streams
-from edgepack.errors import StepError
-from edgepack.harness import edgepack_images as images
-from edgepack.model.facts import TensorSpec
-from edgepack.project import ImageInput
+from edgepack.samples.streams import in_streams
 from edgepack.steps.base import Inputs, Notes
 
 Part = Literal["all", "calibration", "evaluation"]

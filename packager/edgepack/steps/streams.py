@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from edgepack.accuracy import Array, OutputR2
 from edgepack.bundle.manifest import Drift
-from edgepack.data.sample_set import SampleSet
 from edgepack.errors import ModelError
+from edgepack.metrics.accuracy import Array, OutputR2
 from edgepack.model.running import Arrays, run_session
+from edgepack.samples.sample_set import SampleSet
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgepack.harness.edgepack_answers import Detection
 from edgepack.metrics.objects import overlap
+from edgepack.ondevice.edgepack_answers import Detection
 
 LEAST_OVERLAP = 0.5
 """Intersection over union from which two boxes are taken for the same object."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgepack.resources import templates_dir
-from edgepack.stored import ELSEWHERE, SHARED, write_atomically, writing
-from edgepack.terminal import printable
+from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
+from edgepack.base.resources import templates_dir
+from edgepack.base.terminal import printable
 from edgepack.trying.drawing import as_data, as_png
 from edgepack.trying.trial import Drawn, Trial, Tried
 

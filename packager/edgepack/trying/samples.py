@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from edgepack.bundle.reading import Bundle
-from edgepack.data.constants import Constant
-from edgepack.data.images import SUFFIXES, image_files
-from edgepack.data.sources import npz_samples
 from edgepack.errors import SamplesError, UsageError, nearest
-from edgepack.harness import edgepack_images as images
-from edgepack.harness.edgepack_meaning import Feed, Meaning
-from edgepack.harness.edgepack_shapes import InputShapes, TensorSpec, shapes_of
 from edgepack.model.facts import TensorSpec as FactsSpec
-from edgepack.project import ImageInput
+from edgepack.ondevice import edgepack_images as images
+from edgepack.ondevice.edgepack_meaning import Feed, Meaning
+from edgepack.ondevice.edgepack_shapes import InputShapes, TensorSpec, shapes_of
+from edgepack.project.project import ImageInput
+from edgepack.samples.constants import Constant
+from edgepack.samples.images import SUFFIXES, image_files
+from edgepack.samples.sources import npz_samples
 from edgepack.trying.taking import Inputs
 from edgepack.trying.values import Array, Value, filled, read_value, shown
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from edgepack.data.images import SUFFIXES
 from edgepack.errors import SamplesError
-from edgepack.harness.edgepack_shapes import TensorSpec
-from edgepack.project import InputDescription
+from edgepack.ondevice.edgepack_shapes import TensorSpec
+from edgepack.project.project import InputDescription
+from edgepack.samples.images import SUFFIXES
 from edgepack.trying.sound import is_row
 
 Kind = Literal["image", "text", "sound", "tensor"]

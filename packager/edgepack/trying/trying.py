@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.base.files import require_writable
+from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.archive import folder_of
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle, verify
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import ModelError, SamplesError, ToolError, UsageError, nearest
-from edgepack.harness.edgepack_answers import as_json
-from edgepack.progress import Progress, Silent
-from edgepack.stored import require_writable
+from edgepack.ondevice.edgepack_answers import as_json
 from edgepack.trying import drawing, maps
 from edgepack.trying.comparing import block
 from edgepack.trying.matching import matched

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.data.images import SUFFIXES, image_pixels
 from edgepack.errors import SamplesError
-from edgepack.harness.edgepack_shapes import TensorSpec
-from edgepack.project import ImageInput
+from edgepack.ondevice.edgepack_shapes import TensorSpec
+from edgepack.project.project import ImageInput
+from edgepack.samples.images import SUFFIXES, image_pixels
 from edgepack.trying.sound import is_row, read_sound
 from edgepack.trying.taking import Inputs
 

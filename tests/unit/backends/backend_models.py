@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 from edgepack.model.graph import Graph, partitioned_graph, read_graph
-from edgepack.profile import Dialect, Provider, SessionSettings, Variant
+from edgepack.project.profile import Dialect, Provider, SessionSettings, Variant
 from onnx import TensorProto, helper, load
 from tiny_models import save
 

@@ -4,7 +4,7 @@ import pytest
 from backend_models import FLOAT, one, quantized_graph, randoms, reasons, residual_net, variant_of
 from edgepack.backends import acl
 from edgepack.model.graph import partitioned_graph
-from edgepack.profile import DeviceKind
+from edgepack.project.profile import DeviceKind
 
 PI = DeviceKind(os="linux", arch="aarch64", python=">=3.11")
 IMAGE = [1, 4, 8, 8]

@@ -14,7 +14,7 @@ from backend_models import (
 from edgepack.backends import coreml
 from edgepack.backends.base import predict
 from edgepack.model.graph import partitioned_graph
-from edgepack.profile import DeviceKind
+from edgepack.project.profile import DeviceKind
 from onnx import TensorProto
 
 IMAGE = [1, 4, 8, 8]

@@ -8,7 +8,7 @@ from backend_models import FLOAT, graph_of, one, quantized_graph, randoms, reaso
 from edgepack.backends import cuda, op_table
 from edgepack.backends.base import predict
 from edgepack.model.graph import partitioned_graph
-from edgepack.profile import DeviceKind
+from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper
 from tiny_models import conv_net
 

@@ -7,7 +7,7 @@ import pytest
 from edgepack.backends import openvino
 from edgepack.backends.base import predict
 from edgepack.model.graph import partitioned_graph, read_graph
-from edgepack.profile import DeviceKind, Dialect, Provider, Variant
+from edgepack.project.profile import DeviceKind, Dialect, Provider, Variant
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import save
 

@@ -9,7 +9,7 @@ from edgepack.backends import qnn
 from edgepack.backends.base import predict
 from edgepack.model.facts import TensorSpec
 from edgepack.model.graph import partitioned_graph, read_graph
-from edgepack.profile import DeviceKind
+from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper, load
 from tiny_models import conv_net, save
 

@@ -17,7 +17,7 @@ from backend_models import (
 from edgepack.backends import tensorrt
 from edgepack.backends.base import predict
 from edgepack.model.graph import Graph, partitioned_graph
-from edgepack.profile import DeviceKind, Provider
+from edgepack.project.profile import DeviceKind, Provider
 from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from tiny_models import conv_net

@@ -16,7 +16,7 @@ from backend_models import (
 from edgepack.backends import xnnpack
 from edgepack.backends.base import predict
 from edgepack.model.graph import partitioned_graph
-from edgepack.profile import DeviceKind
+from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper
 from tiny_models import save
 

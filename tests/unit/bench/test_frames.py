@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 import pytest
-from edgepack.bench.frames import FrameError, encode, read_answer
+from edgepack.devices.frames import FrameError, encode, read_answer
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of

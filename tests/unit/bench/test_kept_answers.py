@@ -8,9 +8,9 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from edgepack.bench.frames import Answer
-from edgepack.bench.kept_answers import KeptAnswers, read_as_they_come
+from edgepack.devices.frames import Answer
 from edgepack.errors import ToolError
+from edgepack.measure.evaluate.kept_answers import KeptAnswers, read_as_they_come
 
 KEY = {"bundle": "a", "variant": "cpu-fp32"}
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bench.android import is_emulator
-from edgepack.bench.native import About, NativeHarness, Ran
-from edgepack.bench.phone_conditions import android_conditions
-from edgepack.bench.plans import Plan
-from edgepack.bench.presets import find_preset
-from edgepack.bench.report import Conditions, DeviceFacts, NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
+from edgepack.measure.phones.android import is_emulator
+from edgepack.measure.phones.conditions import android_conditions
+from edgepack.measure.phones.native import About, NativeHarness, Ran
+from edgepack.measure.phones.plans import Plan
+from edgepack.records.presets import find_preset
+from edgepack.records.run import Conditions, DeviceFacts, NotMeasured
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 CPU = "CPUExecutionProvider"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.bench.app_build import build_app
-from edgepack.bench.native_build import build_measure, find_compiler, find_package
+from edgepack.base.resources import harness_dir
 from edgepack.errors import BundleError, DeviceError, ToolError
-from edgepack.resources import harness_dir
+from edgepack.measure.phones.app_build import build_app
+from edgepack.measure.phones.native_build import build_measure, find_compiler, find_package
 from phone_doubles import write_ndk, write_package, write_program, write_sdk
 
 RUNTIME = "com.microsoft.onnxruntime:onnxruntime-android"

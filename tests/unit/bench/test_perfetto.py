@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from edgepack.bench.perfetto import MAX_QUERIES, make_trace
-from edgepack.bench.report import Sample, Sampling, Scenario
+from edgepack.measure.bench.perfetto import MAX_QUERIES, make_trace
+from edgepack.records.run import Sample, Sampling, Scenario
 from example_report import example_report, example_run
 
 MS = 1_000_000

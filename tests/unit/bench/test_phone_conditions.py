@@ -8,14 +8,14 @@ ThermalManagerServiceTest.java expects; the battery's text is from https://gh0st
 from __future__ import annotations
 
 import pytest
-from edgepack.bench.phone_conditions import (
+from edgepack.bundle.manifest import NotMeasured
+from edgepack.measure.phones.conditions import (
     ANDROID_COMMANDS,
     android_conditions,
     android_temperatures_c,
     ios_conditions,
 )
-from edgepack.bench.report import Conditions
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.records.run import Conditions
 
 SAMSUNG = """\
 IsStatusOverride: false

@@ -9,14 +9,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from edgepack.bench.android_app import AppPhone
-from edgepack.bench.apple import ApplePhone
-from edgepack.devices.adb import Adb
 from edgepack.devices.inventory import AdbEntry, AppleEntry, Device
-from edgepack.devices.phone_stage import make_stage
+from edgepack.devices.phones.adb import Adb
+from edgepack.devices.phones.stage import make_stage
+from edgepack.devices.phones.xcode import Xcode
 from edgepack.devices.transport import CommandResult
-from edgepack.devices.xcode import Xcode
 from edgepack.errors import RemoteCommandError, UnreachableError
+from edgepack.measure.phones.android_app import AppPhone
+from edgepack.measure.phones.apple import ApplePhone
 
 SERIAL = "8A1X0ABCD"
 PRINTED = "onnxruntime: node Conv_3 wants 3 GB (conv.cc:12 Run)\n"

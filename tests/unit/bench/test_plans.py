@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from edgepack.bench.plans import Planner, files_of
 from edgepack.bundle.reading import Bundle, load_bundle
+from edgepack.measure.phones.plans import Planner, files_of
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from edgepack.bench.presets import find_preset
-from edgepack.bench.report import Invalid, ProcessRun, Scenario, Valid
-from edgepack.bench.scenarios import (
+from edgepack.errors import UsageError
+from edgepack.project.profile import SessionSettings
+from edgepack.records.presets import find_preset
+from edgepack.records.run import Invalid, ProcessRun, Scenario, Valid
+from edgepack.records.scenarios import (
     command_options,
     harness_arguments,
     make_scenario,
     scenario_reasons,
     with_threads,
 )
-from edgepack.bench.verdict import judge
-from edgepack.errors import UsageError
-from edgepack.profile import SessionSettings
+from edgepack.records.verdict import judge
 from example_report import example_placement, example_run
 from test_verdict import selection, variant
 

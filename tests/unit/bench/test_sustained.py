@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.bench.report import ProcessRun
-from edgepack.bench.sustained import query_ends_s, sustained, sustained_notes
+from edgepack.records.run import ProcessRun
+from edgepack.records.sustained import query_ends_s, sustained, sustained_notes
 from example_report import example_run
 
 MS = 1_000_000

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bench.sweeps import batch_of, sweep_points
 from edgepack.bundle.manifest import GoldenTensor, Manifest, Tensor
 from edgepack.bundle.reading import load_bundle
 from edgepack.errors import UsageError
-from edgepack.project import ImageInput, InputDescription, Preprocess, TokensInput
+from edgepack.measure.bench.sweeps import batch_of, sweep_points
+from edgepack.project.project import ImageInput, InputDescription, Preprocess, TokensInput
 from tiny_bundle import write_tiny_bundle
 
 

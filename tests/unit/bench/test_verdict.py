@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bench.other_work import threads_of, work_notes
-from edgepack.bench.presets import PRESETS, find_preset
-from edgepack.bench.report import (
+from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.errors import InconclusiveError, UsageError
+from edgepack.project.profile import Provider, Requires, SessionSettings
+from edgepack.records.other_work import threads_of, work_notes
+from edgepack.records.presets import PRESETS, find_preset
+from edgepack.records.run import (
     Inconclusive,
     Invalid,
     OtherWork,
@@ -24,7 +27,7 @@ from edgepack.bench.report import (
     Valid,
     all_latencies_ns,
 )
-from edgepack.bench.verdict import (
+from edgepack.records.verdict import (
     condition_notes,
     heavy_tail,
     heavy_tail_of,
@@ -33,9 +36,6 @@ from edgepack.bench.verdict import (
     require_valid,
     spread_notes,
 )
-from edgepack.bundle.manifest import ManifestVariant, NotMeasured
-from edgepack.errors import InconclusiveError, UsageError
-from edgepack.profile import Provider, Requires, SessionSettings
 from example_report import (
     COOL,
     CPU,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.build import memory
-from edgepack.build.memory import Subject, build_bytes, memory_text, step_bytes
+from edgepack.builder import memory
+from edgepack.builder.memory import Subject, build_bytes, memory_text, step_bytes
 from edgepack.model.workload import Activations
 
 LARGE = Activations(total_bytes=500_000_000, live_bytes=150_000_000)

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.calibration import collecting, counter, tally
-from edgepack.calibration.collecting import collect
-from edgepack.calibration.counter import Counter
-from edgepack.calibration.helper import Helper
-from edgepack.calibration.histogram import Histogram
-from edgepack.calibration.observing import Observer
-from edgepack.calibration.statistics import write_statistics
 from edgepack.errors import ModelError, SamplesError, StepError, ToolError
+from edgepack.quantization.ranges import collecting, counter, tally
+from edgepack.quantization.ranges.collecting import collect
+from edgepack.quantization.ranges.counter import Counter
+from edgepack.quantization.ranges.helper import Helper
+from edgepack.quantization.ranges.histogram import Histogram
+from edgepack.quantization.ranges.observing import Observer
+from edgepack.quantization.ranges.statistics import write_statistics
 from onnx import TensorProto, helper
 
 FLOAT = TensorProto.FLOAT

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx
 import tiny_models
-from edgepack.calibration.collecting import collect
-from edgepack.calibration.following import Bounds, Join, clamps, cut, joins, moves
+from edgepack.quantization.ranges.collecting import collect
+from edgepack.quantization.ranges.following import Bounds, Join, clamps, cut, joins, moves
 from onnx import TensorProto, helper
 
 FLOAT = TensorProto.FLOAT

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from edgepack.calibration.histogram import BINS, Histogram
-from edgepack.calibration.statistics import TensorStatistics
 from edgepack.errors import StepError
+from edgepack.quantization.ranges.histogram import BINS, Histogram
+from edgepack.quantization.ranges.statistics import TensorStatistics
 from hypothesis import given
 from hypothesis import strategies as st
 

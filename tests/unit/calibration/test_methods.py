@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from edgepack.calibration.histogram import Histogram
-from edgepack.calibration.methods import find_range
+from edgepack.quantization.ranges.histogram import Histogram
+from edgepack.quantization.ranges.methods import find_range
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from edgepack.calibration.histogram import Histogram
-from edgepack.calibration.statistics import (
+from edgepack.errors import StepError
+from edgepack.quantization.ranges.histogram import Histogram
+from edgepack.quantization.ranges.statistics import (
     TensorStatistics,
     read_statistics,
     write_statistics,
 )
-from edgepack.errors import StepError
 
 
 def of(*values):

@@ -7,15 +7,8 @@ import random
 
 import pytest
 from comparison_simulation import COMPARISONS, P50, pairs, shares
-from edgepack.comparison.deciding import (
-    Metric,
-    Rule,
-    decide,
-    overall,
-    settled,
-    smallest_slowdown,
-)
-from edgepack.statistics import log_t_interval
+from edgepack.base.statistics import log_t_interval
+from edgepack.records.deciding import Metric, Rule, decide, overall, settled, smallest_slowdown
 
 TEN = Rule(max_pairs=10)
 

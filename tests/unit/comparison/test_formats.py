@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from edgepack.bench.report import PlacedNode, Placement
-from edgepack.comparison.deciding import Outcome
-from edgepack.comparison.formats import junit_xml, markdown
-from edgepack.comparison.report import ComparedMetric, Comparison, DeviceComparison, Missed, Side
+from edgepack.measure.compare.formats import junit_xml, markdown
+from edgepack.records.comparison import ComparedMetric, Comparison, DeviceComparison, Missed, Side
+from edgepack.records.deciding import Outcome
+from edgepack.records.run import PlacedNode, Placement
 from example_report import CPU, example_facts, example_run
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.comparison import comparing
-from edgepack.comparison.comparing import Question, compare
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import DeviceError, EdgepackError
+from edgepack.measure.compare import comparing
+from edgepack.measure.compare.comparing import Question, compare
 
 DEVICE = Device("here", LocalEntry(transport="local", target="linux-x86-64"))
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from edgepack.bench.report import ProcessRun, Selection
-from edgepack.comparison import comparing
-from edgepack.comparison.comparing import Question, compare
-from edgepack.comparison.report import Comparison, Side
 from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.measure.compare import comparing
+from edgepack.measure.compare.comparing import Question, compare
+from edgepack.records.comparison import Comparison, Side
+from edgepack.records.run import ProcessRun, Selection
 from example_report import example_facts, example_placement, example_run, interrupted_run
 
 DEVICE = Device("here", LocalEntry(transport="local", target="linux-x86-64"))

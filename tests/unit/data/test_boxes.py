@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from edgepack.data.boxes import holds_boxes, image_boxes
-from edgepack.data.sources import selected_images
 from edgepack.errors import SamplesError
-from edgepack.harness.edgepack_images import placement
+from edgepack.ondevice.edgepack_images import placement
+from edgepack.samples.boxes import holds_boxes, image_boxes
+from edgepack.samples.sources import selected_images
 from PIL import Image
 
 WIDE = (200, 100)

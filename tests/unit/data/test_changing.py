@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.changing import WORDS, Values, changed_feeds, sizes_of
-from edgepack.data.sample_set import SampleSet, write_sample_set
-from edgepack.harness import edgepack_images
 from edgepack.model.facts import TensorSpec
-from edgepack.project import ImageInput, Stretch
+from edgepack.ondevice import edgepack_images
+from edgepack.project.project import ImageInput, Stretch
+from edgepack.samples.changing import WORDS, Values, changed_feeds, sizes_of
+from edgepack.samples.sample_set import SampleSet, write_sample_set
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 RANDOM = np.random.default_rng(0)

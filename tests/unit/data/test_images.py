@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.images import file_pixels, image_files, image_pixels, image_size, image_tensor
-from edgepack.data.sources import picture_samples
 from edgepack.errors import SamplesError
-from edgepack.project import ImageInput
+from edgepack.project.project import ImageInput
+from edgepack.samples.images import file_pixels, image_files, image_pixels, image_size, image_tensor
+from edgepack.samples.sources import picture_samples
 from PIL import Image
 
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.labels import image_labels
-from edgepack.data.sample_set import SampleSet, write_sample_set
-from edgepack.data.sources import npz_samples, python_samples, selected_images
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
+from edgepack.samples.labels import image_labels
+from edgepack.samples.sample_set import SampleSet, write_sample_set
+from edgepack.samples.sources import npz_samples, python_samples, selected_images
 from PIL import Image
 
 SPEC = TensorSpec("x", "float32", ("batch", 1))

@@ -4,11 +4,11 @@ import os
 
 import pytest
 import tiny_models
-from edgepack.build.planning import make_plan
+from edgepack.builder.planner import make_plan
 from edgepack.errors import ProfileError
 from edgepack.model.facts import model_facts
-from edgepack.profile import load_profile
-from edgepack.project import read_project
+from edgepack.project.profile import load_profile
+from edgepack.project.project import read_project
 from edgepack.steps.samples import ImageSamples
 from PIL import Image
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.data.sample_set import SampleSet, write_sample_set
-from edgepack.data.sources import npz_samples, onnx_test_data, python_samples, selected_images
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
+from edgepack.samples.sample_set import SampleSet, write_sample_set
+from edgepack.samples.sources import npz_samples, onnx_test_data, python_samples, selected_images
 from onnx import numpy_helper
 from PIL import Image
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.spreading import spread
+from edgepack.samples.spreading import spread
 from hypothesis import given
 from hypothesis import strategies as st
 

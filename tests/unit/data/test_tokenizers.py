@@ -6,8 +6,8 @@ import json
 
 import pytest
 import text_nets
-from edgepack.data.tokenizers import BytePairs, parse_tokenizer
-from edgepack.harness.edgepack_wordpiece import TokenizerError, WordPiece
+from edgepack.ondevice.edgepack_wordpiece import TokenizerError, WordPiece
+from edgepack.samples.tokenizers import BytePairs, parse_tokenizer
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

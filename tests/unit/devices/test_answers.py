@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from edgepack.bench.frames import FrameError, read_answer
-from edgepack.bench.harness import Harness
 from edgepack.devices.answers import parse_json, read_json
+from edgepack.devices.frames import FrameError, read_answer
+from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.probing import probe, probe_python
 from edgepack.devices.transports import connect

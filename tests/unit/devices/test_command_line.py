@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import shlex
 
+from edgepack.base.processes import run_program
 from edgepack.devices.commands import command_line
-from edgepack.processes import run_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ import base64
 from pathlib import Path
 
 import pytest
-from edgepack.devices.host_keys import (
+from edgepack.devices.ssh.host_keys import (
     HostKey,
     KnownHost,
     own_known_hosts,

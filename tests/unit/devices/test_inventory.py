@@ -15,7 +15,7 @@ from edgepack.devices.inventory import (
     load_inventory,
 )
 from edgepack.errors import ProfileError, ToolError, UsageError
-from edgepack.profile import host_target
+from edgepack.project.profile import host_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

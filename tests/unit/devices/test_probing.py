@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import onnxruntime
 import pytest
+from edgepack.base.machine import architecture, cpu_flags
 from edgepack.devices.checking import (
     Checked,
     absent_providers,
@@ -18,8 +19,7 @@ from edgepack.devices.inventory import Device, LocalEntry, load_device
 from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
-from edgepack.machine import architecture, cpu_flags
-from edgepack.profile import host_target, load_profile
+from edgepack.project.profile import host_target, load_profile
 
 PYTHON = PythonFacts(
     "3.11.2",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from edgepack.devices.inventory import SshEntry
-from edgepack.devices.ssh_config import SshSettings, resolve, settings_for
-from edgepack.devices.ssh_connect import find_route
+from edgepack.devices.ssh.config import SshSettings, resolve, settings_for
+from edgepack.devices.ssh.connect import find_route
 from edgepack.errors import DeviceError
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import paramiko
 import pytest
-from edgepack.devices.ssh import _ChannelPipes
-from edgepack.devices.ssh_config import SshSettings
-from edgepack.devices.ssh_connect import explained
+from edgepack.devices.ssh.config import SshSettings
+from edgepack.devices.ssh.connect import explained
+from edgepack.devices.ssh.transport import _ChannelPipes
 from edgepack.errors import DeviceError, UnreachableError
 from paramiko.ssh_exception import IncompatiblePeer
 

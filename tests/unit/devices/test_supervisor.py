@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgepack.resources import harness_dir
+from edgepack.base.resources import harness_dir
 from loopback import lives, wait_until
 
 SOURCE = (harness_dir() / "edgepack_supervisor.py").read_text(encoding="utf-8")

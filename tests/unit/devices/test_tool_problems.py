@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from edgepack.devices.tool_problems import ADB_CAUSES, XCODE_CAUSES, Cause, explain
+from edgepack.devices.phones.tool_problems import ADB_CAUSES, XCODE_CAUSES, Cause, explain
 from edgepack.errors import (
     DeviceError,
     EdgepackError,

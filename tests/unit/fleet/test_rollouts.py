@@ -6,9 +6,15 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
+from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle
+from edgepack.deploy.fleet.bundles import bundles_by_target
+from edgepack.deploy.fleet.rollout import Unwatched, push_to_one, resume_rollout, start_rollout
+from edgepack.deploy.fleet.run import News
+from edgepack.deploy.fleet.schedule import Settings, Settled
+from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
+from edgepack.deploy.push.push import PushedRelease
 from edgepack.devices.inventory import Device, load_devices
-from edgepack.devices.pushing import PushedRelease
 from edgepack.errors import (
     BundleError,
     BusyError,
@@ -17,12 +23,6 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from edgepack.fleet.bundles import bundles_by_target
-from edgepack.fleet.rollout import Unwatched, push_to_one, resume_rollout, start_rollout
-from edgepack.fleet.running import News
-from edgepack.fleet.scheduling import Settings, Settled
-from edgepack.fleet.store import PushOptions, Rollout, RolloutStore
-from edgepack.progress import Progress, Silent
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 OPTIONS = PushOptions(self_test=False, wait_s=3.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from edgepack.deploy.fleet.schedule import Schedule, Settings, Start
 from edgepack.errors import (
     BusyError,
     DeviceError,
@@ -10,7 +11,6 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from edgepack.fleet.scheduling import Schedule, Settings, Start
 from fleet_simulation import Script, Simulated, simulate
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from edgepack.deploy.fleet.selection import complete_selection, is_one_device, select_devices
 from edgepack.errors import UsageError
-from edgepack.fleet.selection import complete_selection, is_one_device, select_devices
 
 INVENTORY = """\
 schema_version: 1

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgepack.bench.report import Conditions, Energy, OtherWork, Sampling
+from edgepack.base.resources import harness_dir
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.harness import edgepack_conditions as sensors
-from edgepack.resources import harness_dir
+from edgepack.ondevice import edgepack_conditions as sensors
+from edgepack.records.run import Conditions, Energy, OtherWork, Sampling
 from sysfs import COMMON, CPUFREQ, JETSON, PI_BITS, RAPL, RASPBERRY_PI, THERMAL, X86, write_tree
 
 SECOND = 1_000_000_000

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from edgepack.harness import edgepack_answers as answers
-from edgepack.harness.edgepack_images import placement
-from edgepack.project import OutputDescription
+from edgepack.ondevice import edgepack_answers as answers
+from edgepack.ondevice.edgepack_images import placement
+from edgepack.project.project import OutputDescription
 from pydantic import TypeAdapter
 
 WHOLE = placement(64, 64, {"width": 64, "height": 64})

@@ -6,8 +6,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from edgepack.harness import edgepack_images as images
-from edgepack.project import ImageInput
+from edgepack.ondevice import edgepack_images as images
+from edgepack.project.project import ImageInput
 from PIL import Image, __version__
 from pydantic import ValidationError
 

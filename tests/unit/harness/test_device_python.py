@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgepack.resources import harness_dir
+from edgepack.base.resources import harness_dir
 
 FILES = sorted(harness_dir().glob("*.py"))
 OWN = {path.stem for path in FILES}

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from edgepack.harness.edgepack_meaning import Meaning
-from edgepack.harness.edgepack_shapes import InputShapes, TensorSpec
-from edgepack.project import InputDescription
+from edgepack.ondevice.edgepack_meaning import Meaning
+from edgepack.ondevice.edgepack_shapes import InputShapes, TensorSpec
+from edgepack.project.project import InputDescription
 from text_nets import word_pieces
 
 TOKENIZER = word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "fox"])

@@ -7,7 +7,7 @@ import pytest
 from edgepack.metrics.base import Found, Nothing
 from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.sequences import edit_distance
-from edgepack.project import (
+from edgepack.project.project import (
     DetectionOutput,
     EmbeddingOutput,
     LabelledDetection,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.errors import SamplesError
 from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.labelled import labelled_metric
 from edgepack.model.facts import TensorSpec
-from edgepack.project import TokensOutput
-from edgepack.steps.evaluation import Judge
+from edgepack.project.project import TokensOutput
+from edgepack.samples.sample_set import SampleSet, write_sample_set
+from edgepack.steps.proofs.evaluation import Judge
 
 TOKENS = TokensOutput(kind="tokens")
 COUNT, POSITIONS, IDS = 24, 5, 7

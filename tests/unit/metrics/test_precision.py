@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.build.judging import missed_limit
-from edgepack.data.sample_set import SampleSet, write_sample_set
+from edgepack.builder.judging import missed_limit
 from edgepack.errors import SamplesError
-from edgepack.harness.edgepack_answers import Detection
-from edgepack.harness.edgepack_images import placement
 from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.labelled import labelled_metric
 from edgepack.metrics.precision import average_precision, matched
 from edgepack.model.facts import TensorSpec
-from edgepack.project import DetectionOutput, LabelledDetection, Limits, RegressionOutput
-from edgepack.steps.evaluation import GROUPS, Judge, as_accuracy
+from edgepack.ondevice.edgepack_answers import Detection
+from edgepack.ondevice.edgepack_images import placement
+from edgepack.project.project import DetectionOutput, LabelledDetection, Limits, RegressionOutput
+from edgepack.samples.sample_set import SampleSet, write_sample_set
+from edgepack.steps.proofs.evaluation import GROUPS, Judge, as_accuracy
 
 YOLO = DetectionOutput(kind="detection", layout="yolo")
 COUNT = 30

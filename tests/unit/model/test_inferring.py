@@ -8,8 +8,8 @@ import pytest
 import tiny_models
 from edgepack.model.graph import read_graph
 from edgepack.model.inferring import inferred_graph
-from edgepack.steps.bucketed import fixed
-from edgepack.steps.prepared import fix_dims
+from edgepack.steps.graph.prepared import fix_dims
+from edgepack.steps.recipes.bucketed import fixed
 from onnx import TensorProto, helper
 
 FLOAT = TensorProto.FLOAT

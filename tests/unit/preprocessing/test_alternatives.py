@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from edgepack.base.yaml_source import parse_yaml
 from edgepack.preprocessing.alternatives import (
     flow,
     image_alternatives,
@@ -12,8 +13,7 @@ from edgepack.preprocessing.alternatives import (
     seen,
     tensor_alternatives,
 )
-from edgepack.project import ImageInput
-from edgepack.yaml_source import parse_yaml
+from edgepack.project.project import ImageInput
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 IMAGES = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.preprocessing.readings import reading_of
-from edgepack.project import (
+from edgepack.project.project import (
     ClassificationOutput,
     DetectionOutput,
     EmbeddingOutput,

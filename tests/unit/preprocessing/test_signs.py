@@ -6,7 +6,7 @@ from math import log2
 
 import numpy as np
 import pytest
-from edgepack.accuracy import Variation
+from edgepack.metrics.accuracy import Variation
 from edgepack.preprocessing.signs import (
     at_least,
     chance,

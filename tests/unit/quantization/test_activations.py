@@ -10,15 +10,15 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.model.reading import write_model
-from edgepack.profile import Dialect
-from edgepack.quantization.activations import (
+from edgepack.project.profile import Dialect
+from edgepack.quantization.qdq.kept_float import write_qdq
+from edgepack.quantization.qdq.writer import QdqWriter
+from edgepack.quantization.search.activations import (
     Activations,
     ExactWeightsJudge,
     choose_activations,
 )
-from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut
-from edgepack.quantization.kept_float import write_qdq
-from edgepack.quantization.writer import QdqWriter
+from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
 from equalization_nets import Net, images, run, sqnr_db, statistics_of
 from onnx import TensorProto, helper
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.quantization.blockwise import BLOCK, Blocks, compensated, fitted, nearest
+from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, compensated, fitted, nearest
 from onnxruntime.capi._pybind_state import quantize_matmul_4bits
 
 

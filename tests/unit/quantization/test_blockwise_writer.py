@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.quantization.blockwise import fitted
-from edgepack.quantization.blockwise_writer import PRODUCT, TABLE, BlockwiseWriter
-from edgepack.quantization.preparing import quantizable
+from edgepack.quantization.qdq.blockwise import fitted
+from edgepack.quantization.qdq.blockwise_writer import PRODUCT, TABLE, BlockwiseWriter
+from edgepack.quantization.qdq.preparation import quantizable
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import save
 

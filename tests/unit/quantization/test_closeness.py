@@ -8,16 +8,16 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
-from edgepack.quantization.closeness import (
+from edgepack.quantization.search.closeness import (
     Chosen,
     Closeness,
     FloatOutputs,
     HeldOut,
     split_samples,
 )
+from edgepack.samples.sample_set import SampleSet, write_sample_set
 from onnx import TensorProto, helper
 
 SAMPLES = 20

@@ -6,7 +6,12 @@ import sys
 
 import numpy as np
 import pytest
-from edgepack.quantization.correction import corrected_bias, corrected_weights, joined, moments
+from edgepack.quantization.methods.bias_correction import (
+    corrected_bias,
+    corrected_weights,
+    joined,
+    moments,
+)
 
 FLOAT = np.float32
 RANDOM = np.random.default_rng()

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut
-from edgepack.quantization.costs import Costs, Stretch, find_costs, place_costs
-from edgepack.quantization.writer import QdqWriter, quantizable
+from edgepack.quantization.qdq.writer import QdqWriter, quantizable
+from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
+from edgepack.quantization.search.costs import Costs, Stretch, find_costs, place_costs
 from onnx import TensorProto, helper
 
 FLOAT = np.float32

@@ -8,9 +8,9 @@ import onnx
 import pytest
 import tiny_models
 from edgepack.errors import StepError
-from edgepack.quantization.dialect import require_dialect, wide_type
-from edgepack.quantization.preparing import quantizable
-from edgepack.quantization.writer import QdqWriter
+from edgepack.quantization.qdq.dialect import require_dialect, wide_type
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper
 
 

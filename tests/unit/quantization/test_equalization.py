@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.profile import Dialect
-from edgepack.quantization.channels import channel_groups
-from edgepack.quantization.equalization import equalized
-from edgepack.quantization.kept_float import keep_float, write_qdq
-from edgepack.quantization.writer import QdqWriter
+from edgepack.project.profile import Dialect
+from edgepack.quantization.methods.channels import channel_groups
+from edgepack.quantization.methods.equalization import equalized
+from edgepack.quantization.qdq.kept_float import keep_float, write_qdq
+from edgepack.quantization.qdq.writer import QdqWriter
 from equalization_nets import Net, images, run, sqnr_db, statistics_of
 from onnx import numpy_helper
 

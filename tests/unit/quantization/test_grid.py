@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.quantization.grid import (
+from edgepack.quantization.qdq.grid import (
     Grid,
     bias_grid,
     bias_integers,

@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.model.facts import signature
-from edgepack.quantization.closeness import Chosen
-from edgepack.quantization.inner import InnerCloseness, inner_closeness
-from edgepack.quantization.writer import QdqWriter, quantizable
+from edgepack.quantization.qdq.writer import QdqWriter, quantizable
+from edgepack.quantization.search.closeness import Chosen
+from edgepack.quantization.search.inner import InnerCloseness, inner_closeness
+from edgepack.samples.sample_set import SampleSet, write_sample_set
 from onnx import TensorProto, helper
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import int8_nets
 from edgepack.model.reading import write_model
-from edgepack.quantization.closeness import Chosen, FloatOutputs, HeldOut
-from edgepack.quantization.making import JudgingMaker, QdqMaker, QdqSettings
-from edgepack.quantization.scheme import Scheme
+from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
+from edgepack.quantization.search.making import JudgingMaker, QdqMaker, QdqSettings
+from edgepack.quantization.search.scheme import Scheme
 from equalization_nets import Net, images
 
 SAMPLES = 16

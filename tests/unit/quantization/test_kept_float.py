@@ -8,11 +8,11 @@ import onnx
 import onnxruntime
 import pytest
 import tiny_models
-from edgepack.accuracy import min_sqnr_db
-from edgepack.quantization.kept_float import write_qdq
-from edgepack.quantization.mixed_width import wide_names
-from edgepack.quantization.pairs import find_pairs
-from edgepack.quantization.writer import QdqWriter, quantizable
+from edgepack.metrics.accuracy import min_sqnr_db
+from edgepack.quantization.qdq.kept_float import write_qdq
+from edgepack.quantization.qdq.mixed_width import wide_names
+from edgepack.quantization.qdq.writer import QdqWriter, quantizable
+from edgepack.quantization.search.pairs import find_pairs
 from onnx import TensorProto, helper
 
 FLOAT = np.float32

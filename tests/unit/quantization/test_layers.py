@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from edgepack.errors import ModelError
-from edgepack.quantization.layers import Passage, product_of
+from edgepack.quantization.methods.layers import Passage, product_of
 from onnx import TensorProto, helper, numpy_helper
 
 FLOAT = np.float32

@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.accuracy import min_sqnr_db
 from edgepack.errors import StepError
-from edgepack.quantization.dialect import require_dialect
-from edgepack.quantization.mixed_width import require_one_width, unify_widths, wide_names
-from edgepack.quantization.writer import QdqWriter, quantizable
+from edgepack.metrics.accuracy import min_sqnr_db
+from edgepack.quantization.qdq.dialect import require_dialect
+from edgepack.quantization.qdq.mixed_width import require_one_width, unify_widths, wide_names
+from edgepack.quantization.qdq.writer import QdqWriter, quantizable
 from onnx import TensorProto, helper, numpy_helper
 
 QDQ = ("QuantizeLinear", "DequantizeLinear")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.quantization.grid import range_grid
-from edgepack.quantization.operators import (
+from edgepack.quantization.qdq.grid import range_grid
+from edgepack.quantization.qdq.operators import (
     QUANTIZED_OPS,
     Options,
     is_quantized,
@@ -15,7 +15,7 @@ from edgepack.quantization.operators import (
     role_of,
     settled_ranges,
 )
-from edgepack.quantization.preparing import inferred_types
+from edgepack.quantization.qdq.preparation import inferred_types
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_writer import OP_TYPES
 

@@ -7,7 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 import tiny_models
-from edgepack.quantization.preparing import (
+from edgepack.quantization.qdq.preparation import (
     body_reads,
     declared_types,
     free_name,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.profile import Dialect
-from edgepack.quantization.equalization import equalized
-from edgepack.quantization.kept_float import write_qdq
-from edgepack.quantization.spare_channels import duplicated
-from edgepack.quantization.writer import QdqWriter
+from edgepack.project.profile import Dialect
+from edgepack.quantization.methods.equalization import equalized
+from edgepack.quantization.methods.spare_channels import duplicated
+from edgepack.quantization.qdq.kept_float import write_qdq
+from edgepack.quantization.qdq.writer import QdqWriter
 from equalization_nets import Net, images, run, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.quantization.rounding import RowGrid, round_weights, rounded, with_best_scale
-from edgepack.quantization.writer import QdqWriter, quantizable
+from edgepack.quantization.methods.rounding import RowGrid, round_weights, rounded, with_best_scale
+from edgepack.quantization.qdq.writer import QdqWriter, quantizable
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_writer import extreme_ranges
 

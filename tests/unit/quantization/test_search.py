@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from edgepack.errors import ModelError, StepError
-from edgepack.project import Limits
-from edgepack.quantization.closeness import Closeness
-from edgepack.quantization.costs import Costs, Stretch
-from edgepack.quantization.outside import OutsideError
-from edgepack.quantization.scheme import Scheme
-from edgepack.quantization.search import (
+from edgepack.project.project import Limits
+from edgepack.quantization.search.closeness import Closeness
+from edgepack.quantization.search.costs import Costs, Stretch
+from edgepack.quantization.search.outside import OutsideError
+from edgepack.quantization.search.scheme import Scheme
+from edgepack.quantization.search.search import (
     MOST_MEASURED,
     Measured,
     Method,

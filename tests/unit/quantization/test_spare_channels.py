@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.profile import Dialect
-from edgepack.quantization.kept_float import keep_float, write_qdq
-from edgepack.quantization.spare_channels import duplicated
-from edgepack.quantization.writer import QdqWriter
+from edgepack.project.profile import Dialect
+from edgepack.quantization.methods.spare_channels import duplicated
+from edgepack.quantization.qdq.kept_float import keep_float, write_qdq
+from edgepack.quantization.qdq.writer import QdqWriter
 from equalization_nets import Net, images, run, sqnr_db, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)

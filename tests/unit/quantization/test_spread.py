@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.calibration.statistics import TensorStatistics
-from edgepack.quantization.spread import spread_tensors
+from edgepack.quantization.methods.spread import spread_tensors
+from edgepack.quantization.ranges.statistics import TensorStatistics
 from onnx import TensorProto, helper
 
 

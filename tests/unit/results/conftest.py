@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from edgepack.results.store import ResultsStore
+from edgepack.results.store.store import ResultsStore
 from postgres_server import postgres_server
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from edgepack.bench.report import Invalid
-from edgepack.results.changes import MARGINS, all_series, changes_of, point
-from edgepack.results.fingerprint import differences
-from edgepack.results.rows import row_of
-from edgepack.results.splits import find_splits
+from edgepack.records.run import Invalid
+from edgepack.results.store.changes import MARGINS, all_series, changes_of, point
+from edgepack.results.store.fingerprint import differences
+from edgepack.results.store.rows import row_of
+from edgepack.results.store.splits import find_splits
 from example_history import SHA, history, noisy
 from example_report import example_facts, example_report, example_run
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
-from edgepack.results import database
-from edgepack.results.store import ResultsStore, keep_report
+from edgepack.results.store import database
+from edgepack.results.store.store import ResultsStore, keep_report
 from example_report import example_evaluation, example_report
 from older_report import older_document
 

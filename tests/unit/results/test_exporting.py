@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgepack.bench.report import Invalid, Scenario
+from edgepack.base.statistics import log_t_interval, median
 from edgepack.errors import BundleError, ToolError, UsageError
-from edgepack.results.documents import parse_report
-from edgepack.results.exporting import export_runs, format_of, row_columns
-from edgepack.results.importing import looks_like_log
-from edgepack.results.rows import row_of
-from edgepack.results.store import ResultsStore
-from edgepack.statistics import log_t_interval, median
+from edgepack.records.run import Invalid, Scenario
+from edgepack.results.store.documents import parse_report
+from edgepack.results.store.exporting import export_runs, format_of, row_columns
+from edgepack.results.store.importing import looks_like_log
+from edgepack.results.store.rows import row_of
+from edgepack.results.store.store import ResultsStore
 from example_history import history, noisy
 from example_report import example_evaluation, example_report, example_run, interrupted_run
 

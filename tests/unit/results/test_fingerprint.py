@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.bench.report import OLDER, Scenario
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.results.fingerprint import differences, fingerprint, run_prefix
+from edgepack.records.run import OLDER, Scenario
+from edgepack.results.store.fingerprint import differences, fingerprint, run_prefix
 from example_report import COOL, example_facts, example_report, example_run
 
 REPORT = example_report()

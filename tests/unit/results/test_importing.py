@@ -6,11 +6,11 @@ import json
 import re
 
 import pytest
-from edgepack.bench.report import ImportedReport
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import BundleError, UsageError
-from edgepack.results.importing import TOOLS, import_log, looks_like_log
-from edgepack.results.store import ResultsStore
+from edgepack.records.run import ImportedReport
+from edgepack.results.store.importing import TOOLS, import_log, looks_like_log
+from edgepack.results.store.store import ResultsStore
 from example_report import example_report
 
 PERF_TEST = """\

@@ -7,9 +7,9 @@ import math
 from itertools import pairwise
 
 import pytest
-from edgepack.bench.report import RunReport, Scenario
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.results.plots import (
+from edgepack.records.run import RunReport, Scenario
+from edgepack.results.page.plots import (
     LONGEST_TEXT,
     Band,
     Mark,

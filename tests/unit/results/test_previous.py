@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from edgepack import statistics
-from edgepack.bench.report import RunReport
+from edgepack.base import statistics
+from edgepack.base.statistics import Interval
 from edgepack.bundle.manifest import NotMeasured
-from edgepack.results.previous import Change, Since, last_before, ratio_of_medians, since
+from edgepack.records.run import RunReport
+from edgepack.results.store.previous import Change, Since, last_before, ratio_of_medians, since
 from edgepack.results.summary import summarize
-from edgepack.statistics import Interval
 from example_report import example_placement, example_report, example_run
 
 

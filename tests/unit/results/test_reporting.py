@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from edgepack.bench.report import ImportedReport
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import UsageError
-from edgepack.results.reporting import report
-from edgepack.results.store import ResultsStore, RunFilter
+from edgepack.records.run import ImportedReport
+from edgepack.results.page.reporting import report
+from edgepack.results.store.store import ResultsStore, RunFilter
 from example_report import example_evaluation, varied_reports
 
 

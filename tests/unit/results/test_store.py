@@ -9,30 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bench.report import (
-    OLDER,
-    Inconclusive,
-    Invalid,
-    RunReport,
-    Valid,
-    Verdict,
-)
+from edgepack.base.statistics import log_t_interval, median, percentile
 from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import BundleError, UsageError
-from edgepack.results.changes import find_changes
-from edgepack.results.database import open_database
-from edgepack.results.documents import Report
-from edgepack.results.labels import incomparable
-from edgepack.results.rows import row_of
-from edgepack.results.schema import documents, metadata, runs
-from edgepack.results.store import ResultsStore, RunFilter
-from edgepack.statistics import log_t_interval, median, percentile
+from edgepack.records.run import OLDER, Inconclusive, Invalid, RunReport, Valid, Verdict
+from edgepack.results.store.changes import find_changes
+from edgepack.results.store.database import open_database
+from edgepack.results.store.documents import Report
+from edgepack.results.store.labels import incomparable
+from edgepack.results.store.rows import row_of
+from edgepack.results.store.schema import documents, metadata, runs
+from edgepack.results.store.store import ResultsStore, RunFilter
 from example_report import example_evaluation, example_facts, example_report
 from older_report import older_document
 
 
 def imported_report(**changes: Any) -> Report:
-    from edgepack.bench.report import ImportedReport
+    from edgepack.records.run import ImportedReport
 
     return ImportedReport(
         schema_version=1,
@@ -270,7 +263,7 @@ def test_migrations_when_done_leave_the_tables_that_the_store_uses(
 ) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
-    from edgepack.results.schema import VERSION_TABLE
+    from edgepack.results.store.schema import VERSION_TABLE
 
     with open_database(url).reading() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bench.report import (
+from edgepack.base.statistics import log_t_interval
+from edgepack.bundle.manifest import (
+    Attempt,
+    LayerError,
+    MetricValue,
+    NotMeasured,
+    OutsideError,
+)
+from edgepack.errors import ToolError, UsageError
+from edgepack.records.run import (
     Energy,
     Inconclusive,
     Invalid,
@@ -26,19 +35,10 @@ from edgepack.bench.report import (
     Valid,
     VariantFacts,
 )
-from edgepack.bundle.manifest import (
-    Attempt,
-    LayerError,
-    MetricValue,
-    NotMeasured,
-    OutsideError,
-)
-from edgepack.errors import ToolError, UsageError
-from edgepack.results.html import render_html, write_html
+from edgepack.results.page.html import render_html, write_html
+from edgepack.results.page.table import report_table
+from edgepack.results.page.tried import STAGES
 from edgepack.results.summary import summarize
-from edgepack.results.table import report_table
-from edgepack.results.tried import STAGES
-from edgepack.statistics import log_t_interval
 from example_report import (
     CPU,
     example_evaluation,

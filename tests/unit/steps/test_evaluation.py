@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 from edgepack.errors import SamplesError
-from edgepack.project import DetectionOutput, ProbabilityOutput
-from edgepack.steps.evaluation import Judge
+from edgepack.project.project import DetectionOutput, ProbabilityOutput
+from edgepack.steps.proofs.evaluation import Judge
 
 FLOAT = np.float32
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.model.facts import TensorSpec
-from edgepack.steps.candidates import Candidates, is_silent, kept, stride_of
-from edgepack.steps.golden_choice import covering, farthest_first
+from edgepack.samples.sample_set import SampleSet, write_sample_set
+from edgepack.steps.proofs.candidates import Candidates, is_silent, kept, stride_of
+from edgepack.steps.proofs.golden_choice import covering, farthest_first
 
 
 def found(*values: float) -> dict[int, dict[str, np.ndarray]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.data.sample_set import SampleSet, write_sample_set
 from edgepack.model.facts import TensorSpec
-from edgepack.project import PythonMetric
-from edgepack.steps.evaluation import HookMetric, Judge
+from edgepack.project.project import PythonMetric
+from edgepack.samples.sample_set import SampleSet, write_sample_set
+from edgepack.steps.proofs.evaluation import HookMetric, Judge
 
 COUNT = 200
 METRIC = """
@@ -54,7 +54,7 @@ def test_interval_when_none_differ_is_none_wide(hook):
 
 def test_interval_when_the_function_wants_all_samples_is_none_and_that_is_said(hook, monkeypatch):
     said = []
-    monkeypatch.setattr("edgepack.steps.evaluation.tell", said.append)
+    monkeypatch.setattr("edgepack.steps.proofs.evaluation.tell", said.append)
     (hook.project / "own.py").write_text(
         METRIC.replace("    return", f"    assert len(labels) == {COUNT}\n    return")
     )

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import tiny_models
 from edgepack.model.running import make_session, run_session
-from edgepack.steps.mutants import mutable_session
+from edgepack.steps.proofs.mutants import mutable_session
 from onnx import numpy_helper
 
 FEED = {"image": tiny_models.images(1)}

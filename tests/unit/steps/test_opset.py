@@ -6,7 +6,7 @@ import pytest
 import tiny_models
 from edgepack.errors import StepError
 from edgepack.steps.base import MODEL
-from edgepack.steps.opset import AtLeastOpset
+from edgepack.steps.graph.opset import AtLeastOpset
 from onnx import TensorProto, helper
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from edgepack.data.images import image_files, image_pixels, image_tensor
-from edgepack.data.sample_set import SampleSet
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import make_session
-from edgepack.project import ImageInput
-from edgepack.steps import in_graph
-from edgepack.steps.in_graph import levels_apart, picture_session, require_equal
-from edgepack.steps.in_graph_samples import InGraphProbes, TensorSamples
-from edgepack.steps.pictures import made_pictures
-from edgepack.steps.preprocessing import picture_nodes, put_before, tensor_shape
+from edgepack.project.project import ImageInput
+from edgepack.samples.images import image_files, image_pixels, image_tensor
+from edgepack.samples.sample_set import SampleSet
+from edgepack.steps.in_graph import in_graph
+from edgepack.steps.in_graph.in_graph import levels_apart, picture_session, require_equal
+from edgepack.steps.in_graph.picture_samples import InGraphProbes, TensorSamples
+from edgepack.steps.in_graph.pictures import made_pictures
+from edgepack.steps.in_graph.preprocessing import picture_nodes, put_before, tensor_shape
 from onnx import TensorProto, helper
 from PIL import Image
 from tiny_models import conv_net, save

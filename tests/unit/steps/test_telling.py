@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.steps.candidates import kept
-from edgepack.steps.quantities import Quantities, by_part
-from edgepack.steps.telling import Tolerance, variations
+from edgepack.steps.proofs.candidates import kept
+from edgepack.steps.proofs.quantities import Quantities, by_part
+from edgepack.steps.proofs.telling import Tolerance, variations
 
 RANDOM = np.random.default_rng(0)
 SAMPLES = [{"y": 3 + 0.05 * RANDOM.standard_normal(500)} for _ in range(12)]

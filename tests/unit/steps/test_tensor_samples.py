@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from edgepack.data.sample_set import SampleSet, write_sample_set
-from edgepack.harness.edgepack_images import placement
 from edgepack.model.facts import TensorSpec
-from edgepack.project import ImageInput
-from edgepack.steps.in_graph_samples import TensorSamples
+from edgepack.ondevice.edgepack_images import placement
+from edgepack.project.project import ImageInput
+from edgepack.samples.sample_set import SampleSet, write_sample_set
+from edgepack.steps.in_graph.picture_samples import TensorSamples
 
 
 def test_tensors_of_pictures_have_their_labels_and_places(tmp_path):

@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 import pytest
 import text_nets
-from edgepack.data.sample_set import text_bytes, write_sample_set
 from edgepack.errors import SamplesError, StepError
 from edgepack.model.facts import TensorSpec
-from edgepack.project import TokensInput
-from edgepack.steps.in_graph import InGraph, TextProof
-from edgepack.steps.texts import put_text_before, text_of
+from edgepack.project.project import TokensInput
+from edgepack.samples.sample_set import text_bytes, write_sample_set
+from edgepack.steps.in_graph.in_graph import InGraph, TextProof
+from edgepack.steps.in_graph.texts import put_text_before, text_of
 
 if importlib.util.find_spec("onnxruntime_extensions") is None and not os.environ.get("CI"):
     pytest.skip("onnxruntime-extensions has no wheel here", allow_module_level=True)
@@ -31,7 +31,7 @@ def proof(described: dict, *, tokens: int | str = LENGTH, dtype: str = "int64") 
 
 
 def made(described: dict, text: str, folder, **changes) -> dict[str, np.ndarray]:
-    """What the model makes of a text, which is what the code in data/tokenizers.py makes of it."""
+    """What the model makes of a text: what the code in samples/tokenizers.py makes."""
     return proof(described, **changes).tensors([text], folder)[text]
 
 
@@ -98,7 +98,7 @@ def test_ids_when_texts_are_of_many_scripts_are_those_of_other_code(tmp_path, ru
 @pytest.mark.slow(reason="each of 150 texts is run")
 @pytest.mark.parametrize("number", range(3))
 def test_byte_pairs_when_texts_are_of_many_scripts_are_those_of_other_code(tmp_path, number):
-    from edgepack.data.tokenizers import PATTERNS
+    from edgepack.samples.tokenizers import PATTERNS
 
     described = text_nets.byte_pairs()
     split = {"type": "Split", "pattern": {"Regex": PATTERNS[number]}, "behavior": "Isolated"}
@@ -161,7 +161,7 @@ BYTES = TensorSpec("text", "uint8", ("text_bytes",))
 
 
 def test_samples_when_they_are_texts_hold_their_utf8_bytes(tmp_path):
-    from edgepack.data.sample_set import SampleSet
+    from edgepack.samples.sample_set import SampleSet
 
     write_sample_set(tmp_path, [BYTES], [("a", {"text": np.array(["Zoë"])}), ("b", {"text": ""})])
     assert [feed["text"].tobytes() for feed in SampleSet.read(tmp_path)] == ["Zoë".encode(), b""]

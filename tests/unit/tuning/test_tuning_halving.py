@@ -7,7 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from edgepack.tuning.halving import (
+from edgepack.measure.tune.halving import (
     FINALISTS,
     CandidateOutError,
     Entrant,

@@ -6,13 +6,13 @@ import difflib
 from pathlib import Path
 
 import pytest
-from edgepack.backends.checking import project_targets
+from edgepack.backends.targets import project_targets
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.errors import UsageError
-from edgepack.profile import SessionSettings, load_profile
-from edgepack.project import read_project
-from edgepack.tuning.report import Settings
-from edgepack.tuning.writing import make_override, write_override
+from edgepack.measure.tune.writing import make_override, write_override
+from edgepack.project.profile import SessionSettings, load_profile
+from edgepack.project.project import read_project
+from edgepack.records.tuning import Settings
 
 TARGET = "linux-x86-64"
 ABOUT = "edgepack tune on board: 10 % less"

@@ -6,10 +6,10 @@ import math
 from random import Random
 
 import pytest
-from edgepack.comparison.deciding import Rule
-from edgepack.tuning.confirming import Pairs, make_pairs
-from edgepack.tuning.front import Point, pareto_front
-from edgepack.tuning.report import RunTimes
+from edgepack.measure.tune.confirming import Pairs, make_pairs
+from edgepack.measure.tune.front import Point, pareto_front
+from edgepack.records.deciding import Rule
+from edgepack.records.tuning import RunTimes
 
 COMPARISONS = 40
 

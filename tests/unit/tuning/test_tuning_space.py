@@ -6,9 +6,7 @@ import pytest
 from edgepack.backends.knobs import KNOBS, THREADS
 from edgepack.backends.registry import BACKENDS
 from edgepack.bundle.manifest import ManifestVariant, NotMeasured
-from edgepack.harness.edgepack_names import provider_option_problem, session_key_problem
-from edgepack.profile import OrtFormat, Provider, Requires, SessionSettings, load_profile
-from edgepack.tuning.space import (
+from edgepack.measure.tune.space import (
     AFFINITIES,
     SPINNING,
     changes,
@@ -17,7 +15,9 @@ from edgepack.tuning.space import (
     settings_to_try,
     words,
 )
-from edgepack.tuning.topology import Processor, Topology
+from edgepack.ondevice.edgepack_names import provider_option_problem, session_key_problem
+from edgepack.project.profile import OrtFormat, Provider, Requires, SessionSettings, load_profile
+from edgepack.records.topology import Processor, Topology
 
 CPU = "CPUExecutionProvider"
 

@@ -1,0 +1,1 @@
+"""What an app developer gets: sources, names of their API, Maven artifacts."""

@@ -1,0 +1,124 @@
+"""Writing an AAR and its POM, laid out as a Maven repository; equal bundles give equal bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+from edgepack.apps.aar.toolchain import Toolchain
+from edgepack.apps.maven import MavenArtifact
+from edgepack.bundle.manifest import MANIFEST, Manifest
+from edgepack.bundle.reading import verify
+from edgepack.bundle.writing import replacing
+from edgepack.errors import BundleError
+
+SOURCES = "src/main/kotlin"
+_POM = "aar/pom.xml"
+_NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
+_READ_BY_THE_CODE = ("model", "golden", "file")
+_METADATA = (
+    b"aarFormatVersion=1.0\n"
+    b"aarMetadataVersion=1.0\n"
+    b"minCompileSdk=1\n"
+    b"minCompileSdkExtension=0\n"
+    b"minAndroidGradlePluginVersion=1.0.0\n"
+    b"coreLibraryDesugaringEnabled=false\n"
+)
+"""What Android's Gradle plugin checks before an app uses an AAR: nothing beyond its own version."""
+
+
+def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
+    """Compile a bundle's module and write it into a Maven repository; return the AAR's path.
+
+    Beside the ``.aar`` lie its ``.pom``, the sources, whose comments editors show, and checksums;
+    all of a version are replaced together or not at all.
+
+    Args:
+        bundle: The folder of a bundle for Android.
+        repository: The repository's folder; made if it is not there.
+        toolchain: What compiles it.
+
+    Raises:
+        BundleError: It is no bundle for Android, or is altered.
+        ToolError: The code does not compile, or the repository cannot be written.
+    """
+    manifest = verify(bundle).manifest
+    artifact = _artifact(bundle)
+    sources = {p.relative_to(bundle / SOURCES).as_posix(): p for p in _files(bundle / SOURCES)}
+    classes = toolchain.compile(bundle / SOURCES, f"{artifact.group}.{artifact.artifact}")
+    aar, pom = artifact.file_name(".aar"), artifact.file_name(".pom")
+    files = {
+        aar: zipped(aar_parts(bundle, manifest, zipped(classes))),
+        artifact.file_name("-sources.jar"): zipped(
+            {name: path.read_bytes() for name, path in sources.items()}
+        ),
+        pom: (bundle / _POM).read_bytes(),
+    }
+    final = repository / artifact.folder
+    with replacing(final, mark=pom) as folder:
+        for name, data in files.items():
+            _write(folder / name, data)
+    return final / aar
+
+
+def _artifact(bundle: Path) -> MavenArtifact:
+    if not (bundle / _POM).is_file():
+        raise BundleError(
+            f"{str(bundle)!r} has no {_POM}, from which an AAR is made",
+            hint="build it for a target of the family 'android' with this edgepack",
+        )
+    root = ElementTree.fromstring((bundle / _POM).read_bytes())  # noqa: S314  (hash checked)
+    texts = (root.findtext(f"{_NAMESPACE}{k}") for k in ("groupId", "artifactId", "version"))
+    return MavenArtifact(*map(str, texts))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def aar_parts(bundle: Path, manifest: Manifest, classes: bytes) -> dict[str, bytes]:
+    """Return the files of an AAR, with the jar of its classes, by their paths in it."""
+    assets = [MANIFEST, *(f.path for f in manifest.files if f.role in _READ_BY_THE_CODE)]
+    return {
+        "AndroidManifest.xml": (bundle / "aar/AndroidManifest.xml").read_bytes(),
+        "classes.jar": classes,
+        "R.txt": b"",
+        "proguard.txt": (bundle / "consumer-rules.pro").read_bytes(),
+        "META-INF/com/android/build/gradle/aar-metadata.properties": _METADATA,
+        **{
+            f"assets/edgepack/{manifest.name}/{path}": (bundle / path).read_bytes()
+            for path in assets
+        },
+    }
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """Return a zip of files, sorted by path, not compressed and with one fixed time.
+
+    The bytes of compressed files would depend on the zlib that is there, and weights hardly
+    compress; what an app's users download is compressed by the app's build.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name)
+            entry.create_system = 3
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, files[name])
+    return buffer.getvalue()
+
+
+def _write(path: Path, data: bytes) -> None:
+    sha1, sha256 = hashlib.sha1(data, usedforsecurity=False), hashlib.sha256(data)
+    files = {
+        path: data,
+        path.with_name(f"{path.name}.sha1"): sha1.hexdigest().encode(),
+        path.with_name(f"{path.name}.sha256"): sha256.hexdigest().encode(),
+    }
+    for place, content in files.items():
+        place.write_bytes(content)
+        place.chmod(0o644)

@@ -1,0 +1,168 @@
+"""What compiles a bundle's Kotlin: a JDK, and jars of pinned versions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.apps.maven import KOTLIN_VERSION, MavenArtifact
+from edgepack.base.processes import run_program
+from edgepack.errors import ToolError
+
+ONNXRUNTIME = "com.microsoft.onnxruntime:onnxruntime-android"
+"""The package of a target whose version says which onnxruntime the code is compiled against."""
+JVM_TARGET = "17"
+"""As the classes of onnxruntime-android (targets its Java code at 17; build settings of 1.24)."""
+
+_STDLIB = MavenArtifact("org.jetbrains.kotlin", "kotlin-stdlib", KOTLIN_VERSION)
+# What kotlin-compiler-embeddable's POM names, as far as compiling for the JVM loads it.
+_COMPILER = (
+    MavenArtifact("org.jetbrains.kotlin", "kotlin-compiler-embeddable", KOTLIN_VERSION),
+    _STDLIB,
+    MavenArtifact("org.jetbrains.kotlin", "kotlin-script-runtime", KOTLIN_VERSION),
+    MavenArtifact("org.jetbrains.kotlinx", "kotlinx-coroutines-core-jvm", "1.8.0"),
+    MavenArtifact("org.jetbrains.intellij.deps", "trove4j", "1.0.20200330"),
+    MavenArtifact("org.jetbrains", "annotations", "13.0"),
+)
+# Android 14's own classes; those of java.* are the JDK's.
+_ANDROID = MavenArtifact("org.robolectric", "android-all", "14-robolectric-10818077")
+_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A Kotlin compiler and what it compiles against."""
+
+    java: str
+    compiler: tuple[Path, ...]
+    classpath: tuple[Path, ...]
+
+    def compile(self, sources: Path, module: str) -> dict[str, bytes]:
+        """Return the compiled classes of a folder of Kotlin files, by their path in a jar.
+
+        Args:
+            sources: The folder.
+            module: The name of the Kotlin module, unique in an app.
+
+        Raises:
+            ToolError: The compiler cannot run, or does not take the files.
+        """
+        with tempfile.TemporaryDirectory(prefix="edgepack-kotlin-") as name:
+            out = Path(name)
+            result = run_program(self._argv(sources, module, out), timeout_s=_TIMEOUT_S)
+            if result.exit_code:
+                raise ToolError(
+                    f"the Kotlin compiler does not take {str(sources)!r}{result.last_lines}",
+                    hint="report this as a fault of edgepack, which writes these files",
+                )
+            files = sorted(path for path in out.rglob("*") if path.is_file())
+            return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
+
+    def _argv(self, sources: Path, module: str, out: Path) -> list[str]:
+        return [
+            self.java,
+            # Java ends before its second compiler pays: 21 s of processor time instead of 48.
+            "-XX:TieredStopAtLevel=1",
+            *("-cp", _joined(self.compiler)),
+            "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
+            *("-no-stdlib", "-no-reflect"),
+            # A newer JDK has methods that Android lacks, of lists for one; so has it none of them.
+            *("-jvm-target", JVM_TARGET, f"-Xjdk-release={JVM_TARGET}"),
+            *("-module-name", module),
+            *("-classpath", _joined(self.classpath)),
+            *("-d", str(out)),
+            str(sources),
+        ]
+
+
+def _joined(paths: Iterable[Path]) -> str:
+    return os.pathsep.join(map(str, paths))
+
+
+def maven_repository() -> Path:
+    """Return the folder in which Maven keeps what it fetched, whether it is there or not."""
+    return Path.home() / ".m2" / "repository"
+
+
+def find_toolchain(packages: Mapping[str, str], jars: Path | None = None) -> Toolchain:
+    """Return what compiles bundles that pin these packages; nothing is downloaded.
+
+    Args:
+        packages: The target's, with their versions.
+        jars: A Maven repository or a folder of jars; default: Maven's own on this machine.
+
+    Raises:
+        ToolError: A JDK or jars are missing, or the JDK is too old; names each, and how to get it.
+    """
+    folder = jars or maven_repository()
+    if ONNXRUNTIME not in packages:
+        raise ToolError(
+            f"the target has no package {ONNXRUNTIME}, which an AAR is compiled against",
+            hint="build without --aar, or pin it in the target's runtime.packages",
+        )
+    # The desktop package has the same classes, and a jar instead of an AAR.
+    runtime = MavenArtifact("com.microsoft.onnxruntime", "onnxruntime", packages[ONNXRUNTIME])
+    against = (runtime, _ANDROID, _STDLIB)
+    wanted = dict.fromkeys((*_COMPILER, *against))
+    found = {artifact: path for artifact in wanted if (path := _jar(folder, artifact))}
+    java = _java()
+    obstacle = _unfit(java)
+    missing = [artifact.coordinates for artifact in wanted if artifact not in found]
+    if missing or obstacle:
+        raise _missing(missing, folder, obstacle)
+    return Toolchain(
+        str(java), tuple(found[each] for each in _COMPILER), tuple(found[each] for each in against)
+    )
+
+
+def _missing(jars: list[str], folder: Path, java: str) -> ToolError:
+    what = [f"a JDK ({java})"] if java else []
+    what += [f"{coordinates} (not below {folder})" for coordinates in jars]
+    how = [f"install a JDK, version {JVM_TARGET} or newer, and set JAVA_HOME to it"] if java else []
+    get = "mvn dependency:get"
+    if folder != maven_repository():
+        get = f"mvn dependency:copy -DoutputDirectory={shlex.quote(str(folder))}"
+    how += [f"{get} -Dartifact={coordinates}" for coordinates in jars]
+    return ToolError(
+        "an AAR cannot be built, missing are:" + "".join(f"\n  {line}" for line in what),
+        hint="the source module in the bundle needs none of it; or get what is missing"
+        + (", or name a folder that has the jars with --jars:" if jars else ":")
+        + "".join(f"\n  {line}" for line in how),
+        where="--aar",
+    )
+
+
+def _jar(folder: Path, artifact: MavenArtifact) -> Path | None:
+    name = artifact.file_name(".jar")
+    places = (folder / artifact.folder / name, folder / name)
+    return next((path.resolve() for path in places if path.is_file()), None)
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+
+
+def _unfit(java: str | None) -> str:
+    """Return why a program cannot compile, or nothing."""
+    if java is None:
+        home = os.environ.get("JAVA_HOME")
+        return f"JAVA_HOME is {home}, without bin/java" if home else "there is no 'java' on PATH"
+    told = run_program([java, "-XshowSettings:properties", "-version"], timeout_s=_TIMEOUT_S)
+    # Before Java 9 its version began with 1: 'java version "1.8.0_392"'.
+    version = re.search(rb'version "(?:1\.)?(\d+)', told.stderr)
+    folder = re.search(rb"java\.home = (.+)", told.stderr)
+    if version is None or folder is None:
+        return f"{java} does not tell its version{told.last_lines}"
+    if int(version[1]) < int(JVM_TARGET):
+        return f"{java} is Java {int(version[1])}"
+    # The methods of older Javas, which -Xjdk-release reads.
+    if not Path(os.fsdecode(folder[1]).strip(), "lib", "ct.sym").is_file():
+        return f"{java} is a runtime that only runs programs"
+    return ""

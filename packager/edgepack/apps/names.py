@@ -1,0 +1,324 @@
+"""What an app's code needs to know of a bundle: the names and types of its API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal
+
+from edgepack.errors import ModelError, ProfileError
+from edgepack.model.facts import TensorSpec
+from edgepack.project.identifiers import comment, identifiers, package_segment, type_name
+from edgepack.project.profile import Profile
+from edgepack.project.project import GivenAsTensor, Project
+
+AnswerKind = Literal["raw", "classification", "detection", "embedding"]
+
+# Tensor classes of templates/android/kotlin/Tensors.kt.j2. onnxruntime's Java API has no uint16,
+# uint32 and uint64 (ai.onnxruntime.OnnxJavaType of 1.29.0). float16 is float32 at the border.
+_KOTLIN_TYPES = {
+    "float16": "FloatTensor",
+    "float32": "FloatTensor",
+    "float64": "DoubleTensor",
+    "int8": "ByteTensor",
+    "uint8": "UByteTensor",
+    "int16": "ShortTensor",
+    "int32": "IntTensor",
+    "int64": "LongTensor",
+    "bool": "BooleanTensor",
+}
+# Elements of a tensor in Swift; float16 is Float at the border.
+_SWIFT_TYPES = {
+    "float16": "Float",
+    "float32": "Float",
+    "float64": "Double",
+    "int8": "Int8",
+    "uint8": "UInt8",
+    "int16": "Int16",
+    "uint16": "UInt16",
+    "int32": "Int32",
+    "uint32": "UInt32",
+    "int64": "Int64",
+    "uint64": "UInt64",
+    "bool": "Bool",
+}
+
+_NO_ASSETS = re.compile(
+    r"(^|/)(\.(?!\.?(/|$))|_[^/]*/|(cvs|thumbs\.db|picasa\.ini)(/|$))|(~|\.scc)(/|$)|\.gz$",
+    re.IGNORECASE,
+)
+"""Paths that the Android plugin leaves out of an app's assets (default of its
+``ignoreAssetsPattern``), or unpacks (``.gz``). Source: its asset merger, read; not tried."""
+
+
+_SEMANTIC = re.compile(
+    r"(\d+)(?:\.(\d+))?(?:\.(\d+))?"
+    r"((?:-(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*))*)?"
+    r"(?:\+[\dA-Za-z-]+(?:\.[\dA-Za-z-]+)*)?)"
+)
+"""Numbers, and what may stand behind them. Source: Semantic Versioning 2.0.0 (semver.org)."""
+
+
+@dataclass(frozen=True)
+class AppTensor:
+    """One input or output of the model, as a property of a class."""
+
+    name: str
+    """The model's name for it, any text."""
+    kotlin: str
+    """A valid identifier, as the next, each unique among the inputs or among the outputs."""
+    swift: str
+    dtype: str
+    """A numpy dtype name, what the model takes or gives."""
+    shape: tuple[int | str, ...]
+    """An int where fixed, a name where symbolic, ``?`` where unknown."""
+    image: bool
+    """Of an input: whether the project describes how an image becomes it."""
+    text: str
+    """Of an input: the name of that with the token ids of the text that both are made from, its own
+    for that; empty where the project describes none."""
+    mask: bool
+    """Of an input: whether it is a mask, which a caller may leave out."""
+    answer: AnswerKind
+    """Of an output: what the project says that it means."""
+
+    @property
+    def kotlin_type(self) -> str:
+        """The class of its tensors in Kotlin."""
+        return _KOTLIN_TYPES[self.dtype]
+
+    @property
+    def kotlin_example(self) -> str:
+        """What an example in Kotlin gives for an input."""
+        given = "bitmap" if self.image else "text" if self.text else ""
+        return f"model.{self.kotlin}Of({given})" if given else self.kotlin
+
+    @property
+    def swift_type(self) -> str:
+        """The type of its tensors' elements in Swift."""
+        return _SWIFT_TYPES[self.dtype]
+
+    @property
+    def swift_example(self) -> str:
+        """What an example in Swift gives for an input."""
+        given = "image" if self.image else "text" if self.text else ""
+        return f"model.{self.swift}(of: {given})" if given else self.swift
+
+    @property
+    def about(self) -> str:
+        """Name, dtype and shape for a documentation comment, such as ``ids: int64[batch, 8]``."""
+        sizes = ", ".join(map(str, self.shape))
+        return comment(f"{self.name}: {self.dtype}[{sizes}]")
+
+
+@dataclass(frozen=True)
+class App:
+    """What the templates of phones use beside the bundle's own description."""
+
+    type_name: str
+    """Of the class or struct that stands for the model: ``Detector``. Valid in both languages."""
+    kotlin_package: str
+    package_path: str
+    """The package as a path: ``edgepack/detector``."""
+    swift_module: str
+    assets: str
+    """Where the bundle's files lie among an Android app's assets: ``edgepack/detector``."""
+    min_version: str
+    """The lowest Android API level or iOS version."""
+    runtime_version: str
+    """Of onnxruntime."""
+    runtime_checksum: str
+    """The sha256 of its archive for iOS; empty where there is none."""
+    group: str
+    """The coordinates in a Maven repository, with ``artifact`` and ``version``."""
+    artifact: str
+    version: str
+    semantic_version: str
+    """The version with three numbers, as SwiftPM and CocoaPods take it; empty for Android."""
+    inputs: tuple[AppTensor, ...]
+    outputs: tuple[AppTensor, ...]
+
+    @property
+    def needed(self) -> tuple[AppTensor, ...]:
+        """The inputs that a caller has to give: all but masks."""
+        return tuple(tensor for tensor in self.inputs if not tensor.mask)
+
+    @property
+    def given(self) -> tuple[AppTensor, ...]:
+        """The inputs that an example gives: those needed, and masks that a text becomes."""
+        return tuple(tensor for tensor in self.inputs if tensor.text or not tensor.mask)
+
+    @property
+    def masks(self) -> tuple[AppTensor, ...]:
+        """The inputs that a caller may leave out."""
+        return tuple(tensor for tensor in self.inputs if tensor.mask)
+
+    @property
+    def texts(self) -> tuple[AppTensor, ...]:
+        """The inputs that a text becomes, masks of it included."""
+        return tuple(tensor for tensor in self.inputs if tensor.text)
+
+    @property
+    def image_input(self) -> AppTensor | None:
+        """The input that a picture becomes, if a caller has to give nothing else."""
+        return self.needed[0] if len(self.needed) == 1 and self.needed[0].image else None
+
+    @property
+    def pictures(self) -> tuple[AppTensor, ...]:
+        """The inputs that a picture becomes, each."""
+        return tuple(tensor for tensor in self.inputs if tensor.image)
+
+    @property
+    def text_input(self) -> AppTensor | None:
+        """The input that a text becomes, if a caller has to give nothing else."""
+        given = [tensor for tensor in self.needed if tensor.text in ("", tensor.name)]
+        return given[0] if len(given) == 1 and given[0].text else None
+
+    @property
+    def answered(self) -> tuple[AppTensor, ...]:
+        """The outputs that the project says the meaning of."""
+        return tuple(tensor for tensor in self.outputs if tensor.answer != "raw")
+
+
+def app_of(
+    project: Project,
+    profile: Profile,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+) -> App:
+    """Return what templates need to know of the app's side of a bundle.
+
+    Args:
+        project: The project.
+        profile: The target, a phone.
+        inputs: The model's inputs, with ranks.
+        outputs: The model's outputs, with ranks.
+
+    Raises:
+        ModelError: The language has no type for a tensor.
+        ProfileError: The target pins no onnxruntime, an Android app cannot hold a file, or package
+            managers of iOS apps do not take the version.
+    """
+    require_types(profile, (*inputs, *outputs))
+    require_assets(profile, project.files)
+    named = project.app.type or type_name(project.name)
+    package = project.app.package or f"edgepack.{package_segment(project.name)}"
+    return App(
+        type_name=named,
+        kotlin_package=package,
+        package_path=package.replace(".", "/"),
+        # A module of the type's own name would hide what it holds: Detector.Tensor would be looked
+        # for in the type.
+        swift_module=f"Edgepack{named}",
+        assets=f"edgepack/{project.name}",
+        min_version=str(profile.device.min_version),
+        runtime_version=_runtime_version(profile),
+        runtime_checksum=profile.runtime.checksums.get("onnxruntime-c", ""),
+        group=package.rpartition(".")[0],
+        artifact=f"{project.name}-{profile.id}",
+        version=project.version,
+        semantic_version=require_version(profile, project.version),
+        inputs=_tensors(inputs, "input", project),
+        outputs=_tensors(outputs, "output", project),
+    )
+
+
+def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:
+    """Return if the target is no phone, or its apps can name all inputs, outputs and types.
+
+    Raises:
+        ModelError: They cannot name one of them.
+    """
+    types: Mapping[str, str] = _KOTLIN_TYPES if profile.family == "android" else _SWIFT_TYPES
+    for spec in specs if profile.device.min_version is not None else ():
+        if spec.dtype not in types:
+            raise ModelError(
+                f"{spec.name!r} is {spec.dtype}, which apps for {profile.id} have no tensors of",
+                hint=f"cast it in the model; there are {', '.join(types)}",
+            )
+        # Names pass through JNI, whose UTF-8 is another one there (onnxruntime 1.29.0, tried).
+        if profile.family == "android" and not all("\0" < c < "\U00010000" for c in spec.name):
+            raise ModelError(
+                f"onnxruntime's Java API cannot name {spec.name!r}: it mangles characters beyond"
+                " U+FFFF",
+                hint="rename it in the model",
+            )
+
+
+def require_version(profile: Profile, version: str) -> str:
+    """Return a project's version as package managers of iOS apps take it; empty for other targets.
+
+    ``2.1`` is ``2.1.0``, ``2026.03`` is ``2026.3.0``.
+
+    Raises:
+        ProfileError: They do not take it.
+    """
+    if profile.family != "apple":
+        return ""
+    found = _SEMANTIC.fullmatch(version)
+    if found is None:
+        raise ProfileError(
+            f"{version!r} is no version that SwiftPM and CocoaPods take",
+            hint="write numbers, and what comes before a release behind '-': 1.0.0 or 1.0.0-rc.1",
+            where="version",
+        )
+    *numbers, rest = found.groups(default="0")
+    return ".".join(str(int(number)) for number in numbers) + rest
+
+
+def require_assets(profile: Profile, files: Iterable[str]) -> None:
+    """Return if the target is not Android, or its apps can hold the project's files.
+
+    Raises:
+        ProfileError: They cannot hold one of them.
+    """
+    for name in files if profile.family == "android" else ():
+        if _NO_ASSETS.search(PurePosixPath(name).as_posix()):
+            raise ProfileError(
+                f"an Android app's build leaves {name!r} out, or unpacks it",
+                hint="rename it: no dot or, of a folder, '_' in front; no '~', .scc or .gz behind",
+                where="files",
+            )
+
+
+def _tensors(specs: Sequence[TensorSpec], role: str, project: Project) -> tuple[AppTensor, ...]:
+    names = [spec.name for spec in specs]
+    kotlin, swift = identifiers(names, "kotlin", role), identifiers(names, "swift", role)
+    return tuple(_tensor(spec, kotlin[n], swift[n], project, role) for n, spec in enumerate(specs))
+
+
+def _tensor(spec: TensorSpec, kotlin: str, swift: str, project: Project, role: str) -> AppTensor:
+    taken = project.inputs.get(spec.name) if role == "input" else None
+    given = project.outputs.get(spec.name) if role == "output" else None
+    return AppTensor(
+        name=spec.name,
+        kotlin=kotlin,
+        swift=swift,
+        dtype=spec.dtype,
+        shape=spec.shape or (),
+        image=taken is not None and taken.image is not None,
+        text=_text(project, spec.name) if role == "input" else "",
+        mask=taken is not None and taken.mask is not None,
+        answer="raw" if given is None or isinstance(given, GivenAsTensor) else given.kind,
+    )
+
+
+def _text(project: Project, name: str) -> str:
+    """Return the input with the token ids of the text that an input is made from, if it is."""
+    for ids, described in project.inputs.items():
+        tokens = described.tokens
+        if tokens and name in (ids, tokens.attention_mask, tokens.token_type_ids):
+            return ids
+    return ""
+
+
+def _runtime_version(profile: Profile) -> str:
+    if pinned := profile.runtime.onnxruntime:
+        return pinned[1]
+    raise ProfileError(
+        f"{profile.id} pins no package of onnxruntime, which the app's code calls",
+        hint='pin one: "com.microsoft.onnxruntime:onnxruntime-android" or onnxruntime-c',
+        where="runtime.packages",
+    )

@@ -1,0 +1,187 @@
+"""Rendering a template family. Templates hold no logic beyond loops over prepared lists."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from edgepack.base.resources import harness_dir, templates_dir
+from edgepack.base.yaml_source import read_yaml
+from edgepack.errors import ToolError
+from edgepack.project.profile import StrictModel
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from edgepack.apps.maven import Licensed
+    from edgepack.apps.names import App
+
+Role = Literal["loader", "harness", "document", "pins", "source"]
+
+
+class TemplateFile(StrictModel):
+    """One file of a family: rendered from a template, or copied."""
+
+    template: str | None = None
+    """A file of the family: rendered if it ends in ``.j2``, else carried over byte for byte."""
+    copy_of: str | None = None
+    """A file of the harness, carried over byte for byte."""
+    output: str
+    """The path in the bundle; a template too, of ``app`` alone."""
+    mode: Literal["644", "755"] = "644"
+    role: Role
+
+
+class FamilyFile(StrictModel):
+    """The content of ``templates/<family>/family.yaml``."""
+
+    files: list[TemplateFile]
+
+
+@dataclass(frozen=True)
+class RenderedFile:
+    """One file of a bundle's runtime code."""
+
+    path: str
+    data: bytes
+    mode: Literal["644", "755"]
+    role: Role
+
+
+@dataclass(frozen=True)
+class VariantLine:
+    """One variant as a bundle's README shows it."""
+
+    id: str
+    size: str
+    accuracy: str
+
+
+@dataclass(frozen=True)
+class ExampleInput:
+    """One input as a bundle's README shows it."""
+
+    name: str
+    value: str
+    """A Python expression: zeros, symbolic dimensions as 1, or the bytes of an image file."""
+
+
+@dataclass(frozen=True)
+class ProviderHelp:
+    """Where a runtime with an execution provider comes from."""
+
+    name: str
+    about: str
+    commands: tuple[str, ...]
+    """Shell lines; none where those of a provider before it are the same."""
+
+
+@dataclass(frozen=True)
+class BundleContext:
+    """Everything that templates may use."""
+
+    bundle_id: str
+    name: str
+    version: str
+    target_title: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    variants: tuple[VariantLine, ...]
+    left_out: tuple[str, ...]
+    requirements: tuple[str, ...]
+    example_inputs: tuple[ExampleInput, ...]
+    state: tuple[tuple[str, str], ...]
+    """Outputs, each with the input that it feeds in the next run."""
+    prediction: tuple[str, ...]
+    """Lines of Python that take pictures and texts and give answers; none without descriptions."""
+    providers: tuple[ProviderHelp, ...]
+    """For execution providers that the packages do not hold."""
+    reduced_build: tuple[str, ...]
+    """Shell lines that build a runtime with just the operators of the .ort files; none without."""
+    packages: tuple[Licensed, ...]
+    """What an Android app ships because of the bundle, Kotlin aside; empty for others."""
+    kotlin_version: str
+    """Of the standard library that an AAR is made with."""
+    native_libraries: tuple[str, ...]
+    """Libraries of the Android system that an app has to ask for."""
+    data_size: str
+    """Of models, golden samples and the project's files together, such as ``3.42 MB``."""
+    model_suffixes: tuple[str, ...]
+    """Of the variants' models, such as ``onnx``."""
+
+
+def render_family(family: str, context: BundleContext, app: App | None) -> list[RenderedFile]:
+    """Return the files of a family, rendered.
+
+    Args:
+        family: The family's folder in ``templates``.
+        context: ``bundle`` in templates.
+        app: ``app`` in templates and in the paths of their outputs; None where no app uses the
+            bundle.
+
+    Raises:
+        ToolError: A template uses a name that the context does not have.
+    """
+    from jinja2 import TemplateError
+
+    folder = templates_dir() / family
+    environment = _environment(folder)
+    rendered = []
+    for entry in read_yaml(folder / "family.yaml").parse(FamilyFile).files:
+        try:
+            path = environment.from_string(entry.output).render(app=app)
+            data = (
+                environment.get_template(entry.template).render(bundle=context, app=app).encode()
+                if entry.template and entry.template.endswith(".j2")
+                else _source(folder, entry).read_bytes()
+            )
+        except TemplateError as error:
+            raise ToolError(
+                f"the template {entry.template!r} of {family!r} fails: {error}",
+                hint="this is a fault in the template: please report it",
+            ) from error
+        rendered.append(RenderedFile(path, data, entry.mode, entry.role))
+    return rendered
+
+
+def _environment(folder: Path) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701  (the families are Markdown, Python and shell, not HTML)
+    )
+    environment.filters["sh"] = shlex.quote
+    environment.filters["py"] = repr
+    environment.filters["kotlin"] = kotlin_string
+    environment.filters["swift"] = swift_string
+    return environment
+
+
+def _source(folder: Path, entry: TemplateFile) -> Path:
+    return folder / entry.template if entry.template else harness_dir() / str(entry.copy_of)
+
+
+def kotlin_string(text: str) -> str:
+    """Return a Kotlin string literal: ASCII, with nothing that Kotlin would expand."""
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[k : k + 2], "big") for k in range(0, len(units), 2))
+    return '"' + "".join(_plain(code, "u%04x") for code in codes) + '"'
+
+
+def swift_string(text: str) -> str:
+    """Return a Swift string literal: ASCII, with nothing that Swift would expand."""
+    return '"' + "".join(_plain(ord(c), "u{%x}") for c in text) + '"'
+
+
+def _plain(code: int, escape: str) -> str:
+    """Return a character as it is where all languages read it so, else escaped."""
+    character = chr(code)
+    plain = character.isascii() and character.isprintable() and character not in '"\\$'
+    return character if plain else "\\" + escape % code

@@ -1,0 +1,302 @@
+"""Whether a profile's variants are what their backends take: found before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from edgepack.backends.base import Backend, Misfit
+from edgepack.backends.registry import BACKENDS
+from edgepack.errors import EdgepackError, ProfileError, nearest
+from edgepack.ondevice.edgepack_names import provider_option_problem, session_key_problem
+from edgepack.ondevice.edgepack_providers import CACHE
+from edgepack.project.profile import (
+    Family,
+    OrtFormat,
+    Profile,
+    Variant,
+    VariantChange,
+    changed,
+    read_profile_source,
+    release,
+    target_file,
+    target_ids,
+)
+from edgepack.project.project import ChangedTarget, LoadedProject
+
+FAMILIES: dict[str, Family] = {
+    "linux": "linux",
+    "macos": "linux",
+    "android": "android",
+    "ios": "apple",
+}
+"""The folder in ``templates/`` whose files a device's bundles get, by its operating system."""
+
+_PROCESSORS = {"arm": "aarch64", "amd64": "x86-64"}
+"""The architecture of a device, by the word that ``.ort`` files are written for it with."""
+
+_BLOCKWISE_SINCE = "1.23"
+"""The first onnxruntime that loads what int4-weight writes."""
+_REPLAYS_SINCE = "1.30"
+"""An onnxruntime that loads .ort files of style runtime: see :func:`_replays`."""
+_AS_PEP_440 = 'write a PEP 440 specifier, such as ">=3.11" or "==1.31.1"'
+_AS_SPELT = "keys and values are spelt as onnxruntime spells them"
+
+
+def load_target(target: str) -> Profile:
+    """Return the profile of a target, proven to be one that its backends take.
+
+    Raises:
+        UsageError: There is no such target.
+        ProfileError: Its file is wrong; names every place.
+    """
+    return check_profile(target_file(target))
+
+
+def check_profile(path: Path) -> Profile:
+    """Return the profile in a file, proven to be one that its backends take.
+
+    Raises:
+        ProfileError: The file is wrong; names every place.
+    """
+    profile, source = read_profile_source(path)
+    problems = [
+        *_device_problems(profile),
+        *_pin_problems(profile),
+    ]
+    problems += [
+        (("variants", index, *misfit.key), f"variant {variant.id!r}: {misfit.problem}", misfit.hint)
+        for index, variant in enumerate(profile.variants)
+        for misfit in misfits(variant, profile)
+    ]
+    if problems:
+        raise source.refuse(problems)
+    return profile
+
+
+_Problem = tuple[tuple[str | int, ...], str, str]
+"""A key's path, what is wrong, and what to do."""
+
+
+def _device_problems(profile: Profile) -> Iterator[_Problem]:
+    family = FAMILIES[profile.device.os]
+    if profile.family != family:
+        problem = f"a device with {profile.device.os} is not of the family {profile.family!r}"
+        yield ("family",), problem, f"write family: {family}"
+    if profile.device.python is not None and not _is_specifier(profile.device.python):
+        problem = f"{profile.device.python!r} says no Python versions"
+        yield ("device", "python"), problem, _AS_PEP_440
+
+
+def _pin_problems(profile: Profile) -> Iterator[_Problem]:
+    """Yield pins that nothing could be held against: the device check and pip would end on them."""
+    on_python = profile.device.python is not None
+    for name, pin in profile.runtime.packages.items():
+        if on_python and not _is_specifier(pin):
+            place = ("runtime", "packages", name)
+            yield place, f"{pin!r} says no versions of {name}", _AS_PEP_440
+
+
+def _is_specifier(text: str) -> bool:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return False
+    return True
+
+
+def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
+    """Yield the profiles of a project's targets, with the project's own variants.
+
+    Raises:
+        ProfileError: A target is not there or is given twice with other variants, its file is
+            wrong, or a variant does not fit; names the place in the project file.
+    """
+    seen: dict[str, Profile] = {}
+    entries = [
+        (index, name)
+        for index, entry in enumerate(loaded.project.targets)
+        for name in (target_ids([entry]) if isinstance(entry, str) else [entry])
+    ]
+    for index, entry in entries:
+        name = entry if isinstance(entry, str) else entry.id
+        place = ("targets", index) if isinstance(entry, str) else ("targets", index, "id")
+        try:
+            profile = load_target(name)
+        except EdgepackError as error:
+            if isinstance(error, ProfileError):
+                raise
+            raise ProfileError(
+                error.problem, hint=error.hint, where=loaded.where(*place)
+            ) from error
+        if not isinstance(entry, str):
+            profile = _changed(loaded, index, entry, profile)
+        if seen.setdefault(profile.id, profile) != profile:
+            raise ProfileError(
+                f"the target {profile.id!r} is given twice, with other variants",
+                hint="give it once, with all the variants it is to have: a target has one bundle",
+                where=loaded.where(*place),
+            )
+        yield profile
+
+
+def chosen_targets(loaded: LoadedProject, targets: Sequence[str]) -> Iterator[Profile]:
+    """Yield the profiles of targets, with the variants that the project names for one of them.
+
+    Raises:
+        UsageError: There is no such target.
+        ProfileError: As :func:`project_targets`.
+    """
+    names = target_ids(targets)
+    own: dict[str, Profile] = {}
+    if any(not isinstance(entry, str) for entry in loaded.project.targets):
+        own = {profile.id: profile for profile in project_targets(loaded)}
+    for name in names:
+        profile = load_target(name)
+        yield own.get(profile.id, profile)
+
+
+def _changed(loaded: LoadedProject, index: int, entry: ChangedTarget, profile: Profile) -> Profile:
+    place = ("targets", index, "variants")
+    for number, change in enumerate(entry.variants):
+        for key, problem, hint in _change_problems(profile, change):
+            raise ProfileError(problem, hint=hint, where=loaded.where(*place, number, *key))
+    try:
+        return changed(profile, entry.variants)
+    except ValueError as error:
+        problem, hint = _split(error)
+        raise ProfileError(problem, hint=hint, where=loaded.where(*place)) from error
+
+
+def _change_problems(
+    profile: Profile, change: VariantChange
+) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    try:
+        new = changed(profile, [change])
+    except ValueError as error:
+        yield ((), *_split(error))
+        return
+    for misfit in misfits(new.variants[0], new):
+        yield misfit.key, f"variant {new.variants[0].id!r}: {misfit.problem}", misfit.hint
+
+
+def _split(error: ValueError) -> tuple[str, str]:
+    """Return problem and hint of a validator's ``problem | hint``, without pydantic's frame."""
+    from pydantic import ValidationError
+
+    text = str(error)
+    if isinstance(error, ValidationError):
+        text = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+    problem, _, hint = text.partition(" | ")
+    return problem, hint or "see 'edgepack targets show' for how the profile's variants are written"
+
+
+def misfits(variant: Variant, profile: Profile) -> list[Misfit]:
+    """Return what is wrong with a variant of a profile."""
+    backend = BACKENDS.get(variant.backend)
+    if backend is None:
+        known = nearest(variant.backend, BACKENDS)
+        return [Misfit(("backend",), f"there is no backend {variant.backend!r}", known)]
+    found = [*_common(variant, backend), *_names(variant), *_kernels(variant, profile)]
+    found += [*_replays(variant, profile), *_four_bits(variant, profile)]
+    return [*found, *backend.misfits(variant, profile.device)]
+
+
+def _common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
+    if variant.recipe not in backend.RECIPES:
+        yield Misfit(
+            ("recipe",),
+            f"the backend {backend.NAME!r} cannot take the recipe {variant.recipe!r}",
+            f"it takes {', '.join(sorted(backend.RECIPES))}",
+        )
+    if _format(variant) not in backend.FORMATS:
+        yield Misfit(
+            ("model_format",),
+            f"{backend.PROVIDER} does not run files of format {_format(variant)!r} as it should",
+            f"it takes {', '.join(sorted(backend.FORMATS))}",
+        )
+    names = [provider.name for provider in variant.providers]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            place = ("providers", index, "name")
+            yield Misfit(place, f"{name} is listed twice", "list each provider once")
+        if name not in backend.PROVIDERS:
+            yield Misfit(
+                ("providers", index, "name"),
+                f"the backend {backend.NAME!r} does not go with {name!r}",
+                nearest(name, backend.PROVIDERS),
+            )
+    if names[:1] != [backend.PROVIDER]:
+        yield Misfit(
+            ("providers",),
+            f"the first provider is {names[0] if names else 'missing'}",
+            f"a variant of backend {backend.NAME!r} lists {backend.PROVIDER} first",
+        )
+
+
+def _format(variant: Variant) -> str:
+    chosen = variant.model_format
+    return f"ort-{chosen.ort}" if isinstance(chosen, OrtFormat) else chosen
+
+
+def _kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+    """Yield whether a file is written with kernels for other processors than the target's."""
+    chosen = variant.model_format
+    if isinstance(chosen, OrtFormat) and _PROCESSORS[chosen.platform] != profile.device.arch:
+        right = next(word for word, arch in _PROCESSORS.items() if arch == profile.device.arch)
+        yield Misfit(
+            ("model_format", "platform"),
+            f"the file is for {chosen.platform}, and the target is {profile.device.arch}",
+            f"write platform: {right}",
+        )
+
+
+def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+    """Yield what keeps optimizations that a file leaves to the session from being done there.
+
+    Source: a file that onnxruntime 1.31.1 writes does not load in 1.23.2 ("Missing action
+    1DQ_CPU"), and does in 1.30.0 (tried 2026-11-21; versions between were not).
+    """
+    replays = isinstance(variant.model_format, OrtFormat) and variant.model_format.ort == "runtime"
+    if replays and (runtime := _older_runtime(profile, _REPLAYS_SINCE)):
+        yield Misfit(
+            ("model_format", "ort"),
+            f"{runtime} does not load .ort files of style runtime",
+            "write {ort: fixed, platform: arm}, or model_format: onnx",
+        )
+
+
+def _four_bits(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+    """Yield whether a target's onnxruntime is older than the operators of int4-weight.
+
+    Source: :mod:`edgepack.steps.recipes.int4_weight`.
+    """
+    if variant.recipe == "int4-weight" and (runtime := _older_runtime(profile, _BLOCKWISE_SINCE)):
+        yield Misfit(
+            ("recipe",),
+            f"{runtime} does not load weights in blocks of 4 bits",
+            f"pin {_BLOCKWISE_SINCE} or newer, or use int8-dynamic",
+        )
+
+
+def _older_runtime(profile: Profile, version: str) -> str:
+    """Return the onnxruntime that a profile pins if it may be older than a version, else ''."""
+    pinned = profile.runtime.onnxruntime
+    return " ".join(pinned) if pinned and release(pinned[1]) < Version(version) else ""
+
+
+def _names(variant: Variant) -> Iterator[Misfit]:
+    """Yield options and session keys that onnxruntime does not know: it accepts most in silence."""
+    for index, provider in enumerate(variant.providers):
+        for key, value in provider.options.items():
+            if problem := provider_option_problem(provider.name, key, value):
+                yield Misfit(("providers", index, "options", key), problem, _AS_SPELT)
+            if "{" in value.replace(CACHE, ""):
+                problem = f"the loader fills in {CACHE} alone, not what is in {value!r}"
+                yield Misfit(("providers", index, "options", key), problem, f"write {CACHE}")
+    for key, value in variant.session.config.items():
+        if problem := session_key_problem(key, value):
+            yield Misfit(("session", "config", key), problem, _AS_SPELT)

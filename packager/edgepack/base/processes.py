@@ -1,0 +1,367 @@
+"""Child processes: programs with a deadline, and workers that run steps.
+
+The only module that starts processes on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast
+
+from edgepack.base.bugs import ASK, bug_text
+from edgepack.base.resources import harness_dir
+from edgepack.base.worker import receive, send
+from edgepack.errors import BugError, ToolError
+
+Value = TypeVar("Value")
+OnProgress = Callable[..., None]
+"""Takes how many parts are done, of how many, and of what if that is not all of the call."""
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """How a program ended."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    """128 + N where signal N ended it, as a shell says it."""
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def text(self) -> str:
+        """Stdout as text; bytes that are not UTF-8 are replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def last_lines(self) -> str:
+        """The last ten lines of stderr, each marked as the program's own words."""
+        lines = self.stderr.decode("utf-8", "replace").strip().splitlines()[-10:]
+        return "".join(f"\n  | {line}" for line in lines)
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this process's environment for a child, with onnxruntime's telemetry off."""
+    return {**os.environ, "ORT_DISABLE_TELEMETRY": "1", **(extra or {})}
+
+
+def start_program(  # noqa: PLR0913  (as Popen has them)
+    argv: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.PIPE,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+    own_session: bool = True,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own; ending its process group is the caller's duty.
+
+    Without ``own_session`` it can ask on this process's terminal, and has its process group.
+
+    Raises:
+        ToolError: The program is missing.
+    """
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            env=child_environment(environment),
+            start_new_session=own_session,
+        )
+    except OSError as error:
+        raise ToolError(
+            f"cannot run {argv[0]!r}: {error.strerror}", hint=f"install {argv[0]!r}, or fix PATH"
+        ) from error
+
+
+def run_program(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    cwd: Path | None = None,
+    input_bytes: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+) -> ProgramResult:
+    """Run a program to its end in a process group of its own, and kill the group if it must stop.
+
+    Raises:
+        ToolError: The program is missing or took longer than ``timeout_s``.
+    """
+    child = start_program(argv, cwd=cwd, environment=environment)
+    try:
+        stdout, stderr = child.communicate(input_bytes, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise _took_too_long(argv, timeout_s) from error
+    finally:
+        if child.returncode is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    return _result(argv, child, stdout, stderr)
+
+
+def _took_too_long(argv: Sequence[str], timeout_s: float) -> ToolError:
+    return ToolError(
+        f"{argv[0]!r} took longer than {timeout_s:g} s and was stopped",
+        hint="look at what it waits for: " + " ".join(argv),
+    )
+
+
+def _result(
+    argv: Sequence[str], child: subprocess.Popen[bytes], stdout: bytes, stderr: bytes
+) -> ProgramResult:
+    code = child.returncode
+    return ProgramResult(tuple(argv), code if code >= 0 else 128 - code, stdout, stderr)
+
+
+def run_on_terminal(
+    argv: Sequence[str], *, timeout_s: float, asking_timeout_s: float
+) -> ProgramResult:
+    """Run a program that may ask for something on this process's terminal.
+
+    What is typed goes to the program alone. Where there is no terminal its stdin is empty, and it
+    has ``timeout_s`` instead of ``asking_timeout_s``.
+
+    Raises:
+        ToolError: The program is missing or took longer than it may.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return run_program(argv, timeout_s=timeout_s)
+    with os.fdopen(terminal, "rb", buffering=0):
+        child = start_program(argv, stdin=terminal, own_session=False)
+        try:
+            stdout, stderr = child.communicate(timeout=asking_timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise _took_too_long(argv, asking_timeout_s) from error
+        finally:
+            if child.returncode is None:
+                _end_gently(child)
+    return _result(argv, child, stdout, stderr)
+
+
+def _end_gently(child: subprocess.Popen[bytes]) -> None:
+    """End a program that may have switched off the terminal's echo, and restores it on SIGTERM."""
+    child.terminate()
+    try:
+        child.communicate(timeout=2)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+
+
+def run_supervised(
+    argv: Sequence[str], *, timeout_s: float, cwd: Path | None = None
+) -> ProgramResult:
+    """Run a program that ends with this process, whatever ends this process.
+
+    The supervisor that runs commands on devices runs it here too: it kills the program's group
+    when its stdin ends, and the other end of that pipe is ours.
+
+    Raises:
+        ToolError: The program is missing or took longer than ``timeout_s``.
+    """
+    supervisor = str(harness_dir() / "edgepack_supervisor.py")
+    lifeline_out, lifeline_in = os.pipe()
+    with os.fdopen(lifeline_in, "wb") as lifeline, os.fdopen(lifeline_out, "rb") as theirs:
+        child = start_program(
+            [sys.executable, supervisor, "--run", *argv], cwd=cwd, stdin=theirs.fileno()
+        )
+        theirs.close()
+        try:
+            stdout, stderr = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise _took_too_long(argv, timeout_s) from error
+        finally:
+            # The program has a group of its own, which only its supervisor can end.
+            lifeline.close()
+            if child.returncode is None:
+                child.communicate()
+    return _result(argv, child, stdout, stderr)
+
+
+class Workers:
+    """Processes that run library code: their memory is theirs, and they can crash or be killed.
+
+    Use it as a context manager; leaving it kills whatever still runs. :meth:`call` may be used
+    from several threads; each call gets a process to itself, and idle processes are used again.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._slots = threading.Semaphore(count)
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._all: list[_Worker] = []
+        self._killed = False
+        # What workers that are killed leave there goes with it.
+        self._scratch = tempfile.TemporaryDirectory(
+            prefix="edgepack-workers-", ignore_cleanup_errors=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for worker in self._all:
+            worker.close()
+        self._scratch.cleanup()
+
+    def kill(self) -> None:
+        """Kill every worker, whatever it computes; calls that wait for one raise ToolError."""
+        with self._lock:
+            self._killed = True
+            for worker in self._all:
+                worker.kill()
+
+    def call(
+        self,
+        function: Callable[..., Value],
+        *arguments: object,
+        on_progress: OnProgress | None = None,
+        on_note: Callable[[str], None] | None = None,
+    ) -> Value:
+        """Run a module-level function in a worker and return what it returns.
+
+        Args:
+            function: It may call :func:`edgepack.base.worker.report` and
+                :func:`edgepack.base.worker.tell`.
+            arguments: Its arguments.
+            on_progress: Called in this thread with what the function reports.
+            on_note: Called in this thread with each line that it tells.
+
+        Raises:
+            EdgepackError: Whatever the function raised.
+            BugError: It raised something else.
+            OSError: Likewise; a full disk, say.
+            ToolError: The process cannot be started, or died; then with the last lines it printed.
+        """
+        with self._slots:
+            worker = self._take()
+            try:
+                told = {"progress": on_progress or _ignore, "note": on_note or _ignore}
+                return worker.call(function, arguments, told)
+            finally:
+                if worker.is_alive:
+                    with self._lock:
+                        self._idle.append(worker)
+
+    def _take(self) -> _Worker:
+        with self._lock:
+            if self._killed:
+                raise ToolError("the build was stopped", hint="start it again")
+            if self._idle:
+                return self._idle.pop()
+            worker = _Worker(self._scratch.name)
+            self._all.append(worker)
+            return worker
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+# Not ``python -m``, which would make a second copy of the module, named __main__, whose state the
+# functions that run there do not see.
+_SERVE = "from edgepack.base.worker import main; main()"
+
+
+# Sums of matrix products depend on how many threads share them, and so would a bundle's bytes.
+# onnxruntime has threads of its own. The names are OpenBLAS's and Accelerate's.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1"}
+# glibc takes memory from its heap for blocks as large as were freed before, up to 32 MiB each, and
+# keeps what lies below one in use (mallopt(3), M_MMAP_THRESHOLD): a session's weights then stay
+# after it is gone. With a threshold that is set, large blocks go back at once.
+_LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
+_ENVIRONMENT = {**_ONE_THREAD, **_LARGE_BLOCKS}
+
+
+class _Worker:
+    """One process that serves calls. What it prints goes to a file, for error messages."""
+
+    def __init__(self, scratch: str) -> None:
+        """Start it; ``scratch`` is the folder for its temporary files."""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
+        self._child = start_program(
+            [sys.executable, "-c", _SERVE],
+            environment={**_ENVIRONMENT, "TMPDIR": scratch},
+            stderr=self._log.fileno(),
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child.poll() is None
+
+    def call(
+        self,
+        function: Callable[..., Value],
+        arguments: tuple[object, ...],
+        told: Mapping[str, Callable[..., None]],
+    ) -> Value:
+        stdin = self._child.stdin
+        if stdin is None:
+            raise RuntimeError("a worker is always started with both pipes")
+        try:
+            send(stdin, (function, arguments))
+        except BrokenPipeError as error:
+            raise self._died(function.__qualname__) from error
+        kind, value = self._receive(function)
+        while kind in told:
+            try:
+                told[kind](*value)
+            except BaseException:
+                # Its answer is still to come, and the next call would take it for its own.
+                self.kill()
+                raise
+            kind, value = self._receive(function)
+        if kind == "error":
+            raise value
+        if kind == "bug":
+            raise BugError(bug_text(value), hint=ASK)
+        return cast("Value", value)
+
+    def _receive(self, function: Callable[..., object]) -> tuple[str, Any]:
+        stdout = self._child.stdout
+        if stdout is None:
+            raise RuntimeError("a worker is always started with both pipes")
+        try:
+            return cast("tuple[str, Any]", receive(stdout))
+        except EOFError as error:
+            raise self._died(function.__qualname__) from error
+
+    def _died(self, doing: str) -> ToolError:
+        code = self._child.wait()
+        self._log.seek(0)
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()[-10:]
+        end = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return ToolError(
+            f"the process that ran {doing!r} died with {end}"
+            + "".join(f"\n  | {line}" for line in lines),
+            hint="a library crashed on this model, or memory ran out: try --jobs 1, a smaller"
+            " sample limit, or a simpler export",
+        )
+
+    def kill(self) -> None:
+        if self._child.poll() is None:
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def close(self) -> None:
+        """Release the pipes of a worker that was killed."""
+        for pipe in (self._child.stdin, self._child.stdout, self._log):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()

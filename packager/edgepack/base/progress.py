@@ -1,0 +1,372 @@
+"""Progress on stderr: a bar on a terminal, plain lines otherwise, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, Protocol, Self
+
+from edgepack.base.pace import Pace, time_left
+from edgepack.base.terminal import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+Unit = Literal["parts", "bytes"]
+
+STATUS_EVERY_S = 5.0
+"""How often a log has a line about what a task is at."""
+LEFT_EVERY_S = 30.0
+"""How often a log says how long a task still takes, and how far within a part it is."""
+
+
+class Task(Protocol):
+    """What reports the parts of one task; any thread may use it."""
+
+    def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
+        """Say that a part is done, or so many of the units that the task counts.
+
+        Args:
+            part: Its name.
+            by: How many units.
+            kind: Of a part that did not begin, because it was done before the task.
+            found: What it found, in words.
+        """
+
+    def begin(self, part: str, doing: str = "", kind: str = "") -> None:
+        """Say that a part begins.
+
+        Args:
+            part: Its name, which it is ended with.
+            doing: What is done, in plain words; default: the name.
+            kind: What the others are that take about as long, of the task's ``kinds``.
+        """
+
+    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+        """Say how far one part is; with ``doing`` what it is at, of which ``total`` is the most.
+
+        A total of 0 is not known.
+        """
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task is about to do."""
+
+    title: str
+    """What is done."""
+    total: int
+    """How many parts, or bytes."""
+    kinds: Mapping[str, int] | None = None
+    """How many parts of each kind there are, for an estimate of the time left; those of no kind
+    take too little to count. None gives no estimate."""
+    at_most: bool = False
+    """Whether it may end earlier."""
+    finds: bool = False
+    """Whether parts find something: a log then tells their end, not their beginning."""
+    unit: Unit = "parts"
+    """What ``total`` counts."""
+
+
+class Progress(ABC):
+    """Where long work reports what it has done."""
+
+    @abstractmethod
+    def task(self, work: Work) -> AbstractContextManager[Task]:
+        """Give what reports the parts of a task."""
+
+    @abstractmethod
+    def status(self, text: str) -> None:
+        """Say what the running task is at; each takes the place of the one before."""
+
+    @abstractmethod
+    def note(self, text: str) -> None:
+        """Say one line."""
+
+
+class SilentTask:
+    """Reports nothing."""
+
+    def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
+        """Ignore it."""
+
+    def begin(self, part: str, doing: str = "", kind: str = "") -> None:
+        """Ignore it."""
+
+    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+        """Ignore it."""
+
+
+class Silent(Progress):
+    """No progress: what the library's functions use unless told otherwise."""
+
+    @contextmanager
+    def task(self, work: Work) -> Iterator[Task]:
+        """Ignore the parts."""
+        del work
+        yield SilentTask()
+
+    def status(self, text: str) -> None:
+        """Ignore what the task is at."""
+
+    def note(self, text: str) -> None:
+        """Ignore the line."""
+
+
+@dataclass
+class _Counted:
+    """A task whose parts are counted and timed; what is shown of them is a subclass's."""
+
+    work: Work
+    pace: Pace
+    done: int = 0
+    doing: dict[str, str] = field(default_factory=dict)
+    """By part that runs: what is done, in words."""
+    at: dict[str, str] = field(default_factory=dict)
+    """By part that runs: what of it is done just now."""
+    lock: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def begin_now(cls, work: Work) -> Self:
+        return cls(work, Pace.of(work.kinds or {}, time.monotonic()))
+
+    def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
+        with self.lock:
+            begun = part in self.pace.running
+            self.pace.end(part, kind, time.monotonic())
+            self.done += by
+            self.at.pop(part, None)
+            doing = self.doing.pop(part, part)
+            if kind and not begun:
+                self.skipped()
+            else:
+                self.ended(f"{doing}: {found}" if found else doing, begun=begun)
+
+    def begin(self, part: str, doing: str = "", kind: str = "") -> None:
+        with self.lock:
+            self.pace.begin(part, kind, time.monotonic())
+            self.doing[part] = doing or part
+            self.begun(part)
+
+    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+        with self.lock:
+            if (running := self.pace.running.get(part)) is None:
+                return  # a late word
+            running.within(done, total, time.monotonic(), is_whole=not doing)
+            self.at[part] = doing
+            self.moved(part)
+
+    def begun(self, part: str) -> None:
+        """Show that a part began."""
+
+    def ended(self, text: str, *, begun: bool) -> None:
+        """Show that a part ended; ``begun`` says whether it ever began."""
+
+    def skipped(self) -> None:
+        """Show that a part was done before."""
+
+    def moved(self, part: str) -> None:
+        """Show how far a part is."""
+
+    def left(self) -> str:
+        """Return how long the whole still takes, in words, or nothing."""
+        now = time.monotonic()
+        if self.work.unit == "bytes":
+            return time_left(self._bytes_left_s(now), at_most=self.work.at_most)
+        left = self.pace.left_s(now) if self.work.kinds is not None else None
+        return time_left(left, at_most=self.work.at_most)
+
+    def _bytes_left_s(self, now: float) -> float | None:
+        took = now - self.pace.began
+        if took < 2.0 or not 0 < self.done < self.work.total:
+            return None
+        return took * (self.work.total - self.done) / self.done
+
+    def said(self, part: str) -> str:
+        """Return what a running part does, how far it is, and how long it still takes."""
+        running, at = self.pace.running[part], self.at.get(part, "")
+        doing, left_s = self.doing.get(part, part), running.left_s(time.monotonic())
+        far = f", {running.done}/{running.total}" if running.total and not at else ""
+        left = time_left(left_s, at_most=bool(at))
+        return f"{doing}{far}{at and f': {at}'}{left and f', {left}'}"
+
+
+class _LinesTask(_Counted):
+    """A line when a part begins; when it is done if it finds something, or never began."""
+
+    named: int = 0
+    unsaid: int = 0
+    """How many parts were done before, and no line says so yet."""
+    said_left: float = 0.0
+
+    def begun(self, part: str) -> None:
+        if not self.work.finds:
+            self._name(self.doing[part])
+
+    def ended(self, text: str, *, begun: bool) -> None:
+        if self.work.unit == "bytes":
+            if self._is_due():
+                size = f"{self.done / 1e6:.1f} of {self.work.total / 1e6:.1f} MB"
+                _write(", ".join(filter(None, [f"{self.work.title}: {size}", self.left()])))
+        elif self.work.finds or not begun:
+            self._name(text)
+
+    def moved(self, part: str) -> None:
+        if self._is_due(self.pace.running[part].began):
+            _write(self.said(part))
+
+    def skipped(self) -> None:
+        self.named += 1
+        self.unsaid += 1
+
+    def tell_skipped(self) -> None:
+        """Write one line for the parts that were done before, if there are any."""
+        if self.unsaid:
+            _write(f"{self.work.title} {self.named}/{self.work.total}  {self.unsaid} done already")
+        self.unsaid = 0
+
+    def _name(self, text: str) -> None:
+        self.tell_skipped()
+        self.named += 1
+        count = f" {self.named}/{self.work.total}  " if self.work.total > 1 else ": "
+        left = self.left() if self._is_due() else ""
+        _write(f"{self.work.title}{count}{text}{left and f' ({left})'}")
+
+    def _is_due(self, began: float = 0.0) -> bool:
+        """Return whether a log wants to know how far it is: now and then, not at the beginning."""
+        now = time.monotonic()
+        if now - max(self.said_left, self.pace.began, began) < LEFT_EVERY_S:
+            return False
+        self.said_left = now
+        return True
+
+
+class Lines(Progress):
+    """One line per part on stderr, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._status_after = 0.0
+
+    @contextmanager
+    def task(self, work: Work) -> Iterator[Task]:
+        """Write a line for each part; of bytes, only now and then."""
+        task = _LinesTask.begin_now(work)
+        yield task
+        task.tell_skipped()
+
+    def status(self, text: str) -> None:
+        """Write it as a line, but not more often than a log wants it."""
+        now = time.monotonic()
+        if now >= self._status_after:
+            self._status_after = now + STATUS_EVERY_S
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        """Write one line."""
+        _write(text)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.flush()
+
+
+class _BarTask(_Counted):
+    """A bar, which a line below it for each part that runs explains."""
+
+    bars: RichProgress
+
+    def skipped(self) -> None:
+        self.bars.update(self.bar, completed=self.done)
+
+    @property
+    def bar(self) -> TaskID:
+        """The task as rich knows it: the only one, which its first drawing needs already."""
+        return self.bars.task_ids[0]
+
+    def ended(self, text: str, *, begun: bool) -> None:
+        del begun
+        last = "" if self.work.unit == "bytes" else text
+        self.bars.update(self.bar, completed=self.done, last=last)
+
+    def lines(self) -> list[str]:
+        """Return what runs now, the latest last; before the first part says so, what was last."""
+        with self.lock:
+            self.bars.update(self.bar, left=self.left())
+            running = [self.said(part) for part in self.pace.running]
+        return running or [self.bars.tasks[0].fields["last"]]
+
+
+class Bars(Progress):
+    """A bar on a terminal, with a line below it for each part that runs."""
+
+    def __init__(self) -> None:
+        self._running: _BarTask | None = None
+
+    @contextmanager
+    def task(self, work: Work) -> Iterator[Task]:
+        """Show one bar."""
+        task = _BarTask.begin_now(work)
+        with _rich_bars(task) as bars:
+            task.bars = bars
+            bars.add_task(printable(work.title), total=work.total, last="", left="")
+            self._running = task
+            try:
+                yield task
+            finally:
+                self._running = None
+
+    def status(self, text: str) -> None:
+        """Show it below the task's bar."""
+        if self._running is not None:
+            self._running.bars.update(self._running.bar, last=text)
+
+    def note(self, text: str) -> None:
+        """Write one line."""
+        if self._running is not None:
+            # What is written past rich would tear the bar.
+            self._running.bars.console.print(printable(text), markup=False, highlight=False)
+        else:
+            _write(text)
+
+
+def _rich_bars(task: _BarTask) -> RichProgress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.progress import Progress as RichProgress
+    from rich.text import Text
+
+    class WithLines(RichProgress):
+        def get_renderables(self) -> Iterable[RenderableType]:
+            lines = task.lines() if self.tasks else []
+            yield self.make_tasks_table(self.tasks)
+            for line in filter(None, lines):
+                yield Text(f"  {printable(line)}", style="dim", no_wrap=True, overflow="ellipsis")
+
+    return WithLines(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn() if task.work.unit == "parts" else DownloadColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def terminal_progress() -> Progress:
+    """Return bars where stderr is a terminal, lines otherwise."""
+    return Bars() if sys.stderr.isatty() else Lines()

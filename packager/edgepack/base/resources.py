@@ -1,0 +1,48 @@
+"""Where the files that ship with edgepack lie: profiles, templates, the example.
+
+In a wheel they lie in ``edgepack/_data``; in a checkout they lie at its top. This module is the
+only one that knows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgepack.errors import ToolError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def data_root() -> Path:
+    """Return the folder that holds ``targets/``, ``templates/`` and ``examples/``.
+
+    Raises:
+        ToolError: The installation lacks its data files.
+    """
+    for root in (_PACKAGE / "_data", _PACKAGE.parents[1]):
+        if (root / "targets").is_dir() and (root / "templates").is_dir():
+            return root
+    raise ToolError(
+        f"this installation of edgepack has no data files beside {_PACKAGE}",
+        hint="install it again: pip install --force-reinstall edgepack",
+    )
+
+
+def targets_dir() -> Path:
+    """Return the folder of the shipped profiles, one ``<id>.yaml`` each."""
+    return data_root() / "targets"
+
+
+def templates_dir() -> Path:
+    """Return the folder of the template families."""
+    return data_root() / "templates"
+
+
+def example_dir() -> Path:
+    """Return the folder of the bundled example project."""
+    return data_root() / "examples" / "digits"
+
+
+def harness_dir() -> Path:
+    """Return the folder of the device-side Python that every Linux bundle carries."""
+    return _PACKAGE / "ondevice"

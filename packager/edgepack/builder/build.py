@@ -1,0 +1,278 @@
+"""The phases of a build: inspect, plan, execute, judge, bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from edgepack.apps.aar.archive import write_aar
+from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
+from edgepack.backends.targets import chosen_targets, project_targets
+from edgepack.base.processes import Workers
+from edgepack.base.progress import Progress, Silent
+from edgepack.builder.assembly import BuiltBundle, Job, assemble
+from edgepack.builder.cache import own_cache, temporary_cache
+from edgepack.builder.execution import execute
+from edgepack.builder.judging import (
+    FailedVariant,
+    MissedLimit,
+    RefusedVariant,
+    answers,
+    judge,
+    warnings,
+)
+from edgepack.builder.memory import Subject, default_jobs
+from edgepack.builder.offering import named_targets, offer_int8_dynamic
+from edgepack.builder.pins import older_runtimes
+from edgepack.builder.plan import Plan
+from edgepack.builder.planner import make_plan, unsampled
+from edgepack.builder.timing import SlowerVariant, slower_variants, without_merit
+from edgepack.bundle.writing import require_writable_folder
+from edgepack.errors import BugError, EdgepackError, LimitError, ModelError, UsageError
+from edgepack.model.facts import model_facts, require_plain_signature
+from edgepack.project.profile import own_profile_file
+from edgepack.project.project import find_project
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build made."""
+
+    bundles: tuple[BuiltBundle, ...]
+    missed: tuple[MissedLimit, ...]
+    """Variants that are not shipped because they miss a limit."""
+    failed: tuple[FailedVariant, ...]
+    """Variants that are not shipped because they could not be made."""
+    refused: tuple[RefusedVariant, ...]
+    """All variants that were left out of targets without a bundle."""
+    slower: tuple[SlowerVariant, ...]
+    """int8 variants that took longer than fp32 on this host, if only because it was busy."""
+    warnings: tuple[str, ...]
+    """What is wrong with preprocessing or the calibration samples, that there are none, limits that
+    could not be judged, and targets that require an older onnxruntime than the one that built."""
+    steps: int
+    from_cache: int
+    """How many of the steps were there already."""
+    aars: tuple[Path, ...] = ()
+    """Compiled libraries for Android apps, in the Maven repository ``maven`` beside the bundles."""
+    saw: tuple[str, ...] = ()
+    """What fp32 answers to the samples, a line for each described output that tells."""
+    uncompiled: tuple[EdgepackError, ...] = ()
+    """Why a bundle has no such library that was asked for."""
+
+    def require_all(self) -> None:
+        """Return if every variant that was asked for is shipped, or is left out for a good reason.
+
+        Raises:
+            BugError: A variant met what edgepack did not foresee.
+            EdgepackError: Of the class that the first variant, or library, failed with.
+            LimitError: A variant missed its limit; names each and what it lost.
+            ModelError: A target has no bundle; names each of its variants and why it is left out.
+        """
+        shipped = ", ".join(str(built.bundle.path) for built in self.bundles) or "nothing"
+        if self.failed:
+            lines = "".join(
+                f"\n  {f.target} {f.variant}: {f.reason}\n    hint: {f.error.hint}"
+                for f in self.failed
+            )
+            errors = [f.error for f in self.failed]
+            bugs = [error for error in errors if isinstance(error, BugError)]
+            raise type(bugs[0] if bugs else errors[0])(
+                f"{len(self.failed)} variants could not be made:{lines}",
+                hint=f"mend that, or leave these variants out (--variant); written was {shipped}",
+            )
+        if self.missed:
+            lines = "".join(f"\n  {m.target} {m.variant}: {m.reason}" for m in self.missed)
+            raise LimitError(
+                f"{len(self.missed)} variants lose too much and are not shipped:{lines}",
+                hint="give more or better calibration samples, or raise the limit that is named;"
+                f" written was {shipped}",
+            )
+        if self.uncompiled:
+            raise self.uncompiled[0]
+        if self.refused:
+            targets = ", ".join(dict.fromkeys(r.target for r in self.refused))
+            lines = "".join(f"\n  {r.target} {r.variant}: {r.reason}" for r in self.refused)
+            raise ModelError(
+                f"no bundle was written for {targets}, because each variant was left out:{lines}",
+                hint="mend what one of these lines names, or build for a target with a CPU variant"
+                f" (edgepack targets list); written was {shipped}",
+            )
+
+
+def build(  # noqa: PLR0913  (each is one option of the command)
+    model: Path | None = None,
+    *,
+    project: Path | None = None,
+    targets: Sequence[str] = (),
+    variants: Sequence[str] = (),
+    out: Path = Path("dist"),
+    jobs: int | None = None,
+    use_cache: bool = True,
+    aar: bool = False,
+    jars: Path | None = None,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Build bundles and return them.
+
+    Args:
+        model: A bare model file; or use ``project``, or an ``edgepack.yaml`` lying here.
+        project: The project file.
+        targets: Target ids; default: those of the project.
+        variants: Only these variants of each target.
+        out: The folder that bundles go to.
+        jobs: How many steps run at the same time; default: one per core, at most 4.
+        use_cache: False does every step again, and keeps nothing.
+        aar: Also compile the bundles for Android, into the Maven repository ``out/maven``.
+        jars: For that, a Maven repository or folder with the Kotlin compiler and what it compiles
+            against; default: Maven's own on this machine.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        EdgepackError: As the error tree says. What befalls single variants is not raised but
+            returned, and the others are shipped: see :meth:`BuildResult.require_all`.
+    """
+    job = _planned(model, project, targets, variants)
+    toolchains = _toolchains(job.plan, jars, aar=aar)
+    repository = out / "maven"
+    for place in (out, repository) if toolchains else (out,):
+        require_writable_folder(place)
+    progress = progress or Silent()
+    for planned in job.plan.bundles:
+        if own := own_profile_file(planned.profile.id):
+            progress.note(f"target {planned.profile.id}: its profile is {own}, not one shipped")
+    if job.facts.quantization:
+        progress.note(f"{job.facts.name} is {job.facts.quantization.state}")
+    for variant in (v for planned in job.plan.bundles for v in planned.variants if v.offered):
+        progress.note(f"{variant.variant.id}: {variant.offered}")
+    with ExitStack() as stack:
+        cache = own_cache() if use_cache else temporary_cache(stack)
+        execution = execute(
+            job.plan,
+            cache=cache,
+            jobs=jobs or default_jobs(),
+            progress=progress,
+            subject=_subject(job),
+        )
+        judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
+        slower = tuple(slower_variants(job.plan, judged, execution))
+        judged = [without_merit(verdict, slower, execution) for verdict in judged]
+        bundles = [
+            assemble(job, planned, verdict, execution, cache, out)
+            for planned, verdict in zip(job.plan.bundles, judged, strict=True)
+            if verdict.shipped
+        ]
+        libraries = list(_libraries(bundles, toolchains, repository, progress))
+        aars = tuple(made for made in libraries if isinstance(made, Path))
+        left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
+        found = warnings(job.plan, judged, execution, job.limits)
+        profiles = [planned.profile for planned in job.plan.bundles]
+        pins = older_runtimes(profiles, version("onnxruntime"))
+        told = (*unsampled(job.loaded), *found, *pins)
+        saw = tuple(line for lines in answers(job.plan, execution) for line in lines)
+    return BuildResult(
+        bundles=tuple(bundles),
+        missed=tuple(lost for verdict in judged for lost in verdict.missed),
+        failed=tuple(lost for verdict in judged for lost in verdict.failed),
+        refused=tuple(lost for v in judged if not v.shipped for lost in v.refused),
+        slower=tuple(each for each in slower if (each.target, each.variant) in left),
+        warnings=told,
+        steps=len(job.plan.steps),
+        from_cache=len(execution.from_cache),
+        aars=aars,
+        saw=saw,
+        uncompiled=tuple(error for error in libraries if isinstance(error, EdgepackError)),
+    )
+
+
+def _subject(job: Job) -> Subject:
+    return Subject(
+        job.loaded.model_path,
+        job.loaded.project.largest_dims,
+        job.facts.initializer_bytes,
+        frozenset(planned.step.name for planned in job.plan.steps),
+    )
+
+
+def _toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, Toolchain]:
+    """Return what compiles each target's module, so that what is missing is said at once."""
+    if not aar:
+        if jars is not None:
+            raise UsageError(
+                "jars are named, and nothing is compiled",
+                hint="add --aar, or leave --jars out",
+                where="--jars",
+            )
+        return {}
+    profiles = [planned.profile for planned in plan.bundles]
+    android = [profile for profile in profiles if profile.family == "android"]
+    if not android:
+        raise UsageError(
+            "an AAR is for Android, and no target is",
+            hint="add --target android-xnnpack (edgepack targets list), or leave --aar out",
+            where="--aar",
+        )
+    return {p.id: find_toolchain(p.runtime.packages, jars) for p in android}
+
+
+def _libraries(
+    bundles: Sequence[BuiltBundle],
+    toolchains: Mapping[str, Toolchain],
+    repository: Path,
+    progress: Progress,
+) -> Iterator[Path | EdgepackError]:
+    """Write the library of each bundle that there is a toolchain for; yield its path, or why not.
+
+    Bundles are written by then, and what else is to be said of the build has not been said.
+    """
+    for bundle in (built.bundle for built in bundles):
+        if toolchain := toolchains.get(bundle.manifest.target):
+            progress.note(
+                f"{bundle.manifest.target}: compiling {bundle.path.name} for {repository}"
+            )
+            try:
+                yield write_aar(bundle.path, repository, toolchain)
+            except EdgepackError as error:
+                progress.note(f"{bundle.manifest.target}: not compiled: {error.problem}")
+                yield error
+
+
+def dry_run(
+    model: Path | None = None,
+    *,
+    project: Path | None = None,
+    targets: Sequence[str] = (),
+    variants: Sequence[str] = (),
+    aar: bool = False,
+    jars: Path | None = None,
+) -> Plan:
+    """Return the plan that :func:`build` would execute with these arguments.
+
+    Raises:
+        EdgepackError: As :func:`build`, before anything runs.
+    """
+    plan = _planned(model, project, targets, variants).plan
+    _toolchains(plan, jars, aar=aar)
+    return plan
+
+
+def _planned(
+    model: Path | None, project: Path | None, targets: Sequence[str], variants: Sequence[str]
+) -> Job:
+    loaded = find_project(model, project)
+    found = chosen_targets(loaded, targets) if targets else project_targets(loaded)
+    profiles = {profile.id: profile for profile in found}
+    if not profiles:
+        raise UsageError(
+            "no target is given", hint="--target host, or 'targets' in edgepack.yaml", where="build"
+        )
+    facts = model_facts(loaded.model_path)
+    require_plain_signature(facts)
+    with Workers(1) as workers:
+        chosen, offers = offer_int8_dynamic(
+            loaded.model_path, facts, list(profiles.values()), named_targets(loaded), workers
+        )
+    return Job(loaded, facts, make_plan(loaded, facts, chosen, variants, offers))

@@ -1,0 +1,75 @@
+"""Models that are quantized or float16 already: which variants carry them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgepack.model.quantized import Quantization
+from edgepack.project.profile import Dialect, Variant
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """What becomes of a target's variants with a model that is quantized or float16 already.
+
+    Such a model is not changed. It is carried by the int8-static variants whose dialect it speaks,
+    or by those of fp16 if it is float16, and otherwise by those of fp32, the recipe that keeps
+    numbers.
+    """
+
+    quantization: Quantization
+
+    def left_out(self, variants: Sequence[Variant]) -> dict[str, str]:
+        """Return the variants that do not carry the model, by id, with the reason."""
+        carriers = {variant.id: variant for variant in variants if self._carries(variant)}
+        speaking = {v.backend: v.id for v in carriers.values() if v.recipe != "fp32"}
+        doubles = {
+            variant.id: speaking[variant.backend]
+            for variant in carriers.values()
+            if variant.recipe == "fp32" and variant.backend in speaking
+        }
+        others = ", ".join(name for name in carriers if name not in doubles)
+        there = f"; carried as it is by {others}" if others else "; give the float model"
+        reasons = {}
+        for variant in variants:
+            if variant.id in doubles:
+                reasons[variant.id] = f"it would be the same model as {doubles[variant.id]}"
+            elif variant.id not in carriers:
+                reasons[variant.id] = f"{self._obstacle(variant)}{there}"
+        return reasons
+
+    def _carries(self, variant: Variant) -> bool:
+        if variant.recipe == "int8-static" and variant.dialect is not None:
+            return self.quantization.form == "QDQ" and not self._differences(variant.dialect)
+        if variant.recipe == "fp16":
+            return self.quantization.form == "float16"
+        return variant.recipe == "fp32"
+
+    def _obstacle(self, variant: Variant) -> str:
+        found = f"the model is {self.quantization.state}"
+        if self.quantization.form == "float16":
+            return f"{found}, and {variant.recipe} is made from float32"
+        if variant.recipe == "int8-static" and variant.dialect is not None:
+            if self.quantization.form != "QDQ":
+                return f"{found}, and {variant.backend} wants int8 as QDQ"
+            wanted = ", ".join(self._differences(variant.dialect))
+            return f"{found}, and {variant.backend} wants {wanted}"
+        return f"{found}, which {variant.recipe} would change"
+
+    def _differences(self, dialect: Dialect) -> list[str]:
+        """Return what the dialect wants and the model has not."""
+        found = self.quantization
+        wanted = []
+        if found.activations != (dialect.activations,) or (
+            dialect.symmetric and not found.symmetric
+        ):
+            symmetric = "symmetric " if dialect.symmetric else ""
+            wanted.append(f"{symmetric}{dialect.activations} activations")
+        if found.weights not in ((), (dialect.weights,)):
+            wanted.append(f"{dialect.weights} weights")
+        if found.shifted_weights:
+            wanted.append("weights with zero point 0")
+        if found.per_channel and not dialect.per_channel:
+            wanted.append("one scale for all channels of a weight")
+        return wanted

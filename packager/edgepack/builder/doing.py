@@ -1,0 +1,128 @@
+"""What a step does, in words for somebody who watches a build, and for which variants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from edgepack.builder.plan import Plan, PlannedStep
+
+WORDS = {
+    "prepared": "preparing the model (sizes fixed, shapes inferred)",
+    "simplified": "simplifying the graph",
+    "at-least-opset": "raising the opset",
+    "rewritten": "rewriting nodes for the provider",
+    "fp32": "finishing the fp32 model",
+    "fp16": "converting to float16",
+    "int8-static": "quantizing (int8)",
+    "int8-dynamic": "quantizing weights (int8, dynamic)",
+    "int4-weight": "quantizing weights (int4)",
+    "calibration": "finding the ranges of activations",
+    "layer-errors": "measuring each node's error",
+    "outside-errors": "running it on inputs unlike the samples",
+    "input-check": "looking whether the samples are what the model expects",
+    "read-answers": "reading fp32's answers to the samples",
+    "fusion": "counting what the CPU fuses",
+    "golden-choice": "choosing samples for golden outputs",
+    "goldens": "computing golden outputs",
+    "evaluation": "measuring accuracy",
+    "placed": "predicting which nodes the provider takes",
+    "bucketed": "making a model for each size",
+    "ort-format": "converting to the ORT format",
+    "in-graph": "putting preprocessing into the model",
+    "in-graph-probes": "making samples for preprocessing in the model",
+    "tensor-samples": "preprocessing samples",
+    "image-samples": "reading pictures",
+    "picture-samples": "reading pictures",
+    "npz-samples": "reading samples",
+    "test-data-samples": "reading samples",
+    "unrolled": "running the float model over streams",
+    "python-samples": "running the samples' function",
+}
+"""By a step's name."""
+
+LONG = {"calibration", "evaluation", "fp16", "int4-weight", "int8-dynamic", "int8-static"} | {
+    "bucketed",
+    "layer-errors",
+    "outside-errors",
+    "image-samples",
+    "picture-samples",
+    "python-samples",
+    "unrolled",
+}
+"""Steps that a build's time goes to; the others are not counted in an estimate."""
+
+
+@dataclass(frozen=True)
+class Doing:
+    """Says what the steps of one plan do."""
+
+    plan: Plan
+
+    def text(self, step: PlannedStep, samples: int | None = None) -> str:
+        """Return for whom a step is, and what it does; with ``samples``, on how many."""
+        what = WORDS[step.step.name]
+        if step.step.name.endswith("samples") and (role := self._roles.get(step.id)):
+            what += f" for {role}"
+        if samples is not None:
+            what += f" on {samples} sample{'' if samples == 1 else 's'}"
+        whom, shared = described(self._variants.get(step.id, ()), self._all)
+        return f"{whom}: {what}{shared}" if whom else f"{what}{shared}"
+
+    def whom(self, step: PlannedStep) -> str:
+        """Return for whom a step is, as the beginning of a line; nothing if for several targets."""
+        found, _ = described(self._variants.get(step.id, ()), self._all)
+        return f"{found}: " if found else ""
+
+    @cached_property
+    def _all(self) -> int:
+        return sum(len(bundle.variants) for bundle in self.plan.bundles)
+
+    @cached_property
+    def _variants(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """By step: target and variant of all that need it."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for bundle in self.plan.bundles:
+            for variant in bundle.variants:
+                beside = (variant.layers, variant.outside)
+                own = [*variant.steps, *(step_id for step_id in beside if step_id)]
+                for step_id in self.plan.needed_for(own):
+                    found.setdefault(step_id, []).append((bundle.profile.id, variant.variant.id))
+        return found
+
+    @cached_property
+    def _roles(self) -> Mapping[str, str]:
+        """By step that makes samples: what they are for."""
+        users: dict[str, set[str]] = {}
+        for step in self.plan.steps:
+            for origin in step.inputs.values():
+                users.setdefault(origin, set()).add(step.step.name)
+        found = {}
+        for step_id, names in users.items():
+            known = sorted(names & {"calibration", "evaluation"})
+            if len(known) == 1:
+                found[step_id] = known[0]
+        return found
+
+
+def described(variants: Sequence[tuple[str, str]], every: int) -> tuple[str, str]:
+    """Return whom a step is for, and with how many others it is shared, if it is.
+
+    Args:
+        variants: Target and variant of each that needs it.
+        every: How many variants there are.
+    """
+    if not variants:
+        return "", ""
+    targets = list(dict.fromkeys(target for target, _ in variants))
+    names = list(dict.fromkeys(name for _, name in variants))
+    if len(variants) == 1:
+        return f"{targets[0]} {names[0]}", ""
+    if len(variants) == every:
+        return "", ", for all variants"
+    if len(targets) == 1:
+        return targets[0], f", for {len(names)} variants"
+    if len(names) == 1:
+        return names[0], f", for {len(targets)} targets"
+    return "", f", for {len(variants)} variants of {len(targets)} targets"

@@ -1,0 +1,50 @@
+"""Lines of Python for a bundle's README: from pictures and texts to answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgepack.apps.render import ExampleInput
+from edgepack.model.facts import TensorSpec
+from edgepack.project.project import GivenAsTensor, InputDescription, Project, TokensInput
+
+
+def prediction_lines(
+    project: Project, examples: Sequence[ExampleInput], outputs: Sequence[TensorSpec]
+) -> tuple[str, ...]:
+    """Return an example of ``Model.predict``; no lines where the project describes nothing.
+
+    Args:
+        project: Whose descriptions say what the inputs are made from.
+        examples: The inputs that a caller gives to the model itself.
+        outputs: What the model gives.
+    """
+    described = project.inputs
+    tokens = [d.tokens for d in described.values() if d.tokens is not None]
+    made = {name for each in tokens for name in _beside_ids(each)}
+    meant = {name: d for name, d in project.outputs.items() if not isinstance(d, GivenAsTensor)}
+    if not meant and not tokens and not any(d.image for d in described.values()):
+        return ()
+    given = [_given(each, project) for each in examples if each.name not in made]
+    first = next((spec.name for spec in outputs if spec.name in meant), outputs[0].name)
+    return (
+        "answers = model.predict({",
+        *(f"    {line}," for line in given),
+        "})",
+        f"for answer in answers[{first!r}]:",
+        "    print(answer)",
+    )
+
+
+def _beside_ids(tokens: TokensInput) -> tuple[str, str]:
+    return tokens.attention_mask, tokens.token_type_ids
+
+
+def _given(example: ExampleInput, project: Project) -> str:
+    described = project.inputs.get(example.name, InputDescription.model_construct())
+    value = example.value
+    if described.image is not None and example.name not in project.pictures:
+        value = "np.zeros([480, 640, 3], 'uint8')"
+    elif described.tokens is not None:
+        value = "'some text'"
+    return f"{example.name!r}: {value}"

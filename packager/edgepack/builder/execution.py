@@ -1,0 +1,237 @@
+"""Executing a plan: each step from the cache or in a worker process, as parallel as allowed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from pathlib import Path
+from threading import Lock
+
+from edgepack.base.machine import available_memory_bytes
+from edgepack.base.processes import Workers
+from edgepack.base.progress import Progress, SilentTask, Task, Work
+from edgepack.builder.cache import Artifact, StepCache, step_key
+from edgepack.builder.doing import LONG, Doing
+from edgepack.builder.memory import Subject, build_bytes, memory_text, step_bytes
+from edgepack.builder.plan import Plan, PlannedStep
+from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
+from edgepack.model.reading import external_files, read_outline
+from edgepack.model.workload import Activations, activations
+from edgepack.samples.sample_set import SampleSet
+from edgepack.steps.base import Notes, run_step
+
+_UNKNOWN = Activations(0, 0)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What came out of a plan."""
+
+    artifacts: Mapping[str, Artifact]
+    """By step id."""
+    from_cache: frozenset[str]
+    """Ids of the steps whose output was already there before this build."""
+    failed: Mapping[str, EdgepackError]
+    """Steps that failed, or need one that did, and that some variant can do without."""
+
+
+def execute(
+    plan: Plan,
+    *,
+    cache: StepCache,
+    jobs: int,
+    progress: Progress,
+    subject: Subject | None = None,
+) -> Execution:
+    """Run every step of a plan that the cache does not hold.
+
+    As many run at once as ``jobs`` says and the machine's free memory allows. A step that refuses
+    its model takes along only the variants that need it. Any other error, or one in a step that
+    all variants need, ends the build: steps that are running are killed, none is half-kept.
+    Of a ``subject`` it says how much memory is needed, before the first step that has to run.
+
+    Raises:
+        EdgepackError: Whatever a step raised.
+    """
+    with ExitStack() as stack:
+        workers = stack.enter_context(Workers(jobs))
+        threads = stack.enter_context(ThreadPoolExecutor(jobs))
+        return _Run(plan, cache, workers, progress, jobs, subject).execute(threads)
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    cache: StepCache
+    workers: Workers
+    progress: Progress
+    jobs: int
+    subject: Subject | None
+    """None once its memory was told."""
+    activations: Activations = _UNKNOWN
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    from_cache: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
+    """Cache keys of this run's own outputs, which steps that turn out to be the same share."""
+    failed: dict[str, EdgepackError] = field(default_factory=dict)
+    task: Task = field(default_factory=SilentTask)
+    begun: set[str] = field(default_factory=set)
+    """Ids of the steps that were begun here."""
+    telling: Lock = field(default_factory=Lock)
+    locks: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
+    """By cache key: steps that turn out to be the same are run once."""
+
+    def __post_init__(self) -> None:
+        self.sources = {source.id: source for source in self.plan.sources}
+        self.steps = {step.id: step for step in self.plan.steps}
+        self.needed_by_all = self.plan.needed_by_all
+        self.doing = Doing(self.plan)
+        self.memory_bytes = available_memory_bytes()
+        self.running: dict[Future[Artifact], tuple[str, int]] = {}
+
+    def execute(self, threads: ThreadPoolExecutor) -> Execution:
+        order = TopologicalSorter(
+            {
+                step.id: [origin for origin in step.inputs.values() if origin in self.steps]
+                for step in self.plan.steps
+            }
+        )
+        order.prepare()
+        waiting: list[str] = []
+        kinds = Counter(s.step.name for s in self.plan.steps if s.step.name in LONG)
+        try:
+            with self.progress.task(Work("build", total=len(self.steps), kinds=kinds)) as self.task:
+                while order.is_active():
+                    waiting += order.get_ready()
+                    for step_id in self._begin(waiting, threads):
+                        waiting.remove(step_id)
+                    for step_id in self._ended():
+                        order.done(step_id)
+        except BaseException:
+            for future in self.running:
+                future.cancel()
+            self.workers.kill()
+            raise
+        return Execution(self.artifacts, frozenset(self.from_cache), self.failed)
+
+    def _begin(self, waiting: Sequence[str], threads: ThreadPoolExecutor) -> list[str]:
+        """Start the steps that fit into memory beside those that run; one always does."""
+        begun = []
+        for step_id in waiting:
+            needed = self._memory(self.steps[step_id])
+            used = sum(size for _, size in self.running.values())
+            if self.running and used + needed > self.memory_bytes:
+                continue
+            self.running[threads.submit(self._step, self.steps[step_id])] = (step_id, needed)
+            begun.append(step_id)
+        return begun
+
+    def _ended(self) -> list[str]:
+        """Wait until steps have ended, and return them."""
+        done, _ = wait(self.running, return_when=FIRST_COMPLETED)
+        ended = []
+        for future in done:
+            step_id, _ = self.running.pop(future)
+            try:
+                self.artifacts[step_id] = future.result()
+            except (StepError, ModelError) as error:
+                if isinstance(error, SamplesError) or step_id in self.needed_by_all:
+                    raise
+                self.failed[step_id] = error
+            self._tell_end(self.steps[step_id])
+            ended.append(step_id)
+        return ended
+
+    def _step(self, planned: PlannedStep) -> Artifact:
+        for origin in planned.inputs.values():
+            if origin in self.failed:
+                raise self.failed[origin]
+        digests = {name: self._digest(origin) for name, origin in planned.inputs.items()}
+        key = step_key(planned.step, digests)
+        with self.locks[key]:
+            if planned.step.cacheable and (found := self.cache.find(key)):
+                if key not in self.made:
+                    self.from_cache.add(planned.id)
+                return found
+            for origin in planned.inputs.values():
+                if origin in self.artifacts:
+                    self.artifacts[origin].require_whole()
+            paths = {name: self._path(origin) for name, origin in planned.inputs.items()}
+            artifact = self.cache.keep(
+                key,
+                lambda out: self._call(planned, paths, out),
+                by_content=not planned.step.cacheable,
+            )
+            self.made.add(key)
+            return artifact
+
+    def _call(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
+        self._tell_memory()
+        counted = planned.step.name in ("calibration", "evaluation")
+        samples = len(SampleSet.read(paths["samples"])) if counted else None
+        self.begun.add(planned.id)
+        self.task.begin(planned.id, self.doing.text(planned, samples), planned.step.name)
+        try:
+            return self.workers.call(
+                run_step,
+                planned.step,
+                paths,
+                out,
+                on_progress=lambda *far: self.task.within(planned.id, *far),
+                on_note=lambda line: self.progress.note(f"{self.doing.whom(planned)}{line}"),
+            )
+        except EdgepackError as error:
+            doing = self.doing.text(planned)
+            error.where = f"{doing}: {error.where}" if error.where else doing
+            raise
+
+    def _tell_memory(self) -> None:
+        """Say once how much memory is needed, in a worker that is there anyway."""
+        with self.telling:
+            subject, self.subject = self.subject, None
+            if subject is None:
+                return
+            self.activations = self.workers.call(activations, subject.path, subject.sizes)
+            needed = build_bytes(subject, self.activations, self.jobs)
+            self.progress.note(memory_text(needed))
+
+    def _tell_end(self, planned: PlannedStep) -> None:
+        if planned.id in self.begun:
+            self.task(planned.id)
+            return
+        text = self.doing.text(planned)
+        if planned.id in self.failed:
+            self.task(f"{text}: not done, because what it needs failed")
+        else:
+            self.task(text, kind=planned.step.name)
+
+    def _memory(self, planned: PlannedStep) -> int:
+        """Return about how many bytes a step takes."""
+        if any(origin in self.failed for origin in planned.inputs.values()):
+            return 0
+        models = sum(map(_model_bytes, map(self._path, planned.inputs.values())))
+        return step_bytes(planned.step.name, models, self.activations)
+
+    def _digest(self, origin: str) -> str:
+        if origin in self.sources:
+            return self.sources[origin].digest
+        return self.artifacts[origin].digest
+
+    def _path(self, origin: str) -> Path:
+        if origin in self.sources:
+            return self.sources[origin].path
+        return self.artifacts[origin].path
+
+
+def _model_bytes(path: Path) -> int:
+    """Return the size of the models in a step's folder, or of a source file with its weights."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.glob("model.*"))
+    if path.suffix != ".onnx":
+        return path.stat().st_size
+    others = [path.parent / name for name in external_files(read_outline(path))]
+    return sum(file.stat().st_size for file in (path, *others))

@@ -1,0 +1,93 @@
+"""What preprocessing in the graph decides about a model's inputs and their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgepack.errors import ProfileError
+from edgepack.model.facts import TensorSpec
+from edgepack.project.project import LoadedProject, Project
+from edgepack.steps.graph.half import fresh
+from edgepack.steps.in_graph.preprocessing import tensor_shape
+from edgepack.steps.in_graph.texts import made_names
+
+
+def given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[TensorSpec, ...]:
+    """Return the inputs with pictures and texts for the tensors made of them.
+
+    A picture is uint8 ``(H, W, 3)``, with the symbolic dimensions ``<input>_height`` and
+    ``<input>_width``, or the bytes of a file, with ``<input>_bytes``; so is a text. Where the model
+    has a dimension of that name, there is an underscore behind it.
+    """
+    used = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
+
+    def given(name: str, *sizes: str) -> tuple[str, ...]:
+        return tuple(fresh(f"{name}_{size}", used) for size in sizes)
+
+    texts = project.texts.items()
+    beside = {other for each in texts for other in made_names(*each)[1:]}
+    taken = []
+    for spec in inputs:
+        name = spec.name
+        if name in project.texts or (name in project.pictures and project.takes_files):
+            taken.append(TensorSpec(name, "uint8", given(name, "bytes")))
+        elif name in project.pictures:
+            taken.append(TensorSpec(name, "uint8", (*given(name, "height", "width"), 3)))
+        elif name not in beside:
+            taken.append(spec)
+    return tuple(taken)
+
+
+def made_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[str, int]:
+    """Return the sizes that symbolic dimensions have because the tensors made have them.
+
+    Raises:
+        ProfileError: A picture does not become what the model takes, or ``dims`` says otherwise.
+    """
+    project = loaded.project
+    found: dict[str, int] = {}
+    for spec in inputs:
+        if image := project.pictures.get(spec.name):
+            found |= _sizes(loaded, spec, tensor_shape(image), found)
+        if spec.name in project.texts and spec.shape is not None:
+            batch, tokens = spec.shape
+            found |= {batch: 1} if isinstance(batch, str) and batch != "?" else {}
+            _require_one_size(loaded, tokens)
+    for name, size in found.items():
+        if project.dims.get(name, size) != size:
+            raise ProfileError(
+                f"{name!r} is {size} in what preprocessing in the graph makes of one sample",
+                hint=f"remove {name!r} from 'dims', or 'preprocess'",
+                where=loaded.where("dims", name),
+            )
+    return found
+
+
+def _require_one_size(loaded: LoadedProject, tokens: int | str) -> None:
+    if tokens in {**loaded.project.buckets, **loaded.project.spans}:
+        raise ProfileError(
+            f"{str(tokens)!r} has several sizes, and a model that makes the tokens itself takes"
+            " texts: it cannot be chosen by their number",
+            hint="give one size, or none, or leave 'tokenize' out of 'extensions'",
+            where=loaded.where("dims", str(tokens)),
+        )
+
+
+def _sizes(
+    loaded: LoadedProject, spec: TensorSpec, shape: Sequence[int], known: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the sizes of one input's symbolic dimensions, given those of inputs before it."""
+    taken = spec.shape if spec.shape is not None else shape
+    fits = spec.dtype in ("float32", "float16") and len(taken) == len(shape)
+    found: dict[str, int] = dict(known)
+    for own, made in zip(taken, shape, strict=False):
+        size = own if isinstance(own, int) else found.setdefault(own, made) if own != "?" else made
+        fits = fits and size == made
+    if not fits:
+        raise ProfileError(
+            f"the model takes {spec}, and 'image' makes float32[{', '.join(map(str, shape))}] of a"
+            " picture",
+            hint="mend 'resize', 'order' or 'layout', or leave preprocess: {in_graph: true} out",
+            where=loaded.where("inputs", spec.name, "image"),
+        )
+    return found

@@ -1,0 +1,424 @@
+"""Which variants are shipped: those whose provider takes the model, and that lose little enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+from edgepack.builder.execution import Execution
+from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
+from edgepack.bundle.manifest import Accuracy, Attempt, NotMeasured
+from edgepack.errors import BugError, EdgepackError, listed
+from edgepack.metrics.accuracy import EQUAL_SQNR_DB
+from edgepack.metrics.labelled import PRECISIONS
+from edgepack.model.finding import Finding, alike
+from edgepack.project.project import Limits
+from edgepack.quantization.search.outside import OutsideError
+from edgepack.quantization.search.search import Tried, describe
+from edgepack.steps.base import read_notes
+from edgepack.steps.graph.placed import read_placement
+from edgepack.steps.proofs.evaluation import NO_FP32, as_accuracy
+from edgepack.steps.proofs.input_check import InputCheck
+from edgepack.steps.proofs.outside import read_outside
+from edgepack.steps.proofs.read_answers import ReadAnswers
+from edgepack.steps.recipes.calibration import Calibration
+
+UNJUDGED = "it is shipped whatever it loses; build from the float model to have them judged"
+"""What follows where limits cannot be held against fp32."""
+NOTICEABLE_DROP = 0.01
+"""Of fp32's value of a metric: what loses more does not stand in a bundle without one in float."""
+MOST_LOST = 0.05
+"""Of fp32's value of a metric: without a limit of the user's, what loses more comes behind fp32."""
+_HALF = 0.5
+LEAST_SAMPLES = 8
+"""With fewer, nothing is shown of a variant."""
+_REASONS_SHOWN = 12
+_NODES_SHOWN = 4
+_KINDS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class MissedLimit:
+    """A variant that lost more than the project allows."""
+
+    target: str
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FailedVariant:
+    """A variant that could not be made."""
+
+    target: str
+    variant: str
+    error: EdgepackError
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, and in which step."""
+        return (
+            f"{self.error.where}: {self.error.problem}" if self.error.where else self.error.problem
+        )
+
+
+@dataclass(frozen=True)
+class RefusedVariant:
+    """A variant that is left out, which is no failure as long as another one is shipped.
+
+    It cannot be planned, its provider would leave too much of the model to another one, it is int8
+    that nobody asked for and that cannot be made, or it was only offered and did not come out well.
+    """
+
+    target: str
+    variant: str
+    reason: str
+    """With the nodes that a provider does not take, and why."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The variants of one target that are shipped, and those that are not."""
+
+    target: str
+    shipped: tuple[tuple[PlannedVariant, Accuracy | NotMeasured], ...]
+    missed: tuple[MissedLimit, ...]
+    failed: tuple[FailedVariant, ...]
+    refused: tuple[RefusedVariant, ...]
+
+
+def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdict:
+    """Decide about every variant of a bundle.
+
+    Raises:
+        ToolError: What a step found is not what the cache kept.
+    """
+    target = planned.profile.id
+    shipped, missed, failed = [], [], []
+    refused = [RefusedVariant(target, name, reason) for name, reason in planned.left_out]
+    for variant in planned.variants:
+        if error := next(
+            (execution.failed[s] for s in variant.steps if s in execution.failed), None
+        ):
+            lost = FailedVariant(target, variant.variant.id, error)
+            # A bug is told whoever asked for the variant: the others are shipped all the same.
+            if variant.may_fail and not isinstance(error, BugError):
+                refused.append(RefusedVariant(target, lost.variant, lost.reason))
+            else:
+                failed.append(lost)
+            continue
+        for step_id in variant.steps:
+            execution.artifacts[step_id].require_whole()
+        accuracy = read_accuracy(variant, execution)
+        if reason := unplaced(variant, execution):
+            refused.append(RefusedVariant(target, variant.variant.id, reason))
+        elif reason := unworthy(variant, accuracy) or missed_limit(accuracy, limits):
+            found = tried_for(variant, execution)
+            searched = [each for each in found if each.stage == "limit"]
+            tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
+            if variant.offered or (variant.may_fail and unworthy(variant, accuracy)):
+                refused.append(RefusedVariant(target, variant.variant.id, reason))
+            else:
+                missed.append(MissedLimit(target, variant.variant.id, f"{reason}{tried}"))
+        else:
+            shipped.append((variant, accuracy))
+    # As the profile has them, which is by speed; what nothing shows to be as good comes behind,
+    # unless the user gave the order.
+    shipped.sort(key=lambda e: not e[0].named and bool(unproven(e[0], e[1], limits)))
+    verdict = Verdict(target, tuple(shipped), tuple(missed), tuple(failed), tuple(refused))
+    return verdict if planned.most is None else with_most(verdict, planned.most)
+
+
+def unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
+    """Return why what a variant says is not worth shipping, or nothing.
+
+    That is no more than a constant says, or, of one that nobody named, less than half of what fp32
+    says, by the metric of an output's kind, labels or the user's.
+    """
+    if isinstance(accuracy, NotMeasured):
+        return ""
+    if accuracy.says_nothing:
+        return f"it is no better than a constant: {accuracy.says_nothing}"
+    if not variant.may_fail:
+        return ""
+    if accuracy.says_little and accuracy.output:
+        return f"it keeps less than half of what fp32 says: {accuracy.says_little}"
+    lost, metric = most_lost(accuracy)
+    return f"it loses {lost:.0%} of fp32's {metric}" if lost > _HALF else ""
+
+
+def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+    """Return why nothing shows that a quantized variant is as good as it has to be, or nothing."""
+    if variant.carried or not is_quantized(variant):
+        return ""
+    if isinstance(accuracy, NotMeasured):
+        return f"its accuracy was not measured: {accuracy.reason}"
+    if accuracy.samples < LEAST_SAMPLES:
+        return f"{accuracy.samples} samples are too few to show what it loses"
+    lost, metric = most_lost(accuracy)
+    if limits.metric_drop is None and metric == accuracy.metric and lost > MOST_LOST:
+        return (
+            f"it loses {lost:.0%} of fp32's {metric}, more than {MOST_LOST:.0%}; say in"
+            " edgepack.yaml what may be lost: limits:"
+            f" {{metric_drop: {_rounded_up(accuracy.drop)}}}"
+        )
+    if metric != accuracy.metric and lost > MOST_LOST:
+        return f"it loses {lost:.0%} of fp32's {metric}, which no limit is about"
+    return unsettled(accuracy, limits)
+
+
+def _rounded_up(drop: float | None) -> str:
+    """Return a limit of two digits that a drop meets."""
+    digits = 1 - math.floor(math.log10(drop)) if drop else 0
+    return f"{math.ceil((drop or 0) * 10**digits) / 10**digits:g}"
+
+
+def most_lost(accuracy: Accuracy) -> tuple[float, str]:
+    """Return how much of fp32's value is lost, and of which metric.
+
+    0 where it is none that anything is a part of. Beside mean average precision, which sees the
+    order of scores alone, F1 counts: of scores that are all lower nothing reaches an application.
+    """
+    found = {accuracy.metric: _share(accuracy.fp32, accuracy.drop)}
+    if accuracy.metric in PRECISIONS and (f1 := accuracy.values.get("f1")):
+        found["f1"] = _share(f1.fp32, None if f1.fp32 is None else f1.fp32 - f1.value)
+    metric = max(found, key=found.__getitem__)
+    return found[metric], metric
+
+
+def _share(fp32: float | NotMeasured | None, drop: float | None) -> float:
+    return drop / abs(fp32) if drop is not None and isinstance(fp32, float) and fp32 else 0.0
+
+
+def is_quantized(variant: PlannedVariant) -> bool:
+    """Return whether a variant's recipe makes integers."""
+    return variant.variant.recipe.startswith("int")
+
+
+def with_most(verdict: Verdict, most: int) -> Verdict:
+    """Return a verdict that ships the best variants.
+
+    One for the CPU is among them if there is one, and one in float where those that are quantized
+    lose something, or nobody knows what they lose.
+    """
+    first = verdict.shipped[:most]
+    needed: list[Callable[[PlannedVariant], bool]] = [lambda v: v.variant.backend == "cpu"]
+    if any(is_quantized(variant) and not variant.carried and _loses(a) for variant, a in first):
+        needed.append(lambda v: not is_quantized(v))
+
+    def met(chosen: Sequence[tuple[PlannedVariant, object]]) -> int:
+        return sum(any(is_it(variant) for variant, _ in chosen) for is_it in needed)
+
+    # They come in the order of preference, and of those that meet as much the first is taken.
+    best = max(combinations(verdict.shipped, len(first)), key=met)
+    reason = (
+        f"a bundle for {verdict.target} holds {most} at most, which are"
+        f" {' and '.join(entry[0].variant.id for entry in best)}; --variant names others"
+    )
+    surplus = [entry[0].variant.id for entry in verdict.shipped if entry not in best]
+    refused = [RefusedVariant(verdict.target, name, reason) for name in surplus]
+    return replace(verdict, shipped=best, refused=(*verdict.refused, *refused))
+
+
+def _loses(accuracy: Accuracy | NotMeasured) -> bool:
+    if isinstance(accuracy, NotMeasured) or accuracy.drop is None:
+        return True
+    return most_lost(accuracy)[0] > NOTICEABLE_DROP
+
+
+def tried_for(variant: PlannedVariant, execution: Execution) -> list[Tried]:
+    """Return what was tried to keep a variant's accuracy."""
+    for step_id in variant.history:
+        facts = read_notes(execution.artifacts[step_id].path).facts
+        if facts.get("tried"):
+            return [Tried(**entry) for entry in facts["tried"]]
+    return []
+
+
+def attempts(variant: PlannedVariant, execution: Execution) -> list[Attempt]:
+    """Return what was tried to keep a variant's accuracy, as the manifest holds it."""
+    return [
+        Attempt(
+            what=each.what.removeprefix("exact weights, "),
+            stage=each.stage,
+            kept=each.accepted,
+            why=each.why,
+            sqnr_db=each.sqnr_db,
+            agreement=each.agreement,
+            metric_drop=each.metric_drop,
+        )
+        for each in tried_for(variant, execution)
+    ]
+
+
+def warnings(
+    plan: Plan, judged: Sequence[Verdict], execution: Execution, limits: Limits
+) -> Iterator[str]:
+    """Yield what the user should know of preprocessing, the calibration samples and the limits."""
+    for topic, name in (("preprocessing", InputCheck.name), ("calibration", Calibration.name)):
+        of_topic = [step.id for step in plan.steps if step.step.name == name]
+        made = (
+            execution.artifacts[step_id] for step_id in of_topic if step_id in execution.artifacts
+        )
+        # Targets may share a calibration or have one each of the same samples.
+        texts = [text for artifact in made for text in read_notes(artifact.path).facts["warnings"]]
+        yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))
+    yield from _not_looked_at(plan, execution)
+    yield from _broken_outside(judged, execution)
+    shipped = [(verdict.target, *entry) for verdict in judged for entry in verdict.shipped]
+    told: list[Callable[[PlannedVariant, Accuracy | NotMeasured], str]] = [
+        lambda _, found: drifting(found),
+        partial(_doubt, limits),
+    ]
+    for about in told:
+        for target, variant, accuracy in shipped:
+            if text := about(variant, accuracy):
+                yield f"{target} {variant.variant.id}: {text}"
+
+
+def _not_looked_at(plan: Plan, execution: Execution) -> Iterator[str]:
+    """Yield which looks at samples and answers failed, where the model itself was made."""
+    looks = [s for s in plan.steps if s.step.name in (InputCheck.name, ReadAnswers.name)]
+    for look in looks:
+        lost = execution.failed.get(look.id)
+        if lost and look.inputs["model"] not in execution.failed:
+            topic = "preprocessing" if look.step.name == InputCheck.name else "outputs"
+            yield f"{topic}: it could not be looked at: {lost.problem}"
+
+
+def _doubt(limits: Limits, variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
+    """Return what nothing shows of a variant, or nothing."""
+    limited = limits != Limits()
+    if variant.carried:
+        return f"limits are not judged, {NO_FP32}: {UNJUDGED}" if limited else ""
+    if isinstance(accuracy, NotMeasured):
+        # Without limits the table says so.
+        return f"limits are not judged: {accuracy.reason}" if limited else ""
+    found = unproven(variant, accuracy, limits)
+    return found if variant.named or not found else f"{found}; what is proven comes before it"
+
+
+def answers(plan: Plan, execution: Execution) -> Iterator[Sequence[str]]:
+    """Yield what fp32 answers to samples, a line for each output."""
+    for step in plan.steps:
+        if step.step.name == ReadAnswers.name and step.id in execution.artifacts:
+            yield read_notes(execution.artifacts[step.id].path).facts["saw"]
+
+
+def _broken_outside(judged: Sequence[Verdict], execution: Execution) -> Iterator[str]:
+    """Yield which inputs unlike the samples break variants that are shipped."""
+    for target, variant in ((v.target, planned) for v in judged for planned, _ in v.shipped):
+        artifact = execution.artifacts.get(variant.outside or "")
+        if artifact and (found := read_outside(artifact.path)):
+            yield f"{target} {variant.variant.id}: {_broken_text(found)}"
+
+
+def _broken_text(found: Sequence[dict[str, Any]]) -> str:
+    worst, *rest = (OutsideError(**each) for each in found)
+    others = list(dict.fromkeys(each.words for each in rest if each.input != worst.input))
+    more = f"; so it is, by less, with {listed(others, _KINDS_SHOWN)}" if others else ""
+    return f"{worst}{more}; give calibration samples of what comes in use"
+
+
+def unplaced(planned: PlannedVariant, execution: Execution) -> str:
+    """Return why a variant would run elsewhere than it says, or nothing."""
+    if planned.placed is None:
+        return ""
+    placement = read_placement(execution.artifacts[planned.placed].path)
+    wanted = 1.0 if planned.variant.placement == "all" else planned.variant.placement
+    if placement["share"] >= wanted:
+        return ""
+    provider = planned.variant.providers[0].name
+    return (
+        f"{provider} would take {placement['share']:.0%} of {len(placement['nodes'])} nodes,"
+        f" {wanted:.0%} are needed; it does not take{_listed(placement['nodes'])}"
+    )
+
+
+def _listed(nodes: Sequence[dict[str, Any]]) -> str:
+    """Return the nodes that are not taken, a line for those with the same kind of reason."""
+    groups = alike(
+        Finding("", "blocks", f"{node['name']!r} ({node['op']})", node["reason"], node["remedy"])
+        for node in nodes
+        if node["reason"]
+    )
+    lines = [
+        f"\n    {listed([found.node for found in group], _NODES_SHOWN)}: {group[0].reason};"
+        f" {group[0].remedy}"
+        for group in groups[:_REASONS_SHOWN]
+    ]
+    if len(groups) > _REASONS_SHOWN:
+        lines.append(f"\n    and {len(groups) - _REASONS_SHOWN} more reasons (edgepack inspect)")
+    return "".join(lines)
+
+
+def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | NotMeasured:
+    """Return what the evaluation step found, or that the plan has none."""
+    if variant.evaluation is None:
+        return NotMeasured(reason="the project has no evaluation samples")
+    return as_accuracy(read_notes(execution.artifacts[variant.evaluation].path).facts)
+
+
+def drifting(accuracy: Accuracy | NotMeasured) -> str:
+    """Return that a variant's errors grow along streams, or nothing."""
+    found = None if isinstance(accuracy, NotMeasured) else accuracy.drift
+    if found is None or not found.grows:
+        return ""
+    return (
+        f"its errors grow along a stream: the R² of {found.output!r} is {found.first:.3f} in the"
+        f" first quarter of streams and {found.last:.3f} in the last; longer streams may be worse,"
+        " so evaluate with some as long as a device will run, or begin anew in time"
+    )
+
+
+def unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+    """Return that too few samples show that the limit of a drop is met, and how many would.
+
+    Nothing where the limit is missed, where the interval is within it, where there is no interval,
+    or where outputs equal fp32's.
+    """
+    if isinstance(accuracy, NotMeasured) or accuracy.worst is None or limits.metric_drop is None:
+        return ""
+    limit, drop, interval = limits.metric_drop, accuracy.drop, accuracy.drop_interval
+    if drop is None or interval is None or not drop < limit < interval[1]:
+        return ""
+    if accuracy.worst.sqnr_db >= EQUAL_SQNR_DB:
+        return ""
+    times = (interval[1] - drop) / (limit - drop)
+    # That of no difference at all, 3 in n, shrinks with the samples, others with their square root.
+    by_three = drop == 0 and math.isclose(interval[1] * accuracy.samples, 3)
+    enough = accuracy.samples * (times if by_three else times**2)
+    return (
+        f"{accuracy.metric} drops by {drop:.4f} on {accuracy.samples} samples, within the limit"
+        f" {limit:g}, but its 95 % interval reaches {interval[1]:.4f}: about"
+        f" {float(f'{enough:.1e}'):.0f} samples would settle it"
+    )
+
+
+def missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+    """Return why a limit is missed, or nothing: also where there is no fp32 model to lose against.
+
+    The drop that was measured decides, and its interval says how sure that is: a limit is missed
+    even if the interval reaches below it, because nothing has shown that it is met.
+    """
+    if isinstance(accuracy, NotMeasured) or accuracy.drop is None or accuracy.worst is None:
+        return ""
+    too_large, too_low = limits.excess(accuracy.drop, accuracy.worst.sqnr_db)
+    if limits.metric_drop is not None and too_large:
+        interval = accuracy.drop_interval
+        sure = f", 95 % interval {interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
+        return (
+            f"{accuracy.metric} drops by {accuracy.drop:.4f}{sure} on {accuracy.samples} samples,"
+            f" the limit is {limits.metric_drop:g}"
+        )
+    worst = accuracy.worst
+    if limits.min_sqnr_db is not None and too_low:
+        return (
+            f"output {worst.output!r} is {worst.sqnr_db:.1f} dB from fp32,"
+            f" the limit is {limits.min_sqnr_db:g} dB"
+        )
+    return ""

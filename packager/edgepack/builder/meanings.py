@@ -1,0 +1,337 @@
+"""Whether what a project says about its inputs and outputs can be so, before anything is built.
+
+The device-side modules that do what is said (``ondevice/edgepack_images.py``,
+``edgepack_answers.py``, ``edgepack_wordpiece.py``) refuse the same at run time, as far as shapes
+are not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from edgepack.errors import ProfileError, nearest
+from edgepack.model.facts import TensorSpec
+from edgepack.ondevice.edgepack_answers import read_labels
+from edgepack.ondevice.edgepack_images import placement
+from edgepack.ondevice.edgepack_wordpiece import TokenizerError, WordPiece
+from edgepack.project.project import (
+    ClassificationOutput,
+    DetectionOutput,
+    EmbeddingOutput,
+    ImageInput,
+    LoadedProject,
+    OutputDescription,
+    RawOutput,
+    TokensInput,
+    TokensOutput,
+)
+from edgepack.samples.tokenizers import parse_tokenizer
+
+_Place = tuple[str, ...]
+BEFORE_SCORES = {"yolo": 4, "yolov5": 5}
+"""Values of a box that stand before its class scores."""
+
+
+def check_meanings(
+    loaded: LoadedProject,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    table_rows: Mapping[str, int],
+) -> None:
+    """Hold the descriptions of inputs and outputs against the model.
+
+    Args:
+        loaded: The project, whose names of inputs and outputs the model has.
+        inputs: What the model takes, with the sizes that the project fixes.
+        outputs: What it gives, likewise.
+        table_rows: See :class:`~edgepack.model.facts.ModelFacts`.
+
+    Raises:
+        ProfileError: A file is none of the project's, or not what it has to be, or a shape cannot
+            be what is described.
+    """
+    check = _Check(loaded, {spec.name: spec for spec in inputs}, table_rows)
+    for name, described in loaded.project.inputs.items():
+        if described.image is not None:
+            check.image(name, described.image)
+        if described.tokens is not None:
+            check.tokens(name, described.tokens, described.pad or 0)
+    for spec in outputs:
+        if spec.name in loaded.project.outputs:
+            check.output(spec, loaded.project.outputs[spec.name])
+
+
+@dataclass(frozen=True)
+class _Check:
+    loaded: LoadedProject
+    inputs: dict[str, TensorSpec]
+    table_rows: Mapping[str, int]
+
+    def image(self, name: str, image: ImageInput) -> None:
+        place = placement(1, 1, image.resize.model_dump())
+        channels = 1 if image.order == "GRAY" else 3
+        made = (1, place.input_height, place.input_width, channels)
+        if image.layout == "NCHW":
+            made = (1, channels, place.input_height, place.input_width)
+        spec = self.inputs[name]
+        if not spec.dtype.startswith("float") or not _may_be(spec, made):
+            raise self._error(
+                ("inputs", name, "image"),
+                f"the input is {spec}, and an image would become float32{list(made)}",
+                "change 'resize', 'order' or 'layout', or give 'dims' the sizes that it makes",
+            )
+
+    def tokens(self, name: str, tokens: TokensInput, pad: float) -> None:
+        place = ("inputs", name, "tokens")
+        text = self._file(tokens.file, (*place, "file"))
+        in_graph = name in self.loaded.project.texts
+        try:
+            tokenizer = parse_tokenizer(text) if in_graph else WordPiece.parse(text)
+        except TokenizerError as error:
+            raise self._error(
+                (*place, "file"),
+                f"{tokens.file!r} is not a tokenizer that runs"
+                f" {'in models' if in_graph else 'on devices'}: {error}",
+                _other_tokenizer(text, in_graph=in_graph),
+            ) from error
+        spec = self.inputs[name]
+        if not _takes_ids(spec, "tokens"):
+            raise self._error(
+                place, f"the input is {spec}, not ids [1, tokens]", "describe another input"
+            )
+        self._check_vocabulary(name, tokens, text)
+        self._check_length(spec, tokens, tokenizer.special_tokens)
+        length = spec.shape[1] if spec.shape else "?"
+        self._check_beside(name, tokens, length)
+        if isinstance(length, str) and tokenizer.pad_id != pad and not in_graph:
+            raise self._error(
+                place,
+                f"{tokens.file!r} fills up with {tokenizer.pad_id}, the loader with {pad:g}",
+                f"add pad: {tokenizer.pad_id} to the input {name!r}",
+            )
+
+    def _check_vocabulary(self, name: str, tokens: TokensInput, text: str) -> None:
+        """Make sure that each word's id is a row of the model's table: others end a run."""
+        vocabulary = json.loads(text)["model"]["vocab"]
+        word, highest = max(vocabulary.items(), key=lambda item: item[1])
+        rows = self.table_rows.get(name, highest + 1)
+        if highest >= rows:
+            raise self._error(
+                ("inputs", name, "tokens", "file"),
+                f"{tokens.file!r} has ids up to {highest}, for {word!r}, and the model has a table"
+                f" of {rows} rows for {name!r}",
+                "give the tokenizer.json that the model was trained with",
+            )
+
+    def _check_beside(self, name: str, tokens: TokensInput, length: int | str) -> None:
+        """Make sure that what goes with the ids has inputs of its own, which can take it."""
+        project = self.loaded.project
+        texts = [(n, d.tokens) for n, d in project.inputs.items() if d.tokens]
+        filled = [each for n, t in texts for each in (n, t.attention_mask, t.token_type_ids)]
+        for key in ("attention_mask", "token_type_ids"):
+            beside = getattr(tokens, key)
+            place, spec = ("inputs", name, "tokens", key), self.inputs.get(beside)
+            if spec is None and key in tokens.model_fields_set:
+                problem = f"the model has no input {beside!r}"
+                raise self._error(place, problem, nearest(beside, list(self.inputs)))
+            if spec is not None and name in project.texts and beside in project.inputs:
+                raise self._error(
+                    ("inputs", beside),
+                    f"{beside!r} is described, and the model makes it of the text",
+                    f"remove {beside!r} from 'inputs'",
+                )
+            if spec is not None and filled.count(beside) > 1:
+                raise self._error(
+                    place, f"{beside!r} would be filled twice", f"give {key!r} an input of its own"
+                )
+            if spec is not None and not _takes_ids(spec, length):
+                raise self._error(
+                    place,
+                    f"the input is {spec}, not int32 or int64 [1, {length}] as the ids are",
+                    "leave 'tokens' out and give token ids",
+                )
+
+    def _check_length(self, spec: TensorSpec, tokens: TokensInput, special: int) -> None:
+        place = ("inputs", spec.name, "tokens", "length")
+        size = spec.shape[1] if spec.shape else "?"
+        if isinstance(size, int) and size != tokens.length:
+            raise self._error(
+                place, f"the input is {spec}, with {size} tokens", f"give length: {size}"
+            )
+        project = self.loaded.project
+        spans = {name: [span.max] for name, span in project.spans.items()}
+        most = max({**project.buckets, **spans}.get(str(size), [tokens.length]))
+        if tokens.length > most:
+            raise self._error(
+                place,
+                f"{tokens.length} tokens are more than the largest size of {size!r}, {most}",
+                f"give length: {most}",
+            )
+        if tokens.length <= special:
+            raise self._error(
+                place,
+                f"{tokens.length} tokens hold nothing beside the {special} special ones",
+                "give more",
+            )
+
+    def output(self, spec: TensorSpec, meaning: OutputDescription) -> None:
+        match meaning:
+            case ClassificationOutput():
+                self._classification(spec, meaning)
+            case DetectionOutput():
+                self._detection(spec, meaning)
+            case EmbeddingOutput():
+                self._embedding(spec, meaning)
+            case RawOutput():
+                self._labels(meaning.labels, ("outputs", spec.name))
+            case _:
+                self._tensor(spec, meaning)
+
+    def _tensor(self, spec: TensorSpec, meaning: OutputDescription) -> None:
+        """Check outputs that are read as they are."""
+        floats = spec.dtype.startswith("float")
+        if not floats and meaning.kind in ("regression", "probability", "signal"):
+            raise self._error(
+                ("outputs", spec.name, "kind"),
+                f"the output is {spec}, and a {meaning.kind} has floats",
+                "describe the output that holds them, or remove the description",
+            )
+        if isinstance(meaning, TokensOutput) and floats and len(spec.shape or (1, 1)) < 2:
+            raise self._error(
+                ("outputs", spec.name, "kind"),
+                f"the output is {spec}, and tokens are integers, or floats [..., ids]",
+                "describe the output that holds them, or remove the description",
+            )
+
+    def _classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
+        place = ("outputs", spec.name)
+        labels = self._labels(meaning.labels, place)
+        shape = spec.shape or ()
+        sizes = [size for size in shape[1:] or shape if size != 1]
+        if len(sizes) > 1:
+            raise self._error(
+                place,
+                f"the output is {spec}, and a classification is one row of scores",
+                "describe the output that holds the scores",
+            )
+        if labels and sizes and isinstance(sizes[0], int) and sizes[0] != labels:
+            raise self._error(
+                (*place, "labels"),
+                f"{meaning.labels!r} has {labels} labels, the output {sizes[0]} classes",
+                "give one label a line for each class, in their order",
+            )
+
+    def _detection(self, spec: TensorSpec, meaning: DetectionOutput) -> None:
+        place = ("outputs", spec.name)
+        images = [name for name, d in self.loaded.project.inputs.items() if d.image is not None]
+        if len(images) != 1:
+            raise self._error(
+                place,
+                "a detection's boxes are in the pixels of a picture, and"
+                f" {len(images)} inputs are described as images",
+                "describe the input that takes the picture: inputs: {NAME: {image: ...}}",
+            )
+        if self.loaded.project.takes_files:
+            raise self._error(
+                place,
+                "a detection's boxes are in the pixels of a picture, and the size of one that the"
+                " model decodes is not known outside it",
+                "leave 'decode_image' out: preprocess: {in_graph: true} takes pixels",
+            )
+        labels = self._labels(meaning.labels, place)
+        values: int | str = BEFORE_SCORES[meaning.layout] + labels if labels else "values"
+        shapes: list[tuple[int | str, ...]] = [(1, "boxes", values)]
+        if meaning.layout == "yolo":
+            shapes.append((1, values, "boxes"))
+        if not any(_may_be(spec, shape) for shape in shapes):
+            wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
+            raise self._error(
+                place,
+                f"the output is {spec}; the layout {meaning.layout!r} with {labels or 'no'} labels"
+                f" is {wanted}",
+                "choose the layout that the model was exported with, and one label per class",
+            )
+
+    def _embedding(self, spec: TensorSpec, meaning: EmbeddingOutput) -> None:
+        place = ("outputs", spec.name)
+        pooled = meaning.pooling != "none"
+        if pooled and not _may_be(spec, ("batch", "positions", "values")):
+            raise self._error(
+                (*place, "pooling"),
+                f"the output is {spec}, and pooling takes [batch, positions, values]",
+                "give pooling: none",
+            )
+        if meaning.mask is None:
+            return
+        for name, tokens in self.loaded.project.texts.items():
+            sizes = self.inputs[name].shape
+            if meaning.mask == tokens.attention_mask and sizes and isinstance(sizes[1], int):
+                raise self._error(
+                    (*place, "mask"),
+                    f"{meaning.mask!r} is made in the model, up to {sizes[1]} tokens, and is not"
+                    " known outside it",
+                    "let the number of tokens be symbolic, so that there are none to hide, or leave"
+                    " 'tokenize' out",
+                )
+        mask = self.inputs.get(meaning.mask)
+        if mask is None or not _may_be(mask, ("batch", "positions")):
+            raise self._error(
+                (*place, "mask"),
+                f"the model has no input {meaning.mask!r} [batch, positions]",
+                nearest(meaning.mask, list(self.inputs)),
+            )
+
+    def _labels(self, name: str | None, place: _Place) -> int:
+        """Return how many labels there are."""
+        if name is None:
+            return 0
+        number = len(read_labels(self._file(name, (*place, "labels"))))
+        if not number:
+            raise self._error((*place, "labels"), f"{name!r} is empty", "write one label a line")
+        return number
+
+    def _file(self, name: str, place: _Place) -> str:
+        files = self.loaded.project.files
+        if name not in files or str(PurePosixPath(name)) != name:
+            raise self._error(
+                place,
+                f"{name!r} is none of the project's files",
+                f"add it to the bundle, spelled alike in both places: files: [{name}]",
+            )
+        try:
+            return (self.loaded.folder / name).read_bytes().decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._error(
+                place, f"cannot read {name!r} as text: {error}", "check the file: it is UTF-8"
+            ) from error
+
+    def _error(self, place: _Place, problem: str, hint: str) -> ProfileError:
+        return ProfileError(problem, hint=hint, where=self.loaded.where(*place))
+
+
+def _other_tokenizer(text: str, *, in_graph: bool) -> str:
+    """Return what to do about a tokenizer that is not taken."""
+    ids = "leave 'tokens' out and give token ids"
+    if not in_graph:
+        with contextlib.suppress(TokenizerError):
+            parse_tokenizer(text)
+            ids += ", or let models for Linux do it: preprocess: {extensions: [tokenize]}"
+    return f"{ids}; docs/answers.md says what there is for other tokenizers"
+
+
+def _takes_ids(spec: TensorSpec, length: int | str) -> bool:
+    return spec.dtype in ("int32", "int64") and _may_be(spec, (1, length))
+
+
+def _may_be(spec: TensorSpec, shape: Sequence[int | str]) -> bool:
+    """Return whether a tensor may have a shape, in which names stand for any size."""
+    if spec.shape is None:
+        return True
+    return len(spec.shape) == len(shape) and all(
+        own == size or isinstance(own, str) or isinstance(size, str)
+        for own, size in zip(spec.shape, shape, strict=True)
+    )

@@ -1,0 +1,104 @@
+"""How much memory a build needs, from what is known before it: a guess that tells 1 GB from 4."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.base.machine import available_memory_bytes, cores
+from edgepack.model.workload import Activations
+
+MAIN_BYTES = 65_000_000
+"""The process that plans, starts workers and writes bundles."""
+WORKER_BYTES = 85_000_000
+"""A worker that has loaded numpy, onnx and onnxruntime, before it has a model."""
+_MODEL_COPIES = 3
+"""Of the weights, while a step writes them: the model, protobuf's buffer and what it returns."""
+_DYNAMIC_COPIES = 5
+"""Of the weights, in onnxruntime's own quantizer."""
+_STATIC_COPIES = 16
+"""Of the weights, as measured while int8-static searches: it holds models that it began with, keeps
+and tries, sessions over some of them, and what rounding makes of a weight."""
+_COPIES = {"int8-dynamic": _DYNAMIC_COPIES, "int8-static": _STATIC_COPIES}
+_CALIBRATING = 4
+"""Processes of one calibration, at most (``quantization/ranges/collecting.py``)."""
+_SHARED_BYTES = 5_000_000
+"""Activations of a sample from which on more than one calibrates, with a hundred samples."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that a build is about."""
+
+    path: Path
+    sizes: Mapping[str, int]
+    """Of its symbolic dimensions, as far as the project says them; the largest of several."""
+    weights: int
+    """Bytes."""
+    steps: frozenset[str]
+    """Names of the steps that the build has."""
+
+
+def step_bytes(name: str, models: int, activations: Activations) -> int:
+    """Return about how many bytes the processes of one step take.
+
+    Measured with onnxruntime 1.31.1 on x86-64, 2026-11-23: a plain run of a network whose live
+    activations are 151 MB took 150 MB besides the worker, its calibration, of 528 MB in all, 500 MB
+    in each process, for a sample is counted while the next one is run. Rounding its weights took
+    570 MB; int8-dynamic of 340 MB of weights took 1.6 GB, int8-static of 101 MB (six Gemm of
+    2048 x 2048) up to 2.0 GB. The errors of layers are found from all tensors of two models.
+
+    Args:
+        name: The step's.
+        models: Size of the models that it takes.
+        activations: Of one sample.
+    """
+    held = WORKER_BYTES + _COPIES.get(name, _MODEL_COPIES) * models
+    if name == "calibration":
+        shared = activations.total_bytes >= _SHARED_BYTES
+        processes = min(cores(), _CALIBRATING) if shared else 1
+        return processes * (held + activations.total_bytes)
+    if name == "int8-static":
+        return held + activations.total_bytes
+    if name == "layer-errors":
+        return held + 2 * activations.total_bytes
+    return held + activations.live_bytes
+
+
+def build_bytes(subject: Subject, activations: Activations, jobs: int) -> int:
+    """Return about how many bytes a build takes at its peak, all its processes together.
+
+    Its largest step is taken to run beside plain ones, as many as ``jobs`` allows.
+
+    Args:
+        subject: What is built.
+        activations: Of one sample.
+        jobs: How many steps run at the same time.
+    """
+    plain = step_bytes("", subject.weights, activations)
+    largest = max(step_bytes(name, subject.weights, activations) for name in subject.steps)
+    return MAIN_BYTES + largest + (jobs - 1) * plain
+
+
+def default_jobs() -> int:
+    """Return how many steps of a build run at the same time where nobody says it."""
+    return min(os.cpu_count() or 1, 4)
+
+
+def memory_text(needed: int) -> str:
+    """Return in a line what a build needs, with what to do where the machine has less."""
+    text = f"a build needs about {gigabytes(needed)} of memory"
+    free = available_memory_bytes()
+    if needed <= free:
+        return text
+    return (
+        f"{text}, and {gigabytes(free)} are available: try --jobs 1, smaller sizes in 'dims' of"
+        " edgepack.yaml, or another machine"
+    )
+
+
+def gigabytes(size: int) -> str:
+    """Return a size in GB with one digit behind the point, rounded up."""
+    return f"{-(-size // 100_000_000) / 10:.1f} GB"

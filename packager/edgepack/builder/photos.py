@@ -1,0 +1,118 @@
+"""A folder of photos as ``edgepack init`` finds it: where it lies, and what labels it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.errors import SamplesError
+from edgepack.model.facts import ModelFacts
+from edgepack.samples.images import image_files, image_pixels, unreadable
+from edgepack.samples.labels import image_labels
+from edgepack.samples.spreading import spread
+
+_LABELS = "labels.csv"
+_READ, _LOOKED_AT = 100, 32
+"""Photos that are read, at most, and those of them that ways to make the input are tried on."""
+_MEASURED = 8
+
+
+@dataclass(frozen=True)
+class Photos:
+    """The photos, and how the project file names them."""
+
+    folder: Path
+    project: Path
+    """The project's folder."""
+    files: list[Path]
+    written: str
+    """The folder's path."""
+    labels: str
+    """``folders``, or the path of a CSV of labels; nothing where there are none."""
+    unlabelled: str
+    """Why labels that may be some are not taken; nothing where there are none."""
+    looked_at: list[Path]
+    """Some of the photos, which can be read."""
+    broken: list[SamplesError]
+    """What is wrong with others of these."""
+
+    @classmethod
+    def of(cls, folder: Path, project: Path, facts: ModelFacts) -> Photos:
+        """Look at a folder.
+
+        Labels are a ``labels.csv`` in it or beside it, or the names of its folders where each is a
+        class. They are taken where the model's first output has a score for each of them.
+
+        Raises:
+            SamplesError: There is no image in it.
+        """
+        folder, project = folder.resolve(), project.resolve()
+        files = image_files(folder)
+        labels, why_not = _found_labels(folder, project, files, facts)
+        some = spread(files, _READ)
+        broken = unreadable(some)
+        whole = spread([path for path in some if path not in broken], _LOOKED_AT)
+        written = written_path(folder, project)
+        return cls(folder, project, files, written, labels, why_not, whole, [*broken.values()])
+
+    def have_size(self, height: int, width: int) -> bool:
+        """Return whether the photos have a size already, as far as some of them tell."""
+        sizes = {image_pixels(path).shape[:2] for path in spread(self.looked_at, _MEASURED)}
+        return sizes == {(height, width)}
+
+    def labels_of(self, files: Sequence[Path]) -> list[int] | None:
+        """Return the class of each of some photos; None where there are no labels."""
+        if not self.labels:
+            return None
+        found = image_labels(files, self.folder, self.labels, self.project)
+        return [int(label) for label in found]
+
+
+def written_path(path: Path, project: Path) -> str:
+    """Return a path as a project file names it: relative where it is near, else absolute.
+
+    Near is within the project's folder or the one above it: these are moved together. A path that
+    climbs further holds only as long as neither is moved, and does not say where it leads.
+    """
+    if path == project.parent:
+        return ".."
+    if path.is_relative_to(project):
+        return path.relative_to(project).as_posix()
+    # The root and the folders of a whole system's users are above everything.
+    if len(project.parent.parts) > 2 and path.is_relative_to(project.parent):
+        return f"../{path.relative_to(project.parent).as_posix()}"
+    return path.as_posix()
+
+
+def _found_labels(
+    folder: Path, project: Path, files: Sequence[Path], facts: ModelFacts
+) -> tuple[str, str]:
+    """Return what ``labels`` is to be, and why it is not what it might be."""
+    shape = facts.outputs[0].shape or ()
+    if len(shape) not in (2, 4) or any(size != 1 for size in shape[2:]):
+        return "", ""
+    classes = shape[1] if isinstance(shape[1], int) else None
+    for table in dict.fromkeys((folder / _LABELS, folder.parent / _LABELS, project / _LABELS)):
+        if table.is_file():
+            return _if_fitting(written_path(table, project), folder, project, files, classes)
+    groups = {path.relative_to(folder).parts[0] for path in files if path.parent != folder}
+    if len(groups) < 2 or any(path.parent == folder for path in files):
+        return "", ""
+    if classes is not None and len(groups) != classes:
+        return "", f"{len(groups)} folders are not the model's {classes} classes: give labels.csv"
+    return _if_fitting("folders", folder, project, files, classes)
+
+
+def _if_fitting(
+    labels: str, folder: Path, project: Path, files: Sequence[Path], classes: int | None
+) -> tuple[str, str]:
+    """Return labels if each photo has one that is a class, else why not."""
+    try:
+        highest = int(image_labels(files, folder, labels, project).max())
+    except SamplesError as error:
+        return "", f"{labels} was not taken: {error.problem.splitlines()[0]}"
+    if classes is not None and highest >= classes:
+        beyond = f"label {highest}, and classes are 0 to {classes - 1}"
+        return "", f"{labels} was not taken: {beyond}"
+    return labels, ""

@@ -1,0 +1,50 @@
+"""Whether targets require an older onnxruntime than the one that computes golden outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from edgepack.base.resources import targets_dir
+from edgepack.project.profile import Profile, read_profile, release
+
+_PACKAGE = "onnxruntime"
+
+
+def older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]:
+    """Yield a line if targets pin an older onnxruntime than a newer one that is installed here.
+
+    The pin stays. It is the version that a profile's facts are about (the newest files it loads,
+    what its providers take), that `device check` and `provision` ask for, and in which bundles were
+    run. An older pin than the newest of the shipped targets is no surprise: that of a board whose
+    onnxruntime is old was run with bundles built by the newest. Beyond that, nothing was.
+
+    Args:
+        profiles: Of the bundles.
+        installed: The version of the onnxruntime that builds.
+    """
+    older = {
+        p.id: pin for p in profiles if (pin := _pinned(p)) and release(pin) < release(installed)
+    }
+    if not older:
+        return
+    tried = max(filter(None, map(_pinned, _shipped())), key=release)
+    if release(installed) <= release(tried):
+        return
+    pins = ", ".join(f"{target} requires {pin}" for target, pin in older.items())
+    yield (
+        f"onnxruntime {installed} computed the golden outputs, and {pins}: with bundles built by"
+        f" a newer one than {tried} no target was tried; build with that (python -m pip install"
+        f" onnxruntime=={tried}), or require what is installed in profiles of your own:"
+        f" runtime: {{packages: {{onnxruntime: '=={installed}'}}}} in"
+        f" targets/{next(iter(older))}.yaml"
+    )
+
+
+def _pinned(profile: Profile) -> str | None:
+    """Return the version of the plain package that a target pins; None where it pins another."""
+    name, pin = profile.runtime.onnxruntime or ("", "")
+    return pin if name == _PACKAGE else None
+
+
+def _shipped() -> Iterator[Profile]:
+    return map(read_profile, sorted(targets_dir().glob("*.yaml")))

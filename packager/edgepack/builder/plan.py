@@ -1,0 +1,208 @@
+"""Plans: the steps and outputs of a build as pure data. Printing one is ``--dry-run``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgepack.project.profile import Profile, Variant
+from edgepack.steps.base import Step, settings_of
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or folder of the user's that steps read."""
+
+    id: str
+    path: Path
+    digest: str
+    """Of everything that is read from it; empty where only running a hook tells."""
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One step and where its inputs come from."""
+
+    id: str
+    step: Step
+    inputs: Mapping[str, str]
+    """Input name to the id of a source or of another step."""
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    """The steps whose outputs make one variant."""
+
+    variant: Variant
+    model: str
+    """The step whose model is judged: the .onnx that the shipped file is made from."""
+    shipped: str
+    """The step whose model is shipped."""
+    reference: str
+    """The step whose fp32 model takes the same inputs."""
+    goldens: str
+    evaluation: str | None
+    """None when the project has no evaluation samples."""
+    placed: str | None
+    """The step that predicts where nodes run; None for the CPU, which takes all."""
+    fusion: str | None
+    """The step that counts fused integer kernels; None unless the CPU runs int8."""
+    layers: str | None
+    """The step that finds the error of each node, without which the variant is as good; None unless
+    it makes int8-static of a float model."""
+    outside: str | None
+    """The step that looks for inputs that break it, without which it is as good; None unless it
+    makes int8 of a float model, and there are samples."""
+    history: tuple[str, ...]
+    """The steps that the model went through, in order."""
+    carried: bool = False
+    """Whether the model came quantized or float16, so that there is no fp32 model of it."""
+    offered: str = ""
+    """Why the plan has it though the profile has not: if it cannot be had, it is left out."""
+    named: bool = True
+    """Whether the user named it, and not only the target's profile."""
+    bucketed: str | None = None
+    """The step that made one model per size, whose models are shipped; None for a single model."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Every step that the variant needs directly: if one fails, the variant is lost."""
+        others = (self.reference, self.goldens, self.evaluation, self.placed, self.fusion)
+        needed = (*self.history, *(step_id for step_id in others if step_id is not None))
+        return tuple(dict.fromkeys(needed))
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether it is left out without an error if it cannot be made: int8 nobody asked for."""
+        return bool(self.offered) or (not self.named and self.variant.recipe.startswith("int8"))
+
+
+@dataclass(frozen=True)
+class PlannedBundle:
+    """One bundle: the variants of one target, best first."""
+
+    profile: Profile
+    variants: tuple[PlannedVariant, ...]
+    left_out: tuple[tuple[str, str], ...]
+    """Variant id and the reason, as far as it is known before anything runs."""
+    most: int | None = None
+    """How many variants are shipped, the best ones; None ships all."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a build will do, for one or more targets; steps they share are there once."""
+
+    sources: tuple[Source, ...]
+    steps: tuple[PlannedStep, ...]
+    """Each after those it needs."""
+    bundles: tuple[PlannedBundle, ...]
+
+    @property
+    def digest(self) -> str:
+        """Sha256 over sources, settings and outputs; paths do not count."""
+        return _digest(
+            {
+                "sources": {source.id: source.digest for source in self.sources},
+                "steps": [
+                    {"id": s.id, "inputs": dict(s.inputs), **settings_of(s.step)}
+                    for s in self.steps
+                ],
+                "bundles": [bundle_digest(bundle) for bundle in self.bundles],
+            }
+        )
+
+    def only(self, wanted: Collection[str]) -> Plan:
+        """Return the plan of just these steps and all that they need; it makes no bundle."""
+        needed = self.needed_for(wanted)
+        return Plan(self.sources, tuple(s for s in self.steps if s.id in needed), ())
+
+    def needed_for(self, wanted: Collection[str]) -> set[str]:
+        """Return the ids of these steps and of all that they need."""
+        by_id = {step.id: step for step in self.steps}
+        needed: set[str] = set()
+        waiting = list(wanted)
+        while waiting:
+            step_id = waiting.pop()
+            if step_id in by_id and step_id not in needed:
+                needed.add(step_id)
+                waiting += by_id[step_id].inputs.values()
+        return needed
+
+    @property
+    def needed_by_all(self) -> set[str]:
+        """The steps without which no bundle would have any variant."""
+        needs = [self.needed_for(v.steps) for bundle in self.bundles for v in bundle.variants]
+        return set.intersection(*needs) if needs else {step.id for step in self.steps}
+
+    def describe(self) -> Iterator[str]:
+        """Yield the plan as lines of text."""
+        for source in self.sources:
+            yield f"source  {source.id:24} {source.path}"
+        for step in self.steps:
+            needs = ", ".join(f"{name}={origin}" for name, origin in step.inputs.items())
+            yield f"step    {step.id:24} from {needs}"
+        for bundle in self.bundles:
+            for variant in bundle.variants:
+                why = f" ({variant.offered})" if variant.offered else ""
+                made = f"{variant.variant.id} from {variant.shipped}{why}"
+                yield f"bundle  {bundle.profile.id:24} {made}"
+            for variant_id, reason in bundle.left_out:
+                yield f"bundle  {bundle.profile.id:24} without {variant_id}: {reason}"
+            if bundle.most is not None and len(bundle.variants) > bundle.most:
+                yield f"bundle  {bundle.profile.id:24} ships {bundle.most} of them, the best"
+
+
+def profile_digest(profile: Profile) -> str:
+    """Return the sha256 of a profile as JSON with sorted keys."""
+    return _digest(profile.model_dump(mode="json"))
+
+
+def bundle_digest(bundle: PlannedBundle) -> str:
+    """Return a digest of what decides one bundle besides its files."""
+    return _digest(
+        {
+            "profile": bundle.profile.model_dump(mode="json"),
+            "variants": [
+                (v.variant.id, v.shipped, *v.steps, v.layers, v.outside) for v in bundle.variants
+            ],
+        }
+    )
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class PlanBuilder:
+    """Collects sources and steps; adding the same step twice gives the same id."""
+
+    sources: dict[str, Source] = field(default_factory=dict)
+    steps: dict[str, PlannedStep] = field(default_factory=dict)
+
+    def source(self, source_id: str, path: Path, digest: str) -> str:
+        """Add a source and return its id."""
+        self.sources[source_id] = Source(source_id, path, digest)
+        return source_id
+
+    def step(self, step: Step, **inputs: str | None) -> str:
+        """Add a step and return its id: its name and eight digits of all that decides it.
+
+        Inputs that are None are left out.
+        """
+        given = {name: origin for name, origin in inputs.items() if origin is not None}
+        digests = {
+            name: self.sources[origin].digest if origin in self.sources else origin
+            for name, origin in given.items()
+        }
+        step_id = f"{step.name}-{_digest({**settings_of(step), 'inputs': digests})[:8]}"
+        self.steps.setdefault(step_id, PlannedStep(step_id, step, given))
+        return step_id
+
+    def plan(self, bundles: list[PlannedBundle]) -> Plan:
+        """Return the finished plan."""
+        return Plan(tuple(self.sources.values()), tuple(self.steps.values()), tuple(bundles))

@@ -1,0 +1,374 @@
+"""``edgepack init``: an ``edgepack.yaml`` with what model and photos tell; guesses are marked."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+from edgepack.base.files import SHARED, write_atomically, writing
+from edgepack.base.processes import Workers
+from edgepack.base.progress import Progress, Silent
+from edgepack.base.yaml_source import parse_yaml
+from edgepack.builder.guesses import Guess, told_guess, tried_guess
+from edgepack.builder.photos import Photos
+from edgepack.errors import UsageError
+from edgepack.model.checking import carrying_findings, session_findings
+from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
+from edgepack.ondevice.edgepack_wordpiece import WordPiece
+from edgepack.preprocessing.alternatives import yaml_lines
+from edgepack.project.project import (
+    PROJECT_FILE,
+    ImageInput,
+    Letterbox,
+    Project,
+    ShortSideCrop,
+    Stretch,
+    project_for_model,
+)
+from edgepack.samples.images import image_files
+
+_MARK = "   # guessed, check"
+NAMES = "names.txt"
+TOKENIZER = "tokenizer.json"
+_ELSEWHERE = "free some space, or copy the model to a folder that can be written to"
+
+
+def init(model: Path, *, images: Path | None = None, progress: Progress | None = None) -> Path:
+    """Write ``edgepack.yaml`` beside a model and return its path.
+
+    Where the model tells names of classes, and what they are for, ``names.txt`` is written too,
+    unless there is one. What a build will stop at, the model or photos, is said to ``progress``.
+
+    Raises:
+        ModelError: The model cannot be read.
+        UsageError: There is a project file already, the images are no folder or fewer than two,
+            or the model does not take one image.
+        SamplesError: There is no image in the folder.
+        ToolError: The model's folder cannot be written to.
+    """
+    facts = model_facts(model)
+    path = model.resolve().parent / PROJECT_FILE
+    if path.exists():
+        raise UsageError(f"{str(path)!r} is there already", hint="edit it, or move it away first")
+    if images is not None:
+        _check_images(images, facts)
+    photos = Photos.of(images, path.parent, facts) if images else None
+    guess = _guess(model, facts, photos)
+    lines = [*_lines(project_for_model(model).project.name, facts, guess, photos)]
+    lines += _tokens(facts, path.parent / TOKENIZER)
+    text = "\n".join(lines) + "\n"
+    parse_yaml(text, name=str(path)).parse(Project)
+    names = path.with_name(NAMES)
+    if _meaning(facts) and not names.exists():
+        _write_new(names, "".join(f"{name}\n" for name in class_names(facts)))
+    _write_new(path, text)
+    for warning in _warnings(model, facts, photos):
+        (progress or Silent()).note(f"warning: {warning}")
+    return path
+
+
+def _warnings(model: Path, facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+    """Yield what a build will stop at."""
+    with Workers(1) as workers:
+        blocked = workers.call(session_findings, model) or carrying_findings(facts)
+    for finding in blocked:
+        yield f"a build refuses this model: {finding.reason}; {finding.remedy}"
+    for error in photos.broken if photos else ():
+        yield f"a build will stop at a photo: {error.problem}; {error.hint}"
+
+
+def _check_images(images: Path, facts: ModelFacts) -> None:
+    if not images.is_dir():
+        raise UsageError(
+            f"there is no folder {str(images)!r}", hint="name a folder of images", where="--images"
+        )
+    if image_input(facts) is None:
+        described = f"{len(facts.inputs)} inputs: {', '.join(map(str, facts.inputs))}"
+        raise UsageError(
+            "the model does not take one float32 image whose sides are known, or have names that"
+            f" 'dims' can give sizes to, but {described}",
+            hint="leave --images out, and give the samples as .npz: edgepack init MODEL",
+            where="--images",
+        )
+    if len(image_files(images)) < 2:
+        raise UsageError(
+            f"there is only one image in {str(images)!r}",
+            hint="give at least two different ones, to calibrate with and to evaluate with",
+            where="--images",
+        )
+
+
+def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | None:
+    """Return how pictures become the input; None where the model takes none."""
+    found = image_input(facts)
+    if found is None:
+        return None
+    guess = told_guess(facts, model, _usual(found, facts, photos))
+    if photos is None:
+        return guess
+    scores = facts.outputs[0].name if has_scores(facts) else None
+    labels = photos.labels_of(photos.looked_at)
+    return tried_guess(guess, model, facts.inputs[0], scores, photos.looked_at, labels)
+
+
+def _usual(found: PictureInput, facts: ModelFacts, photos: Photos | None) -> ImageInput:
+    """Return a description with the usual scale: a crop for classes, else the whole picture."""
+    height, width = found.size
+    resize: Letterbox | ShortSideCrop | Stretch = Stretch(width=width, height=height)
+    fitting = photos is not None and photos.have_size(height, width)
+    if height == width and not fitting and not has_scores(facts):
+        resize = Letterbox(letterbox=height)
+    elif height == width and not fitting:
+        resize = ShortSideCrop(short_side=round(height / 0.875), crop=height)
+    order: Literal["GRAY", "RGB"] = "GRAY" if found.channels == 1 else "RGB"
+    return ImageInput(resize=resize, order=order, scale=0.00392157, layout=found.layout)
+
+
+def _write_new(path: Path, text: str) -> None:
+    with writing("a file beside the model", path, _ELSEWHERE):
+        write_atomically(path, text, mode=SHARED)
+
+
+def _lines(
+    name: str, facts: ModelFacts, guess: Guess | None, photos: Photos | None
+) -> Iterator[str]:
+    yield "# What edgepack builds, and from what. Check with: edgepack build --dry-run"
+    yield "schema_version: 1"
+    yield f"name: {_quoted(name)}"
+    yield "version: 0.1.0"
+    yield f"model: {_quoted(facts.name)}"
+    yield from _dims(facts, photos)
+    yield from _constants(facts)
+    yield from _state(facts)
+    yield from _inputs(facts, guess, photos)
+    yield from _outputs(facts, photos)
+    yield from _samples(facts, photos)
+    yield "targets: [host]   # edgepack targets list"
+    yield "# limits: {metric_drop: 0.01}   # what int8 may lose, in the metric's unit"
+
+
+def _dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+    shapes = [spec.shape for spec in facts.inputs if spec.shape]
+    names = sorted({n for shape in shapes for n in shape if isinstance(n, str) and n != "?"})
+    if not names:
+        return
+    found = image_input(facts)
+    sides = found.free if found else {}
+    batch = {shape[0] for shape in shapes}
+    known = {name: 1 for name in names if name in batch} | (sides if photos else {})
+    yield "# Symbolic dimensions. One that has a value here is fixed in the bundle."
+    if known:
+        yield f"{_dims_line(known)}{_MARK}"
+    else:
+        yield f"# {_dims_line({names[0]: 1})}"
+    rest = [name for name in names if name not in known]
+    if rest:
+        yield f"# left symbolic: {', '.join(rest)}"
+    if sides and not photos:
+        yield f"# Images need a size: {_dims_line({**known, **sides})}"
+
+
+def _constants(facts: ModelFacts) -> Iterator[str]:
+    """Yield how inputs of one number, which are settings often, become part of the model."""
+    if settings := [spec.name for spec in facts.inputs if spec.shape == ()]:
+        values = ", ".join(f"{_quoted(name)}: 0" for name in settings)
+        yield "# An input that has one value always can be made part of the model."
+        yield f"# constants: {{{values}}}"
+
+
+def _state(facts: ModelFacts) -> Iterator[str]:
+    """Yield outputs that may feed an input beside others: alike, and with its name in theirs."""
+    pairs: dict[str, str] = {}
+    for output, spec in product(facts.outputs, facts.inputs):
+        if spec.name in output.name and spec.name not in pairs.values() and _alike(spec, output):
+            pairs.setdefault(output.name, spec.name)
+    if pairs and len(pairs) < len(facts.inputs):
+        words = ", ".join(f"{_quoted(made)}: {_quoted(given)}" for made, given in pairs.items())
+        yield "# Outputs that may be inputs of the next run; samples are frames of streams then."
+        yield f"# state: {{{words}}}{_MARK}"
+
+
+def _alike(one: TensorSpec, other: TensorSpec) -> bool:
+    """Return whether types, ranks and the sizes that are known agree."""
+    first, second = one.shape or (), other.shape or ()
+    sizes = zip(first, second, strict=False)
+    known = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int)]
+    return one.dtype == other.dtype and len(first) == len(second) and all(a == b for a, b in known)
+
+
+def _dims_line(sizes: Mapping[str, int]) -> str:
+    return f"dims: {{{', '.join(f'{_quoted(name)}: {size}' for name, size in sizes.items())}}}"
+
+
+def _inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> Iterator[str]:
+    if guess is None:
+        return
+    hash_mark = "" if photos else "# "
+    yield "# How an image becomes the input: order, scale, then mean and std per channel."
+    if not photos:
+        yield "# Uncomment it when your samples are images."
+    yield f"{hash_mark}inputs:"
+    yield f"{hash_mark}  {_quoted(facts.inputs[0].name)}:"
+    yield f"{hash_mark}    image:"
+    if guess.why:
+        yield f"{hash_mark}      # {guess.why}"
+    for line in yaml_lines(guess.image):
+        told = line.startswith("layout")
+        yield f"{hash_mark}      {line}{'' if told else _MARK}"
+    if names := class_names(facts):
+        yield f"# the model knows {len(names)} classes: {', '.join(names[:5])}, ..."
+
+
+def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+    """Yield what the first output means; a detection needs the image that is described above."""
+    about = "# What the output means, so that devices give answers. See docs/answers.md."
+    output = facts.outputs[0]
+    if meaning := _meaning(facts):
+        hash_mark = "" if photos or "detection" not in meaning else "# "
+        yield about
+        yield f"{hash_mark}files: [{NAMES}]"
+        yield f"{hash_mark}outputs: {{{_quoted(output.name)}: {meaning}}}"
+    elif (output.shape or ())[1:] == (1,):
+        yield "# One number: a score, or a decision (kind: probability, threshold: 0.5)."
+        yield f"# outputs: {{{_quoted(output.name)}: {{kind: regression}}}}"
+    elif image_input(facts) and has_scores(facts):
+        yield about
+        yield f"# outputs: {{{_quoted(output.name)}: {{kind: classification, top: 5}}}}{_MARK}"
+    elif image_input(facts):
+        yield "# What the output means is not told by the model: without 'outputs', devices give"
+        yield "# tensors, and int8 is judged by their numbers. See docs/answers.md, evaluating.md."
+
+
+def _meaning(facts: ModelFacts) -> str:
+    """Return what ultralytics' metadata tells of the first output; nothing where it does not.
+
+    Source: its exporter writes ``task`` and ``names``; a detection without suppression in it is
+    ``(batch, 4 + classes, boxes)``, a classification ``(batch, classes)`` after softmax
+    (ultralytics/nn/modules/head.py, Detect and Classify, read 2026-11-22).
+    """
+    task, classes = facts.metadata.get("task"), len(class_names(facts))
+    shape = facts.outputs[0].shape or ()
+    if classes and task == "detect" and len(shape) == 3 and shape[1] == 4 + classes:
+        return f"{{kind: detection, layout: yolo, labels: {NAMES}, score: 0.25, iou: 0.45}}"
+    if classes and task == "classify" and shape[1:] == (classes,):
+        return f"{{kind: classification, labels: {NAMES}}}"
+    return ""
+
+
+def _tokens(facts: ModelFacts, tokenizer: Path) -> Iterator[str]:
+    """Yield how texts become token ids, where a tokenizer that devices can run lies there."""
+    ids = [s for s in facts.inputs if s.name == "input_ids" and len(s.shape or ()) == 2]
+    if not ids or not tokenizer.is_file():
+        return
+    try:
+        WordPiece.parse(tokenizer.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        yield f"# {TOKENIZER} does not run on devices: {str(error).splitlines()[0]}"
+        return
+    size = (ids[0].shape or ())[1]
+    length = size if isinstance(size, int) else 128
+    yield f"# With {TOKENIZER}, devices take texts. See docs/answers.md."
+    yield f"# files: [{TOKENIZER}]"
+    yield f"# inputs: {{input_ids: {{tokens: {{file: {TOKENIZER}, length: {length}}}}}}}"
+
+
+def _samples(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+    yield "# Calibration samples are needed for int8, evaluation samples for accuracy figures."
+    if photos:
+        yield "# One folder for both is split 80 to 20 by content."
+        yield "samples:"
+        yield f"  calibration: {{images: {_quoted(photos.written)}, limit: 100}}"
+        evaluation = f"  evaluation: {{images: {_quoted(photos.written)}"
+        if photos.labels:
+            labels = f"labels: {_quoted(photos.labels)}, metric: top1"
+            yield f"{evaluation}, {labels}}}{_MARK}"
+        else:
+            yield f"{evaluation}}}   # {photos.unlabelled or 'labels: labels.csv, or folders'}"
+        return
+    keys = ", ".join(f"{_quoted(spec.name)}" for spec in facts.inputs)
+    yield f"# An .npz has one array per input ({keys}); its leading axis counts the samples."
+    yield "# samples:"
+    yield "#   calibration: {path: calibration.npz}"
+    yield "#   evaluation: {path: evaluation.npz, labels: labels, metric: top1}"
+
+
+@dataclass(frozen=True)
+class PictureInput:
+    """What a model's one input takes."""
+
+    size: tuple[int, int]
+    """Height and width; a guess for those that are free."""
+    layout: Literal["NCHW", "NHWC"]
+    channels: int
+    free: dict[str, int]
+    """Symbolic dimensions, with the guess."""
+
+
+def image_input(facts: ModelFacts) -> PictureInput | None:
+    """Return what the model takes if it is one image, else None."""
+    if len(facts.inputs) != 1 or facts.inputs[0].dtype != "float32":
+        return None
+    shape = _filled(facts.inputs[0], facts)
+    if shape is None or len(shape) != 4 or not (shape[0] == 1 or isinstance(shape[0], str)):
+        return None
+    guessed = 224 if has_scores(facts) else 640
+    layouts: tuple[Literal["NCHW", "NHWC"], ...] = ("NCHW", "NHWC")
+    for layout, channel, sides in zip(
+        layouts, (shape[1], shape[3]), (shape[2:], shape[1:3]), strict=True
+    ):
+        if channel in (1, 3) and not {"?", 0} & {*sides}:
+            free = {side: guessed for side in sides if isinstance(side, str)}
+            height, width = (free[s] if isinstance(s, str) else s for s in sides)
+            return PictureInput((height, width), layout, int(channel), free)
+    return None
+
+
+def has_scores(facts: ModelFacts) -> bool:
+    """Return whether the first output is one row of scores, as classes are given."""
+    shape = facts.outputs[0].shape or ()
+    return len(shape) == 2 or (len(shape) == 4 and shape[2:] == (1, 1))
+
+
+def _filled(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None:
+    """Return the shape, with the image size that ultralytics writes into the metadata."""
+    size = _literal(facts.metadata.get("imgsz", ""))
+    is_size = isinstance(size, list) and [type(side) for side in size] == [int, int]
+    if spec.shape and len(spec.shape) == 4 and isinstance(size, list) and is_size:
+        sides = zip(spec.shape[2:], size, strict=True)
+        return (*spec.shape[:2], *(own if isinstance(own, int) else side for own, side in sides))
+    return spec.shape
+
+
+def class_names(facts: ModelFacts) -> list[str]:
+    """Return the class names in the model's metadata, by index; none where they are not numbered.
+
+    Ultralytics writes a dict of index to name.
+    """
+    names = _literal(facts.metadata.get("names", ""))
+    if not isinstance(names, dict) or set(names) != set(range(len(names))):
+        return []
+    return [" ".join(str(names[index]).split()) for index in range(len(names))]
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _quoted(text: str) -> str:
+    """Return text as a YAML scalar that reads back as itself: JSON strings are YAML."""
+    plain = text.replace("-", "").replace("_", "").replace(".", "").isalnum() and text.isascii()
+    if plain and text[0].isalpha() and not _is_word(text):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _is_word(text: str) -> bool:
+    return text.lower() in ("true", "false", "null")

@@ -1,0 +1,217 @@
+"""Whether int8 is faster than fp32 on this machine: a short look, not a benchmark.
+
+What is measured here depends on the hour, so it is neither kept in the cache nor put into a bundle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgepack.base.machine import architecture, cpu_flags
+from edgepack.base.processes import Workers
+from edgepack.base.statistics import median
+from edgepack.builder.execution import Execution
+from edgepack.builder.judging import RefusedVariant, Verdict, is_quantized
+from edgepack.builder.plan import Plan, PlannedVariant
+from edgepack.project.profile import DeviceKind
+from edgepack.records.other_work import work_reason
+from edgepack.records.run import OtherWork
+from edgepack.steps.base import MODEL
+
+_BUDGET_S = 1.2
+_MOST_RUNS = 100
+_SLOWER = 1.05
+_LEAST_BYTES = 100_000
+"""Smaller models are mostly graph, whose size is nobody's concern."""
+_TURNS = (0, 1, 1, 0)
+"""Of int8 and of fp32: A B B A, so that a machine that gets slower slows both alike."""
+
+
+@dataclass(frozen=True)
+class LatencyComparison:
+    """How long two models took on this machine, run in turns."""
+
+    int8_ms: float
+    """Median of all runs."""
+    fp32_ms: float
+    runs: int
+    """Of each model."""
+    inconclusive: str = ""
+    """Why the times do not tell which is slower; empty if they do."""
+
+    @property
+    def ratio(self) -> float:
+        """The time of int8 as a multiple of that of fp32: above 1, int8 is slower."""
+        return self.int8_ms / self.fp32_ms
+
+    @property
+    def int8_took_longer(self) -> bool:
+        """Whether int8 took at least 5 % longer; less than that, this look cannot tell."""
+        return self.ratio >= _SLOWER
+
+
+@dataclass(frozen=True)
+class SlowerVariant:
+    """An int8 variant that took longer than fp32 on this machine, which is of the target's kind.
+
+    Whether it is slower, ``measured.inconclusive`` says.
+    """
+
+    target: str
+    variant: str
+    measured: LatencyComparison
+
+
+def compare_latency(
+    int8: Path,
+    fp32: Path,
+    samples: Path | None = None,
+    config: Mapping[str, str] | None = None,
+) -> LatencyComparison:
+    """Time two models that take the same inputs, in one worker process, in the order A B B A.
+
+    It takes about 1.2 s besides loading, longer only where eight runs do.
+
+    Args:
+        int8: A model file.
+        fp32: The model file to compare it with.
+        samples: A sample set, of which the first sample is used; else seeded random inputs.
+        config: Session config entries for both.
+
+    Raises:
+        ModelError: One of the two does not load or run.
+        ToolError: The worker process died.
+    """
+    with Workers(1) as workers:
+        turns_s, taken = workers.call(_time_in_turns, int8, fp32, samples, dict(config or {}))
+    return judge_turns(turns_s, taken)
+
+
+def judge_turns(
+    turns_s: Sequence[Sequence[float]], other_work: Mapping[str, object]
+) -> LatencyComparison:
+    """Return what turns of two models tell.
+
+    Args:
+        turns_s: The seconds of every run, of a turn of int8, two of fp32 and another of int8.
+        other_work: What others took of the processor meanwhile, as a harness says it: an
+            :class:`~edgepack.records.run.OtherWork`, or why it is not known.
+    """
+    int8_s, fp32_s = ([*turns_s[a], *turns_s[b]] for a, b in ((0, 3), (1, 2)))
+    medians_ms = [1e3 * median(turn) for turn in turns_s]
+    why = ""
+    if "cores" in other_work:
+        work = OtherWork.model_validate(other_work)
+        why = work_reason(work, threads=work.cores)
+    if not why and min(medians_ms[0], medians_ms[3]) <= max(medians_ms[1:3]):
+        said = ", ".join(f"{each:.3f}" for each in medians_ms)
+        why = f"turns of one model differ as much as the two do: {said} ms (int8, fp32, fp32, int8)"
+    return LatencyComparison(1e3 * median(int8_s), 1e3 * median(fp32_s), len(int8_s), why)
+
+
+def slower_variants(
+    plan: Plan, judged: Sequence[Verdict], execution: Execution
+) -> Iterator[SlowerVariant]:
+    """Yield the shipped int8 and int4 variants that took longer than fp32 on this machine.
+
+    Only variants for a CPU like this machine's are measured, and only those made from a float
+    model; models that targets share, once.
+    """
+    measured: dict[tuple[Path, Path], LatencyComparison] = {}
+    for planned, verdict in zip(plan.bundles, judged, strict=True):
+        for variant, _ in verdict.shipped:
+            if not _runs_here(variant, planned.profile.device):
+                continue
+            int8, fp32 = (
+                execution.artifacts[step].path / MODEL
+                for step in (variant.model, variant.reference)
+            )
+            if (int8, fp32) not in measured:
+                samples = _samples(plan, variant, execution)
+                config = variant.variant.session.config
+                measured[int8, fp32] = compare_latency(int8, fp32, samples, config)
+            if measured[int8, fp32].int8_took_longer:
+                yield SlowerVariant(verdict.target, variant.variant.id, measured[int8, fp32])
+
+
+def without_merit(
+    verdict: Verdict, slower: Sequence[SlowerVariant], execution: Execution
+) -> Verdict:
+    """Return a verdict without int8 that nobody asked for, is slower than fp32, and no smaller."""
+    refused = list(verdict.refused)
+    times = {each.variant: each.measured for each in slower if each.target == verdict.target}
+    in_float = any(not is_quantized(variant) for variant, _ in verdict.shipped)
+    shipped = []
+    for entry in verdict.shipped:
+        variant = entry[0]
+        found, size, fp32 = times.get(variant.variant.id), *_sizes(variant, execution)
+        keeps = variant.named or not in_float or size < max(fp32, _LEAST_BYTES)
+        if found is None or found.inconclusive or keeps:
+            shipped.append(entry)
+            continue
+        reason = (
+            f"it is not smaller than fp32 ({size / 1e6:.2f} against {fp32 / 1e6:.2f} MB), and"
+            f" slower on this computer ({found.int8_ms:.3f} against {found.fp32_ms:.3f} ms);"
+            " --variant names it all the same"
+        )
+        refused.append(RefusedVariant(verdict.target, variant.variant.id, reason))
+    return replace(verdict, shipped=tuple(shipped), refused=tuple(refused))
+
+
+def _sizes(variant: PlannedVariant, execution: Execution) -> tuple[int, int]:
+    """Return the bytes of a variant's model, with its weights, and of fp32's."""
+    folders = (execution.artifacts[step].path for step in (variant.model, variant.reference))
+    size, fp32 = (sum(f.stat().st_size for f in folder.glob("model.*")) for folder in folders)
+    return size, fp32
+
+
+def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
+    variant = planned.variant
+    return (
+        variant.backend == "cpu"
+        and not planned.carried
+        and variant.recipe.startswith(("int4", "int8"))
+        and device.arch == architecture()
+        and set(variant.requires.cpu) <= cpu_flags()
+    )
+
+
+def _samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Path | None:
+    """Return the samples that the goldens come from."""
+    goldens = next(step for step in plan.steps if step.id == planned.goldens)
+    samples = goldens.inputs.get("samples")
+    return execution.artifacts[samples].path if samples else None
+
+
+def _time_in_turns(
+    int8: Path, fp32: Path, samples: Path | None, config: dict[str, str]
+) -> tuple[list[list[float]], dict[str, object]]:
+    """Return the seconds of every run of each turn, and what others took meanwhile.
+
+    Called in a worker.
+    """
+    from edgepack.model.running import make_session, run_session
+    from edgepack.ondevice import edgepack_conditions
+    from edgepack.steps.comparing import probe_inputs
+
+    feed = next(probe_inputs(fp32, samples, 1))
+    sessions = [make_session(model, config=config, arena=True) for model in (int8, fp32)]
+
+    def run(which: int, count: int) -> list[float]:
+        # The first run of a turn meets cold caches, and the other session's threads still spinning.
+        return [_timed(lambda: run_session(sessions[which], feed)) for _ in range(count + 1)][1:]
+
+    once = sum(run(0, 1) + run(1, 1))
+    count = max(1, min(_MOST_RUNS, int(_BUDGET_S / (2 * once)) - 1))
+    others = edgepack_conditions.OtherWork()
+    turns_s = [run(which, count) for which in _TURNS]
+    return turns_s, others.taken()
+
+
+def _timed(call: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    call()
+    return time.perf_counter() - before

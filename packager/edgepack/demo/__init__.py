@@ -1,0 +1,1 @@
+"""``edgepack demo``: the whole road on the bundled example, over real SSH."""

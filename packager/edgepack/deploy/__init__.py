@@ -1,0 +1,1 @@
+"""Brings bundles into use on devices: push, lease, self-test, switch, rollback, audit."""

@@ -1,0 +1,385 @@
+"""The audit log: what was done to devices from here, each line chained to the one before it.
+
+It is one file of JSON lines, ``audit.jsonl`` in the user's data directory, and is only ever
+appended to. ``previous`` of a line is the SHA-256 of the line before it, its end included; the
+first line has an empty one. Whoever may write the file can write the whole of it anew, and a chain
+does not tell that its last line was altered or that last lines are missing: to notice that, keep
+the digest of the log's end elsewhere (``edgepack audit verify`` prints it and takes it back).
+
+A crash in mid-write leaves a torn last line. It is never removed: the next record begins a new line
+and has the hash of the torn one, without an end, as its ``previous``. Readers report where such
+lines are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import pwd
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from edgepack.base.clock import utc_now
+from edgepack.base.files import writing
+from edgepack.errors import BundleError, ToolError
+
+AUDIT_FILE = "audit.jsonl"
+MAX_TEXT = 1000
+"""Characters of one value: what a device or an error says must not fill the log."""
+_BLOCK_BYTES = 1 << 16
+
+Action = Literal["push", "switch", "rollback", "self-test", "provision", "add", "trust", "tune"]
+
+
+def _bounded(value: object) -> object:
+    """Return a text that is valid Unicode and not too long; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
+
+
+Text = Annotated[str, BeforeValidator(_bounded)]
+
+
+class Event(BaseModel):
+    """Something that was done to a device, or was tried."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")  # newer versions may add to the log
+
+    action: Action
+    device: Text
+    """Its name in the inventory."""
+    host_key: Text | None = None
+    """Fingerprint of the host key that it proved itself with, or is pinned to."""
+    serial: Text | None = None
+    project: Text | None = None
+    release: Text | None = None
+    digest: Text | None = None
+    """SHA-256 of the bundle's manifest."""
+    switched_from: Text | None = None
+    """The release that was current before a switch or a rollback."""
+    signer: Text | None = None
+    """Who signed the bundle; None where nobody did."""
+    detail: Text | None = None
+    """What was installed, or which host is trusted."""
+    result: Literal["done", "failed"] = "done"
+    error: Text | None = None
+    """The first line of the error's message."""
+
+
+class Record(Event):
+    """A line of the log."""
+
+    time: str
+    """UTC, ISO 8601."""
+    user: Text
+    host: Text
+    """The machine that it was done from."""
+    previous: str
+
+
+def audit_log() -> Path:
+    """Return the log's file, which need not exist yet."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("edgepack")) / AUDIT_FILE
+
+
+def record(event: Event, path: Path | None = None) -> Record:
+    """Append what was done to the log, and return the record when it is on the disk.
+
+    Several processes may do so at once. What cannot be written whole is not written at all.
+
+    Raises:
+        ToolError: The log cannot be written.
+    """
+    with _opened(path or audit_log()) as log:
+        last = _last_line(log)
+        made = Record(
+            **event.model_dump(),
+            time=utc_now(),
+            user=_user(),
+            host=socket.gethostname(),
+            previous=_digest(last),
+        )
+        torn = last and not last.endswith(b"\n")
+        line = json.dumps(made.model_dump()).encode("ascii") + b"\n"
+        _append(log, (b"\n" if torn else b"") + line)
+    return made
+
+
+def require_writable(path: Path | None = None) -> None:
+    """Return if the log can be written: what cannot be recorded is not to be begun.
+
+    Raises:
+        ToolError: It cannot.
+    """
+    with _opened(path or audit_log()):
+        pass
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Hold the log open, alone."""
+    with writing("the audit log", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX)
+            yield log
+        finally:
+            os.close(log)
+
+
+def _last_line(log: int) -> bytes:
+    """Return the last line with its end, if it has one; nothing of an empty log."""
+    tail = b""
+    start = os.fstat(log).st_size
+    while start and b"\n" not in tail[:-1]:
+        size = min(_BLOCK_BYTES, start)
+        start -= size
+        tail = os.pread(log, size, start) + tail
+    return tail[tail.rfind(b"\n", 0, -1) + 1 :]
+
+
+def _append(log: int, data: bytes) -> None:
+    before = os.fstat(log).st_size
+    try:
+        written = os.write(log, data)
+        while written < len(data):
+            written += os.write(log, data[written:])
+        os.fsync(log)
+    except OSError:
+        os.ftruncate(log, before)
+        raise
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest() if line else ""
+
+
+@dataclass(frozen=True)
+class AuditLog:
+    """What the log holds, as far as it can be read."""
+
+    records: tuple[Record, ...]
+    torn: tuple[int, ...]
+    """Numbers of the lines, from 1, that a crash has cut off."""
+    digests: tuple[str, ...]
+    """The SHA-256 of each line, its end included; the last one stands for the whole log."""
+    broken: BundleError | None
+    """Where the chain breaks first."""
+
+    def require_whole(self) -> None:
+        """Return if the chain is unbroken.
+
+        Raises:
+            BundleError: It breaks; the message says at which line.
+        """
+        if self.broken:
+            raise self.broken
+
+
+def read(since: datetime | None = None, path: Path | None = None) -> AuditLog:
+    """Read the log; what can be read is returned where the chain is broken too.
+
+    Args:
+        since: Leave out records from before it; the whole chain is checked in any case.
+        path: The file; by default the user's.
+
+    Raises:
+        ToolError: The file cannot be read.
+    """
+    path = path or audit_log()
+    lines = _lines(path)
+    records = [_parse(line) for line in lines]
+    torn = [number for number in range(1, len(lines) + 1) if _is_torn(number, lines, records)]
+    first_wrong = next(_breaks(lines, records, torn), None)
+    kept = tuple(
+        found for found in records if found and (since is None or moment(found.time) >= since)
+    )
+    return AuditLog(
+        records=kept,
+        torn=tuple(torn),
+        digests=tuple(map(_digest, lines)),
+        broken=_broken(*first_wrong, path) if first_wrong else None,
+    )
+
+
+def verify_chain(path: Path | None = None) -> AuditLog:
+    """Return the log if every line is the one that the next was written after.
+
+    Raises:
+        BundleError: A line was altered, removed or put in; the message says where.
+        ToolError: The file cannot be read.
+    """
+    log = read(path=path)
+    log.require_whole()
+    return log
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # a record that is being written is no torn one
+            return file.readlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ToolError(
+            f"cannot read the audit log: {error.strerror}",
+            hint="make the file readable for you",
+            where=str(path),
+        ) from error
+
+
+def _parse(line: bytes) -> Record | None:
+    try:
+        found = Record.model_validate_json(line)
+        moment(found.time)
+    except (ValidationError, ValueError):
+        return None
+    return found
+
+
+def _is_torn(number: int, lines: list[bytes], records: list[Record | None]) -> bool:
+    """Say whether a line was cut off, and the next one, if there is one, was written knowing it."""
+    line = lines[number - 1]
+    if number == len(lines):
+        return not line.endswith(b"\n")
+    following = records[number]
+    return following is not None and following.previous == _digest(line.removesuffix(b"\n"))
+
+
+def _breaks(
+    lines: list[bytes], records: list[Record | None], torn: list[int]
+) -> Iterator[tuple[int, str]]:
+    """Yield the numbers of lines where the chain breaks, and how."""
+    for number, found in enumerate(records, start=1):
+        if found is None:
+            if number not in torn:
+                yield number, "is no record"
+            continue
+        before = lines[number - 2] if number > 1 else b""
+        if number - 1 in torn:
+            before = before.removesuffix(b"\n")
+        if found.previous != _digest(before):
+            yield number, "was not written after the line before it"
+
+
+def _broken(number: int, problem: str, path: Path) -> BundleError:
+    return BundleError(
+        f"the audit log is broken: line {number} {problem}, so a line there was altered, removed or"
+        " put in",
+        hint="compare with a copy of the file, and with what the devices themselves say:"
+        " edgepack device verify NAME",
+        where=f"{path}:{number}",
+    )
+
+
+def moment(text: str) -> datetime:
+    """Return a time of the log, or what was asked for; without a zone it is UTC.
+
+    Raises:
+        ValueError: The text is no ISO 8601 date or time.
+    """
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A time in which one bundle was the current one of its project on a board."""
+
+    device: str
+    """The board's name when the bundle became current."""
+    host_key: str | None
+    serial: str | None
+    project: str
+    release: str
+    digest: str | None
+    """None where no record has more than the release."""
+    signer: str | None
+    start: str | None
+    """None where it was current before this log knew of it."""
+    end: str | None
+    """None if it is current still, as far as this log knows."""
+    ended_by: str | None
+    """What ended it: a switch, a rollback, or a switch that this log does not have."""
+
+
+UNKNOWN_SWITCH = "a switch that was not made from here"
+
+
+def intervals(records: Iterable[Record], since: datetime | None = None) -> list[Interval]:
+    """Return which bundle was current on which board from when to when, in order of their begin.
+
+    Args:
+        records: All records of the log.
+        since: Leave out what had ended by then.
+
+    A board is told by its host key, or by its name where that is not known. What other users and
+    machines did is in their logs; where a switch found another release than the last one from here,
+    the interval's end is only the latest possible.
+    """
+    known = [found for found in records if found.result == "done"]
+    boards = _Boards(known)
+    running: dict[tuple[str, str], int] = {}
+    found: list[Interval] = []
+    for one in known:
+        if one.action not in ("switch", "rollback") or not one.project or not one.release:
+            continue
+        place = (one.host_key or one.device, one.project)
+        last = found[running[place]] if place in running else None
+        if last and last.release == one.release and one.switched_from in (None, one.release):
+            continue
+        before = one.switched_from or (last.release if last else None)
+        if last:
+            ended_by = one.action if last.release == before else UNKNOWN_SWITCH
+            found[running[place]] = replace(last, end=one.time, ended_by=ended_by)
+        if before not in (None, one.release, last.release if last else None):
+            elsewhere = boards.interval(one, before or "", start=None)
+            found.append(replace(elsewhere, end=one.time, ended_by=one.action))
+        running[place] = len(found)
+        found.append(boards.interval(one, one.release, start=one.time))
+    return [one for one in found if since is None or one.end is None or moment(one.end) >= since]
+
+
+class _Boards:
+    """What all records together tell of boards and releases."""
+
+    def __init__(self, known: Sequence[Record]) -> None:
+        self._serials = {one.host_key: one.serial for one in known if one.host_key and one.serial}
+        self._pushed = {one.release: one for one in known if one.release and one.digest}
+
+    def interval(self, one: Record, release: str, *, start: str | None) -> Interval:
+        """Return the interval of a release on the board of a record; it has no end yet."""
+        pushed = self._pushed.get(release)
+        return Interval(
+            device=one.device,
+            host_key=one.host_key,
+            serial=one.serial or self._serials.get(one.host_key or ""),
+            project=one.project or "",
+            release=release,
+            digest=pushed.digest if pushed else None,
+            signer=pushed.signer if pushed else None,
+            start=start,
+            end=None,
+            ended_by=None,
+        )

@@ -1,0 +1,319 @@
+"""Rollouts: every device of a selection gets its target's bundle, now or when it answers again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from edgepack.base.clock import utc_now
+from edgepack.base.progress import Progress, Silent
+from edgepack.bundle.reading import Bundle, load_bundle
+from edgepack.deploy.fleet.bundles import bundle_for, require_signatures
+from edgepack.deploy.fleet.run import News, run_on_devices
+from edgepack.deploy.fleet.schedule import Retry, Schedule, Settings, Settled
+from edgepack.deploy.fleet.store import (
+    DeviceRecord,
+    DeviceState,
+    PushOptions,
+    Rollout,
+    RolloutStore,
+)
+from edgepack.deploy.push.push import PushedRelease
+from edgepack.devices.inventory import Device, load_devices
+from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
+
+_SETTINGS = Settings()
+_OPTIONS = PushOptions()
+
+SAVE_EVERY_S = 1.0
+"""What is lost when this process is killed costs a push of what is there already."""
+
+
+class Push(Protocol):
+    """What brings a bundle to a device, as :func:`edgepack.deploy.release.deploy` does."""
+
+    def __call__(
+        self, bundle: Path, device: Device, options: PushOptions, *, progress: Progress
+    ) -> PushedRelease:
+        """Push, and make it current."""
+
+
+class Watcher(Protocol):
+    """Who is shown what happens."""
+
+    def tell(self, news: News) -> None:
+        """Take in what happened; called by the thread that runs the rollout."""
+
+    def sent(self, pushed: PushedRelease) -> None:
+        """Take in what a device got; any thread may."""
+
+    def progress(self, device: str) -> Progress:
+        """Return where the push to a device reports; any thread may."""
+
+
+class Unwatched:
+    """Shows nothing."""
+
+    def tell(self, news: News) -> None:
+        """Ignore it."""
+
+    def sent(self, pushed: PushedRelease) -> None:
+        """Ignore it."""
+
+    def progress(self, device: str) -> Progress:
+        """Return what ignores it."""
+        del device
+        return Silent()
+
+
+def start_rollout(
+    bundles: Mapping[str, Bundle],
+    devices: Sequence[Device],
+    store: RolloutStore,
+    *,
+    settings: Settings = _SETTINGS,
+    options: PushOptions = _OPTIONS,
+) -> Rollout:
+    """Store a rollout; nothing is sent before :func:`resume_rollout`.
+
+    Args:
+        bundles: By target; :func:`bundles_by_target` reads them.
+        devices: Who gets one, as :func:`select_devices` finds them.
+        store: Where it is kept.
+        settings: How it is worked through.
+        options: How it is pushed to each device.
+
+    Raises:
+        UsageError: A setting is out of its range, or there is no file of allowed signers.
+        BundleError: A signature is required that a bundle has not.
+        ToolError: It cannot be stored, or ssh-keygen is missing.
+    """
+    settings.require_sound()
+    if options.self_test and options.warm_up_s > settings.deadline_s:
+        raise UsageError(
+            f"--warm-up is {options.warm_up_s:g}, and no device has longer than --deadline, which"
+            f" is {settings.deadline_s:g}",
+            hint=f"--deadline {2 * options.warm_up_s:g} has room for the push too",
+            where="--warm-up",
+        )
+    _require_signatures(bundles, options)
+    targets = {device.name: device.target for device in devices}
+    return store.create(bundles, targets, settings, options)
+
+
+def resume_rollout(
+    number: int,
+    store: RolloutStore,
+    push: Push,
+    *,
+    watcher: Watcher | None = None,
+    inventory: Path | None = None,
+) -> Rollout:
+    """Push to the devices that are pending, and return how far the rollout is then.
+
+    Where none is, or the rollout was stopped, nothing is done: it may be called again and again.
+    A device that is not reached stays pending; the state of each is stored as it changes.
+
+    Raises:
+        UsageError: There is no such rollout, or no file of allowed signers.
+        BundleError: A bundle is not any more what it was when the rollout began, or has lost a
+            signature that is required; nothing was sent.
+        BusyError: Another process works on the rollout.
+        ProfileError: The inventory is wrong.
+        ToolError: The rollout cannot be stored, or ssh-keygen is missing.
+    """
+    with store.lock(number):
+        rollout = store.load(number)
+        if rollout.pending and not rollout.stopped:
+            bundles = {target: _unchanged(rollout, target) for target in rollout.bundles}
+            _require_signatures(bundles, rollout.options)
+            run = _Run(rollout, bundles, store, push, watcher or Unwatched())
+            run.work_through(load_devices(inventory))
+        return store.load(number)
+
+
+def push_to_one(
+    bundles: Mapping[str, Bundle],
+    device: Device,
+    store: RolloutStore,
+    push: Push,
+    *,
+    options: PushOptions,
+    progress: Progress,
+) -> PushedRelease:
+    """Push to one device at once, and keep that as a rollout of its own.
+
+    It is pending if the device was not reached or is in use, and failed if it went wrong otherwise.
+
+    Raises:
+        EdgepackError: What went wrong.
+    """
+    bundle = bundle_for(device, bundles)
+    _require_signatures(bundles, options)
+    rollout = store.create(bundles, {device.name: device.target}, Settings(), options)
+    with store.lock(rollout.id):
+        record = _record(device.target, "failed", 1, _interrupted(device.name))
+        try:
+            pushed = push(bundle.path, device, options, progress=progress)
+            record = _record(device.target, "done", 1, None, pushed)
+        except EdgepackError as error:
+            state: DeviceState = "pending" if error.transient else "failed"
+            record = _record(device.target, state, 1, error)
+            raise
+        finally:
+            store.save(rollout.model_copy(update={"devices": {device.name: record}}))
+    return pushed
+
+
+class _Run:
+    """One go through the devices of a rollout that are pending."""
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        bundles: Mapping[str, Bundle],
+        store: RolloutStore,
+        push: Push,
+        watcher: Watcher,
+    ) -> None:
+        self._rollout = rollout
+        self._records = dict(rollout.devices)
+        self._tries = {name: record.tries for name, record in rollout.devices.items()}
+        self._bundles = bundles
+        self._store = store
+        self._push = push
+        self._watcher = watcher
+        self._pushed: dict[str, PushedRelease] = {}
+        self._saved_at = time.monotonic()
+
+    def work_through(self, devices: Mapping[str, Device]) -> None:
+        """Push to all that are pending; what is known by then is stored, whatever ends this."""
+        # Those first that had the fewest tries: a canary that is off is another one next time.
+        names = sorted(self._rollout.pending, key=lambda name: self._tries[name])
+        ready = [devices[name] for name in names if self._is_ready(name, devices)]
+        schedule = Schedule([device.name for device in ready], self._settings(), random.random)
+        number = self._rollout.id
+        try:
+            run_on_devices(
+                ready,
+                self._push_to,
+                schedule,
+                on_news=lambda news: self._take_in(news, schedule.stopped),
+                stop_reason=lambda: self._store.stopped(number),
+            )
+        finally:
+            self._save()
+
+    def _settings(self) -> Settings:
+        """Return how to go on: a device that has the release by now was the canary."""
+        settings = self._rollout.settings
+        return (
+            settings.model_copy(update={"canary": 0}) if self._rollout.counts["done"] else settings
+        )
+
+    def _is_ready(self, name: str, devices: Mapping[str, Device]) -> bool:
+        """Say whether a device can get its bundle; one that cannot is failed."""
+        try:
+            if name not in devices:
+                raise _unlisted(name)
+            bundle_for(devices[name], self._bundles)
+        except DeviceError as error:
+            self._take_in(Settled(name, "failed", 0, error))
+            return False
+        return True
+
+    def _push_to(self, device: Device) -> None:
+        """Push, unless a newer rollout has something for the device by now."""
+        if self._store.is_superseded(self._rollout, device.name):
+            return
+        bundle = _unchanged(self._rollout, device.target)
+        progress = self._watcher.progress(device.name)
+        pushed = self._push(bundle.path, device, self._rollout.options, progress=progress)
+        self._pushed[device.name] = pushed
+        self._watcher.sent(pushed)
+
+    def _take_in(self, news: News, stopped: str = "") -> None:
+        if isinstance(news, Retry | Settled):
+            name = news.device
+            state: DeviceState = "pending" if isinstance(news, Retry) else news.state
+            if state == "done" and name not in self._pushed:
+                state = "superseded"
+            before = self._records[name]
+            self._records[name] = _record(
+                before.target,
+                state,
+                self._tries[name] + news.tries,
+                news.error,
+                self._pushed.get(name),
+            )
+        self._watcher.tell(news)
+        if stopped:  # at once: a process that is killed now must not be gone on with
+            self._store.stop(self._rollout.id, stopped)
+        if time.monotonic() - self._saved_at > SAVE_EVERY_S:
+            self._save()
+
+    def _save(self) -> None:
+        self._store.save(self._rollout.model_copy(update={"devices": self._records}))
+        self._saved_at = time.monotonic()
+
+
+def _record(
+    target: str,
+    state: DeviceState,
+    tries: int,
+    error: BaseException | None,
+    pushed: PushedRelease | None = None,
+) -> DeviceRecord:
+    problem, hint = "", ""
+    if isinstance(error, EdgepackError):
+        problem, hint = error.problem, error.hint
+    elif error is not None:
+        problem, hint = f"a bug in edgepack: {error!r}", "report it"
+    return DeviceRecord(
+        state=state,
+        target=target,
+        time=utc_now(),
+        tries=tries,
+        problem=problem,
+        hint=hint,
+        release=pushed.release if pushed else "",
+        bytes_sent=pushed.bytes_sent if pushed else 0,
+        variant=(pushed and pushed.variant) or "",
+        warm_up_s=(pushed and pushed.warm_up_s) or 0.0,
+    )
+
+
+def _unchanged(rollout: Rollout, target: str) -> Bundle:
+    """Return the bundle for a target.
+
+    Raises:
+        BundleError: It is gone, or is not what it was when the rollout began.
+    """
+    entry = rollout.bundles[target]
+    bundle = load_bundle(Path(entry.path))
+    if bundle.digest != entry.digest:
+        raise BundleError(
+            f"{entry.path} has changed since rollout {rollout.id} began",
+            hint="push it: that is a new rollout, which supersedes this one",
+        )
+    return bundle
+
+
+def _require_signatures(bundles: Mapping[str, Bundle], options: PushOptions) -> None:
+    if options.require_signature:
+        require_signatures(bundles, options.allowed_signers)
+
+
+def _unlisted(device: str) -> DeviceError:
+    return DeviceError(
+        "it is not in devices.yaml any more",
+        hint=f"edgepack device add {device} USER@HOST, then push again",
+        where=device,
+    )
+
+
+def _interrupted(device: str) -> DeviceError:
+    return DeviceError("the push was interrupted", hint="push again", where=device)

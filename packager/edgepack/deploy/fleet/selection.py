@@ -1,0 +1,117 @@
+"""Which devices a command is about: ``pi5``, ``tag:lab``, ``backend:tensorrt``, ``all``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from edgepack.devices.inventory import Device, find_inventory, load_devices, load_inventory
+from edgepack.errors import UsageError, nearest
+from edgepack.project.profile import load_profile, target_files
+
+ALL = "all"
+
+
+@cache
+def _backends(target: str) -> Sequence[str]:
+    """Return what a target's variants run on; nothing if there is no such target.
+
+    That there is none is said where the device is used.
+    """
+    if target not in target_files():
+        return []
+    return sorted({variant.backend for variant in load_profile(target).variants})
+
+
+PROPERTIES: dict[str, Callable[[Device], Sequence[str]]] = {
+    "tag": lambda device: device.entry.tags,
+    "target": lambda device: [device.target],
+    "backend": lambda device: _backends(device.target),
+}
+"""What devices can be chosen by, as ``WORD:VALUE``, and the values that a device has."""
+
+
+def select_devices(words: Sequence[str], inventory: Path | None = None) -> list[Device]:
+    """Return the devices that any of the words chooses, each once, ordered by name.
+
+    A word is a device's name, ``tag:NAME``, ``target:ID``, ``backend:NAME`` or ``all``. This
+    machine is chosen by its name ``local`` alone, unless the inventory lists it.
+
+    Raises:
+        UsageError: A word chooses nothing, or there are no words; all such words are named.
+        ProfileError: The inventory is wrong.
+    """
+    named = load_devices(inventory)
+    listed = {name: named[name] for name in load_inventory(inventory).devices}
+    chosen = {word: _chosen(word, named, listed) for word in words}
+    empty = [word for word, devices in chosen.items() if not devices]
+    if empty or not chosen:
+        raise _nothing(empty, named, listed, inventory)
+    found = {device.name: device for devices in chosen.values() for device in devices}
+    return [found[name] for name in sorted(found)]
+
+
+def is_one_device(words: Sequence[str]) -> bool:
+    """Say whether words are just one device's name, and so can choose no other."""
+    return len(words) == 1 and words[0] != ALL and ":" not in words[0]
+
+
+def complete_selection(incomplete: str) -> list[str]:
+    """Return all words that begin so: names, ``all``, and the properties that devices have."""
+    named = load_devices()
+    properties = {
+        f"{word}:{value}"
+        for word, values in PROPERTIES.items()
+        for device in named.values()
+        for value in values(device)
+    }
+    return [word for word in [*named, ALL, *sorted(properties)] if word.startswith(incomplete)]
+
+
+def _chosen(word: str, named: Mapping[str, Device], listed: Mapping[str, Device]) -> list[Device]:
+    if word in named:
+        return [named[word]]
+    if word == ALL:
+        return list(listed.values())
+    property_, _, value = word.partition(":")
+    values = PROPERTIES.get(property_)
+    return [device for device in listed.values() if values and value in values(device)]
+
+
+def _nothing(
+    empty: Sequence[str],
+    named: Mapping[str, Device],
+    listed: Mapping[str, Device],
+    inventory: Path | None,
+) -> UsageError:
+    place = find_inventory(inventory)
+    if not empty:
+        return UsageError(
+            "no device is chosen",
+            hint="name one, or choose several: --device NAME, --device tag:NAME,"
+            " --device target:ID, --device backend:NAME, --device all",
+            where="--device",
+        )
+    said, near = [], []
+    for word in empty:
+        property_, colon, value = word.partition(":")
+        if word == ALL:
+            said.append("device at all")
+            near.append("edgepack device add NAME USER@HOST")
+        elif colon and property_ in PROPERTIES:
+            said.append(f"device with the {property_} {value!r}")
+            values = PROPERTIES[property_]
+            near.append(nearest(value, {v for device in listed.values() for v in values(device)}))
+        elif colon:
+            said.append(f"property {property_!r} to choose devices by")
+            near.append(nearest(property_, PROPERTIES))
+        else:
+            said.append(f"device {word!r}")
+            near.append(
+                f"{nearest(word, named)} (edgepack device list), or add it:"
+                f" edgepack device add {word} USER@HOST"
+            )
+    return UsageError(
+        f"there is no {', and no '.join(said)} in {place}", hint="; ".join(near), where="--device"
+    )

@@ -1,0 +1,304 @@
+"""The rollouts that are kept: one JSON file each in the user's data directory.
+
+Beside ``7.json`` lie ``7.lock``, held by the process that works on the rollout, and ``7.stopped``
+once nothing more of it is to be started. The latter is a file of its own so that a rollout can be
+stopped while another process works on it. That a newer rollout supersedes one is written nowhere:
+it is found by reading.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from edgepack.base.clock import utc_now
+from edgepack.base.files import read_model, write_atomically, writing
+from edgepack.bundle.reading import Bundle
+from edgepack.deploy.fleet.schedule import Settings
+from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, nearest
+from edgepack.project.profile import StrictModel
+
+SCHEMA_VERSION: Literal[1] = 1
+
+WARM_UP_S = 900.0
+"""How long the self-test may take: a first TensorRT engine can take ten minutes to build."""
+
+DeviceState = Literal["pending", "done", "failed", "superseded"]
+
+
+class PushOptions(StrictModel):
+    """What was asked for with a push, and is done so too when it is resumed."""
+
+    self_test: bool = True
+    """Whether the device's loader tries the release before that becomes current."""
+    warm_up_s: Annotated[float, Field(gt=0)] = WARM_UP_S
+    """How long that may take."""
+    wait_s: float = 0.0
+    """How long to wait while others hold a device."""
+    require_signature: bool = False
+    """Whether one of the allowed signers must have signed each bundle."""
+    allowed_signers: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    """Who these are; by default ``~/.ssh/allowed_signers`` says it."""
+
+
+class RolloutBundle(StrictModel):
+    """The bundle for one target, as it was when the rollout began."""
+
+    path: str
+    version: str
+    digest: str
+    """Sha256 of ``manifest.json``, which names the bundle's whole content."""
+
+
+class DeviceRecord(StrictModel):
+    """How far a rollout is on one device."""
+
+    state: DeviceState = "pending"
+    target: str
+    time: str
+    """Of the last change, UTC."""
+    tries: int = 0
+    problem: str = ""
+    hint: str = ""
+    release: str = ""
+    """The release that was made current there."""
+    bytes_sent: int = 0
+    variant: str = ""
+    """What the device's loader chose when it tried the release."""
+    warm_up_s: float = 0.0
+    """How long that took."""
+
+
+class Rollout(StrictModel):
+    """A push to several devices: what each is to have, and how far that is."""
+
+    schema_version: Literal[1]
+    id: int
+    """Higher is newer."""
+    project: str
+    created: str
+    settings: Settings
+    options: PushOptions = PushOptions()
+    bundles: dict[str, RolloutBundle]
+    """By target."""
+    devices: dict[str, DeviceRecord]
+    """By name."""
+    stopped: str = ""
+    """Why nothing more is started, if so."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many devices are in each state."""
+        return Counter(record.state for record in self.devices.values())
+
+    @property
+    def pending(self) -> list[str]:
+        """The devices that are still to get their bundle."""
+        return [name for name, record in self.devices.items() if record.state == "pending"]
+
+    def covers(self, device: str) -> bool:
+        """Say whether this has something for a device."""
+        return device in self.devices and self.devices[device].target in self.bundles
+
+
+@dataclass(frozen=True)
+class RolloutListing:
+    """All rollouts that can be read, oldest first, and what is wrong with the others."""
+
+    rollouts: list[Rollout] = field(default_factory=list)
+    broken: list[EdgepackError] = field(default_factory=list)
+
+
+class RolloutStore:
+    """The folder of the rollouts.
+
+    Args:
+        folder: Default: ``rollouts`` in the user's data directory. It need not exist yet.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        import platformdirs
+
+        self.folder = folder or platformdirs.user_data_path("edgepack") / "rollouts"
+
+    def create(
+        self,
+        bundles: Mapping[str, Bundle],
+        targets: Mapping[str, str],
+        settings: Settings,
+        options: PushOptions,
+    ) -> Rollout:
+        """Store a new rollout, every device of it pending; it supersedes the older ones.
+
+        Args:
+            bundles: Of one project, by target.
+            targets: The target of each device, by its name.
+            settings: How it is worked through.
+            options: How it is pushed to each device.
+
+        Raises:
+            ToolError: The folder cannot be written to.
+        """
+        now = utc_now()
+        first = next(iter(bundles.values()))
+        with writing("the rollout", self.folder), self._file(".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            rollout = Rollout(
+                schema_version=SCHEMA_VERSION,
+                id=max(self._ids(), default=0) + 1,
+                project=first.manifest.name,
+                created=now,
+                settings=settings,
+                options=options,
+                bundles={
+                    target: RolloutBundle(
+                        path=str(bundle.path.resolve()),
+                        version=bundle.manifest.version,
+                        digest=bundle.digest,
+                    )
+                    for target, bundle in bundles.items()
+                },
+                devices={
+                    name: DeviceRecord(target=target, time=now) for name, target in targets.items()
+                },
+            )
+            self.save(rollout)
+        return rollout
+
+    def save(self, rollout: Rollout) -> None:
+        """Write a rollout atomically; whoever does that holds its lock.
+
+        Raises:
+            ToolError: The folder cannot be written to.
+        """
+        path = self._path(rollout.id)
+        with writing("the rollout", path):
+            write_atomically(path, rollout.model_dump_json(exclude={"stopped"}) + "\n")
+
+    def load(self, number: int) -> Rollout:
+        """Return one rollout, with what a newer one supersedes marked so.
+
+        Raises:
+            UsageError: There is no such rollout.
+            BundleError: Its file, or that of a newer one, is broken or of another schema version.
+        """
+        known = self._ids()
+        if number not in known:
+            raise UsageError(
+                f"there is no rollout {number}",
+                hint=f"{nearest(str(number), map(str, known))} (edgepack rollout list)",
+            )
+        newer = [self._read(other) for other in known if other > number]
+        return _with_superseded(self._read(number), newer)
+
+    def all(self) -> RolloutListing:
+        """Return all rollouts; a broken file hides no other."""
+        listing = RolloutListing()
+        for number in reversed(self._ids()):
+            try:
+                rollout = self._read(number)
+            except BundleError as error:
+                listing.broken.append(error)
+            else:
+                listing.rollouts.append(_with_superseded(rollout, listing.rollouts))
+        listing.rollouts.reverse()
+        return listing
+
+    def is_superseded(self, rollout: Rollout, device: str) -> bool:
+        """Say whether a newer rollout of the same project has something for a device.
+
+        Raises:
+            BundleError: The file of a newer one is broken.
+        """
+        newer = (self._read(number) for number in self._ids() if number > rollout.id)
+        return any(other.project == rollout.project and other.covers(device) for other in newer)
+
+    @contextmanager
+    def lock(self, number: int) -> Iterator[None]:
+        """Hold a rollout: the only process that works on it.
+
+        Raises:
+            BusyError: Another process holds it.
+            ToolError: The folder cannot be written to.
+        """
+        with self._file(f"{number}.lock") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BusyError(
+                    f"rollout {number} is being worked on by process {file.read() or '?'}",
+                    hint="wait for it, or stop what it has not started: edgepack rollout abort"
+                    f" {number}",
+                ) from error
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def stop(self, number: int, reason: str) -> None:
+        """Let nothing more of a rollout be started, also by a process that works on it now.
+
+        Raises:
+            ToolError: The folder cannot be written to.
+        """
+        path = self.folder / f"{number}.stopped"
+        with (
+            writing("the rollout", path),
+            suppress(FileExistsError),
+            path.open("x", encoding="utf-8") as file,
+        ):
+            file.write(reason)
+
+    def stopped(self, number: int) -> str:
+        """Return why nothing more of a rollout is started; empty if that is not so."""
+        try:
+            text = (self.folder / f"{number}.stopped").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+        return text or "it was stopped"
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number}.json"
+
+    def _ids(self) -> list[int]:
+        names = (path.stem for path in self.folder.glob("*.json"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[IO[str]]:
+        path = self.folder / name
+        with writing("the rollout", path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+", encoding="ascii")
+        with file:
+            file.seek(0)
+            yield file
+
+    def _read(self, number: int) -> Rollout:
+        rollout = read_model(
+            self._path(number),
+            Rollout,
+            version=SCHEMA_VERSION,
+            what="the rollout",
+            remedy="delete the file, and push again where it had not been done",
+        )
+        return rollout.model_copy(update={"stopped": self.stopped(number)})
+
+
+def _with_superseded(rollout: Rollout, newer: list[Rollout]) -> Rollout:
+    covering = [other for other in newer if other.project == rollout.project]
+    devices = {
+        name: record.model_copy(update={"state": "superseded"})
+        if record.state == "pending" and any(other.covers(name) for other in covering)
+        else record
+        for name, record in rollout.devices.items()
+    }
+    return rollout.model_copy(update={"devices": devices})

@@ -1,0 +1,310 @@
+"""Leases: who may use a device now. They lie on the device, so that every host sees the same.
+
+A benchmark takes an exclusive lease, pushes share. A lease is held by a small program on the
+device (``edgepack_lease.py``) at the other end of a stream, which is renewed from here: when this
+process ends, however it does, the stream ends and the lease with it; when the connection goes dead
+without an end, renewals stay out and the lease expires within :data:`LEASE_S`. A process id would
+tell nothing here, since holders run on other hosts.
+
+Leases are per root: people who share a device have to name the same ``root`` in devices.yaml.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edgepack.base.progress import Progress, Silent
+from edgepack.base.resources import harness_dir
+from edgepack.base.terminal import printable
+from edgepack.devices.answers import bad_answer, read_answer
+from edgepack.devices.inventory import Device
+from edgepack.devices.transport import Stream, Transport
+from edgepack.errors import BusyError, DeviceError, EdgepackError, RemoteCommandError, listed
+from edgepack.project.profile import StrictModel
+
+LEASE_S = 180.0
+"""How long a lease holds that nobody renews."""
+_RENEWALS = 4
+"""In that time; so three may get lost."""
+_ANSWER_S = 30.0
+"""The program says something every 5 s while it waits."""
+_MAX_MESSAGE_BYTES = 1 << 20
+# The program comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
+_BOOTSTRAP = (
+    "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv.pop(1))), 'edgepack_lease.py',"
+    " 'exec'))"
+)
+_OWNER_CHARACTERS = 200
+_PURPOSE_CHARACTERS = 500
+
+_Wish = dict[str, str | bool | float]
+_Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+
+
+class Lease(StrictModel):
+    """Somebody's right to a device."""
+
+    id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    owner: Annotated[str, Field(max_length=_OWNER_CHARACTERS)]
+    """``user@host``, as the holder says it of himself."""
+    purpose: Annotated[str, Field(max_length=_PURPOSE_CHARACTERS)]
+    exclusive: bool
+    reserved: bool
+    """Whether a person holds it, until it ends or is released; else a command does."""
+    taken_at: _Time
+    """By the device's wall clock."""
+    until_at: _Time
+    """By the device's wall clock as it is now: the end, unless the lease is renewed."""
+    left_s: Annotated[float, Field(ge=0)]
+    """Until then, by the device's monotonic clock, which alone decides."""
+
+    def __str__(self) -> str:
+        kind = "reserved" if self.reserved else "exclusive" if self.exclusive else "shared"
+        end = "until" if self.reserved else "and, unless renewed, until"
+        return printable(
+            f"{self.owner} for {self.purpose!r} ({kind}) since {self.taken_at} {end}"
+            f" {self.until_at} by its own clock, {self.left_s:.0f} s from now"
+        )
+
+
+_Answer = Literal["taken", "renewed", "waiting", "refused", "lost", "released", "left"]
+
+
+class _Message(StrictModel):
+    answer: _Answer
+    leases: Annotated[list[Lease], Field(max_length=1000)]
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if self.answer in ("taken", "renewed", "waiting", "refused") and not self.leases:
+            raise ValueError(f"{self.answer!r} without a lease")
+        return self
+
+
+@contextmanager
+def leased(
+    transport: Transport,
+    device: Device,
+    purpose: str,
+    *,
+    exclusive: bool = True,
+    wait_s: float = 0.0,
+    progress: Progress | None = None,
+) -> Iterator[Lease]:
+    """Hold a lease of a device while the context lasts.
+
+    An own reservation does not stand in the way.
+
+    Args:
+        transport: Connected to the device.
+        device: What is wanted.
+        purpose: What for, as others are told.
+        exclusive: Nobody else may hold a lease; else nobody may hold an exclusive one.
+        wait_s: How long to wait for others.
+        progress: Told who holds the device, while waiting.
+
+    Raises:
+        DeviceError: Others hold the device; or, when the context is left, an exclusive lease was
+            lost while it lasted, so that others may have used the device. What is done under a
+            shared one stays right without it.
+        RemoteCommandError: The device cannot keep leases, as on a read-only disk.
+    """
+    wish = _wish(purpose, exclusive=exclusive, wait_s=wait_s)
+    with _asked(device, transport, wish) as stream:
+        lease = _taken(stream, device, progress)
+        renewal = _Renewal(stream, device)
+        try:
+            yield lease
+        finally:
+            renewal.stop()
+        if exclusive:
+            renewal.require_held(purpose)
+
+
+def _wish(purpose: str, *, exclusive: bool, wait_s: float = 0.0) -> _Wish:
+    return {
+        "do": "hold",
+        "owner": lease_owner(),
+        "purpose": purpose[:_PURPOSE_CHARACTERS],
+        "exclusive": exclusive,
+        "reserved": False,
+        "ttl_s": LEASE_S,
+        "wait_s": wait_s,
+    }
+
+
+def lease_owner() -> str:
+    """Return who takes leases here, as ``user@host``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"[:_OWNER_CHARACTERS]
+
+
+def reserve(device: Device, transport: Transport, *, for_s: float, purpose: str) -> Lease:
+    """Keep all others off a device for a while; one's own commands still run there.
+
+    It takes the place of an earlier reservation of one's own.
+
+    Raises:
+        DeviceError: Others hold the device.
+    """
+    wish = {**_wish(purpose, exclusive=True), "do": "reserve", "reserved": True}
+    with _asked(device, transport, {**wish, "ttl_s": for_s}) as stream:
+        return _taken(stream, device)
+
+
+def release(device: Device, transport: Transport, *, force: bool = False) -> tuple[Lease, ...]:
+    """Release one's own reservations, or with ``force`` all leases; return which those were.
+
+    Raises:
+        DeviceError: There are leases, and none of them is a reservation of one's own.
+    """
+    wish: _Wish = {"do": "release", "owner": lease_owner(), "force": force}
+    with _asked(device, transport, wish) as stream:
+        released = _receive(stream, device, "released")
+        left = _receive(stream, device, "left")
+    if left.leases and not released.leases:
+        raise DeviceError(
+            f"no reservation there is yours ({lease_owner()}); it is leased{_by(left.leases)}",
+            hint="a command's lease ends with the command: stop that. If its owner is gone for"
+            f" good: edgepack device release {device.name} --force",
+            where=device.name,
+        )
+    return tuple(released.leases)
+
+
+def who(device: Device, transport: Transport) -> tuple[Lease, ...]:
+    """Return who holds a device, the longest first."""
+    with _asked(device, transport, {"do": "list"}) as stream:
+        return tuple(_receive(stream, device, "left").leases)
+
+
+def _held_by_others(device: Device, holders: Sequence[Lease]) -> DeviceError:
+    """Return the error for a device that others hold."""
+    return BusyError(
+        f"it is leased{_by(holders)}",
+        hint="wait with --wait SECONDS; who holds it is shown by 'edgepack device who"
+        f" {device.name}'; if its owner is gone for good: edgepack device release"
+        f" {device.name} --force",
+        where=device.name,
+    )
+
+
+def _by(holders: Sequence[Lease]) -> str:
+    if len(holders) == 1:
+        return f" by {holders[0]}"
+    return " by:\n    " + listed([str(lease) for lease in holders], most=8, separator="\n    ")
+
+
+@contextmanager
+def _asked(device: Device, transport: Transport, wish: _Wish) -> Iterator[Stream]:
+    source = (harness_dir() / "edgepack_lease.py").read_bytes()
+    argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
+    argv += [device.entry.root, json.dumps(wish)]
+    with transport.stream(argv, timeout_s=_ANSWER_S) as stream:
+        with suppress(RemoteCommandError):  # it ended early: what it printed says why
+            stream.write(source)
+        yield stream
+
+
+def _taken(stream: Stream, device: Device, progress: Progress | None = None) -> Lease:
+    while True:
+        message = _receive(stream, device, "taken", "refused", "waiting")
+        if message.answer == "taken":
+            return message.leases[0]
+        if message.answer == "refused":
+            raise _held_by_others(device, message.leases)
+        (progress or Silent()).note(f"{device.name} is leased by {message.leases[0]}: waiting")
+
+
+def _receive(stream: Stream, device: Device, *expected: _Answer) -> _Message:
+    head = stream.read(4)
+    if len(head) < 4:
+        raise _ended(stream, device)
+    (length,) = struct.unpack(">I", head)
+    if length > _MAX_MESSAGE_BYTES:
+        raise bad_answer("what came is no answer about leases", head, device=device.name)
+    data = stream.read(length)
+    what = "the answer about leases"
+    message = read_answer(_Message, data, device=device.name, what=what)
+    if message.answer not in expected:
+        raise bad_answer(f"{what} is {message.answer!r}", data, device=device.name)
+    return message
+
+
+def _ended(stream: Stream, device: Device) -> EdgepackError:
+    stream.wait().check(
+        "taking a lease",
+        device=device.name,
+        hint=f"leases lie in {device.entry.root}/lease on the device, to which its user must"
+        " be able to write: give that right, or set another 'root' in devices.yaml",
+    )
+    return DeviceError(
+        "the program on the device that keeps the lease has ended",
+        hint=f"see who holds the device: edgepack device who {device.name}",
+        where=device.name,
+    )
+
+
+class _Renewal:
+    """Renews a lease in a thread until it is stopped, or the lease is lost."""
+
+    def __init__(self, stream: Stream, device: Device) -> None:
+        self._stream = stream
+        self._device = device
+        self._problem: EdgepackError | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(LEASE_S / _RENEWALS,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._stopped.set()
+        self._thread.join()
+
+    def require_held(self, purpose: str) -> None:
+        """Return if the lease has been held all the time, which one more renewal proves.
+
+        Raises:
+            DeviceError: It has not.
+        """
+        if self._problem is None:
+            self._renew()
+        if self._problem is not None:
+            raise DeviceError(
+                f"the lease was lost during {purpose!r}, others may have used the device:"
+                f" {self._problem.problem}",
+                hint="do it again: what was measured meanwhile does not count",
+                where=self._device.name,
+            ) from self._problem
+
+    def _run(self, every_s: float) -> None:
+        while self._problem is None and not self._stopped.wait(every_s):
+            self._renew()
+
+    def _renew(self) -> None:
+        try:
+            self._stream.write(b"\n")
+            message = _receive(self._stream, self._device, "renewed", "lost")
+        except EdgepackError as error:
+            self._problem = error
+            return
+        if message.answer == "lost":
+            self._problem = DeviceError(
+                message.reason or "it is gone",
+                hint=f"edgepack device who {self._device.name}",
+                where=self._device.name,
+            )

@@ -1,0 +1,206 @@
+"""What is done to devices, with a record of each in the audit log.
+
+The functions do what those of the same names in :mod:`edgepack.devices` do. What else changes a
+device goes through :func:`audited`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgepack.bundle.kept import Kept, stamps
+from edgepack.bundle.reading import load_bundle
+from edgepack.bundle.signing import Signature, default_allowed_signers, read_signature
+from edgepack.deploy import audit
+from edgepack.deploy.audit import Action, Event
+from edgepack.devices import adding, checking, provisioning
+from edgepack.devices.adding import AddedDevice
+from edgepack.devices.checking import Checked
+from edgepack.devices.inventory import Device, PhoneEntry
+from edgepack.devices.provisioning import Provisioned
+from edgepack.devices.ssh import trust as trusting
+from edgepack.devices.ssh.host_keys import HostKey
+from edgepack.errors import EdgepackError, ToolError
+
+
+class Operation:
+    """Something that is being done to a device, as far as it is known."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    def describe(self, **facts: str | None) -> None:
+        """Say more about it: fields of :class:`~edgepack.deploy.audit.Event`."""
+        self.event = self.event.model_copy(update=facts)
+
+    def describe_bundle(self, bundle: Path, allowed_signers: Path | None) -> None:
+        """Say which bundle it is about. What is no bundle is left to who reads it to refuse.
+
+        Raises:
+            BundleError: The bundle's manifest or its signature was altered.
+        """
+        if bundle.is_dir():
+            found = load_bundle(bundle)
+            self.describe(
+                project=found.manifest.name,
+                release=found.digest[:16],
+                digest=found.digest,
+                signer=_signer(bundle, allowed_signers),
+            )
+
+    def record(self, action: Action, **facts: str | None) -> None:
+        """Record something that is done now and belongs to it, as a switch does to a push.
+
+        Of another release than the operation's, as a rollback's, digest and signer are not known.
+
+        Raises:
+            ToolError: The log cannot be written.
+        """
+        known = self.event.model_dump()
+        if facts.get("release", self.event.release) != self.event.release:
+            known |= {"digest": None, "signer": None}
+        audit.record(Event.model_validate({**known, "action": action, **facts}))
+
+
+@contextmanager
+def audited(
+    action: Action,
+    device: str | Device,
+    bundle: Path | None = None,
+    *,
+    allowed_signers: Path | None = None,
+    only_failure: bool = False,
+) -> Iterator[Operation]:
+    """Record what is done in the context: as done, or as failed with its error's first line.
+
+    Nothing is begun that could not be recorded. A process that is killed records nothing: the
+    device's own history has the switches that it made.
+
+    Args:
+        action: What is done.
+        device: The device, or only its name.
+        bundle: What it is about.
+        allowed_signers: Who may have signed that; default: ``~/.ssh/allowed_signers``.
+        only_failure: What was done is recorded by :meth:`Operation.record` alone.
+
+    Raises:
+        ToolError: The log cannot be written.
+        BundleError: The bundle's manifest or its signature was altered; that is recorded too.
+    """
+    audit.require_writable()
+    name = device if isinstance(device, str) else device.name
+    pinned = None if isinstance(device, str) else getattr(device.entry, "host_key", None)
+    operation = Operation(Event(action=action, device=name, host_key=pinned))
+    try:
+        if bundle is not None:
+            operation.describe_bundle(bundle, allowed_signers)
+        yield operation
+    except BaseException as error:
+        operation.record(action, result="failed", error=_first_line(error))
+        raise
+    if not only_failure:
+        operation.record(action)
+
+
+def _read_signature(bundle_and_signers: tuple[Path, Path]) -> Signature | None:
+    bundle, allowed = bundle_and_signers
+    return read_signature(bundle, allowed if allowed != default_allowed_signers() else None)
+
+
+# Once for a whole fleet: it starts several programs.
+_signature = Kept(_read_signature, lambda paths: stamps(*paths))
+
+
+def _signer(bundle: Path, allowed_signers: Path | None) -> str | None:
+    """Return who signed a bundle and with which key; None if nobody did."""
+    try:
+        found = _signature((bundle, allowed_signers or default_allowed_signers()))
+    except ToolError as error:
+        return f"not checked: {error.problem}"
+    if found is None:
+        return None
+    return f"{found.signer} ({found.fingerprint})" if found.signer else found.fingerprint
+
+
+def _first_line(error: BaseException) -> str:
+    return error.first_line if isinstance(error, EdgepackError) else type(error).__name__
+
+
+def provision(
+    device: Device,
+    *,
+    wheels: Sequence[Path] = (),
+    offline: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Provisioned:
+    """Make the Python environment of a device; see :func:`edgepack.devices.provision`."""
+    with audited("provision", device) as operation:
+        made = provisioning.provision(device, wheels=wheels, offline=offline, progress=progress)
+        operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
+    return made
+
+
+def check(device: Device) -> Checked:
+    """Say what a device is and lacks; see :func:`edgepack.devices.check`.
+
+    Of a phone: :func:`edgepack.measure.phones.check.check_phone`.
+    """
+    if isinstance(device.entry, PhoneEntry):
+        from edgepack.measure.phones.check import check_phone
+
+        return check_phone(device)
+    checked = checking.check(device)
+    if checked.given_back:
+        with audited("tune", device) as operation:
+            operation.describe(detail=f"given back: {', '.join(checked.given_back)}")
+    return checked
+
+
+def trust(device: Device, fingerprint: str | None, confirm: Callable[[str], bool]) -> str:
+    """Make a device's host key known; see :func:`edgepack.devices.trust`."""
+    with audited("trust", device, only_failure=True) as operation:
+        return trusting.trust(device, fingerprint, confirm, on_trusted=_recorder(operation))
+
+
+def add_ssh_device(  # noqa: PLR0913  (the command's options)
+    name: str,
+    address: str,
+    *,
+    confirm: Callable[[str], bool],
+    fingerprint: str | None = None,
+    target: str | None = None,
+    port: int | None = None,
+    key: str | None = None,
+    ssh_config: str | None = None,
+    inventory: Path | None = None,
+) -> AddedDevice:
+    """Add a device to the inventory; see :func:`edgepack.devices.add_ssh_device`."""
+    with audited("add", name) as operation:
+        added = adding.add_ssh_device(
+            name,
+            address,
+            confirm=confirm,
+            fingerprint=fingerprint,
+            target=target,
+            port=port,
+            key=key,
+            ssh_config=ssh_config,
+            inventory=inventory,
+            on_trusted=_recorder(operation),
+        )
+        serial = added.facts.serial or None
+        operation.describe(
+            host_key=added.host_key, serial=serial, detail=f"as {added.device.target}"
+        )
+    return added
+
+
+def _recorder(operation: Operation) -> Callable[[str, HostKey], None]:
+    """Return what records each host key as it comes to be trusted, whatever follows."""
+
+    def on_trusted(host: str, key: HostKey) -> None:
+        operation.record("trust", host_key=key.fingerprint, detail=f"the {key.kind} key of {host}")
+
+    return on_trusted

@@ -1,0 +1,419 @@
+"""Pushing a bundle: only what a device lacks is sent, and it keeps all of it or none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain, groupby
+from pathlib import Path, PurePosixPath
+
+from pydantic import BaseModel, Field, RootModel
+
+from edgepack.base.progress import Progress, Silent, Work
+from edgepack.base.resources import harness_dir
+from edgepack.bundle.kept import Kept, stamps
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
+from edgepack.bundle.reading import Bundle, load_bundle, verify
+from edgepack.deploy.push.chunks import Chunk, cut_file
+from edgepack.deploy.push.shell_push import TRY_AGAIN, ShellAgent, ShellAnswer, checked, switch_hint
+from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
+from edgepack.devices.inventory import LOCAL, Device
+from edgepack.devices.transport import CommandResult, Stream, Transport
+from edgepack.errors import (
+    BundleError,
+    DeviceError,
+    PythonMissingError,
+    RemoteCommandError,
+    UsageError,
+)
+
+STALL_S = 300.0
+"""How long the device may neither read nor answer: it hashes and syncs as it goes."""
+
+_WRITE_BYTES = 1 << 17
+"""Where paramiko's ``sendall`` is fastest."""
+
+# The agent comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
+_BOOTSTRAP = (
+    "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv.pop(1))), 'edgepack_agent.py',"
+    " 'exec'))"
+)
+
+
+@dataclass(frozen=True)
+class PushedRelease:
+    """A bundle as it lies on a device."""
+
+    device: str
+    release: str
+    """The first 16 hex digits of the manifest's SHA-256."""
+    path: PurePosixPath
+    """The release's folder on the device."""
+    bytes_sent: int
+    already_there: bool
+    switched_from: str | None
+    """The release that was current before; None if there was none."""
+    variant: str | None = None
+    """What the device's loader chose when it tried the release; None if it was not tried."""
+    warm_up_s: float | None = None
+    """How long that took, with the engines that were built."""
+
+
+def push(
+    bundle: Path,
+    device: Device,
+    transport: Transport,
+    *,
+    switch: bool = True,
+    preflight: Callable[[], object] = lambda: None,
+    progress: Progress | None = None,
+) -> PushedRelease:
+    """Put a bundle on a device, and with ``switch`` make it the project's ``current`` one.
+
+    Chunks that lie on the device, in other releases or from a push that broke, are not sent.
+    Whatever breaks, ``current`` and the other releases stay as they were, and the next push sends
+    the rest. As many releases are kept as the inventory says. To a device without Python, files go
+    whole, and a push that broke begins anew.
+
+    Args:
+        bundle: The bundle's folder.
+        device: Where.
+        transport: To it.
+        switch: Whether to make it current.
+        preflight: Called before anything is sent to a device that has Python and lacks the
+            release; what it raises ends the push.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        BundleError: The bundle is not whole; nothing was sent.
+        DeviceError: The device is not the bundle's target, and nothing was sent; or the
+            connection broke, or the device's disk is full.
+        RemoteCommandError: The device refused the bundle.
+    """
+    verified = open_for(device, bundle)
+    progress = progress or Silent()
+    try:
+        return _push_chunks(
+            verified, device, transport, switch=switch, preflight=preflight, progress=progress
+        )
+    except PythonMissingError:
+        if device.entry.python is not None:
+            raise
+        progress.note(f"{device.name} has no Python: whole files are sent")
+        unlisted = (MANIFEST_SIGNATURE,) if (bundle / MANIFEST_SIGNATURE).exists() else ()
+        began = time.monotonic()
+        told = ShellAgent(device, transport).push(verified, unlisted, switch=switch)
+        if not told.already_there:
+            files = len(verified.manifest.files)
+            took_s = time.monotonic() - began
+            progress.note(sent_text(device.name, told.bytes_sent, files, took_s))
+    return PushedRelease(
+        device=device.name,
+        release=verified.digest[:16],
+        path=told.path,
+        bytes_sent=told.bytes_sent,
+        already_there=told.already_there,
+        switched_from=told.before,
+    )
+
+
+def _push_chunks(
+    verified: Bundle,
+    device: Device,
+    transport: Transport,
+    *,
+    switch: bool,
+    preflight: Callable[[], object],
+    progress: Progress,
+) -> PushedRelease:
+    digest = verified.digest
+    signature = verified.path / MANIFEST_SIGNATURE
+    signed = signature.read_bytes() if signature.exists() else None
+    digest_or_none = "-" if signed is None else hashlib.sha256(signed).hexdigest()
+    how = ["switch" if switch else "stay", str(device.entry.keep_releases)]
+    options = [digest, digest_or_none, *how]
+    bytes_sent = 0
+    with _agent(transport, device, "push", verified.manifest.name, options) as stream:
+        # Meanwhile the agent looks at what is there; it changes nothing before it hears more.
+        _verify(verified.path)
+        _header.begin(verified.path)  # needed soon, unless the release is there already
+        answer = stream.read(len(b"have\n"))
+        if answer and answer not in (b"have\n", b"sign\n", b"send\n"):
+            stream.close_stdin()  # what is printed may have no end
+            raise _chatty(answer + stream.read(60), device.name)
+        if answer == b"send\n":
+            preflight()
+        try:
+            if answer == b"have\n":
+                stream.write(b"0\n")
+            if answer == b"send\n":
+                bytes_sent = _send(verified, stream, device.name, progress)
+            if answer == b"sign\n" and signed is not None:
+                stream.write(b"%d\n" % len(signed) + signed)
+                bytes_sent = len(signed)
+        except RemoteCommandError:
+            pass  # the agent gave up: its exit code says why
+        result = stream.wait()
+    told = _told(result, "putting the bundle in its place", device.name)
+    return PushedRelease(
+        device=device.name,
+        release=digest[:16],
+        path=told.path,
+        bytes_sent=bytes_sent,
+        already_there=answer != b"send\n",
+        switched_from=told.before,
+    )
+
+
+@dataclass(frozen=True)
+class Switched:
+    """A release that a device had, and that is current now."""
+
+    device: str
+    project: str
+    release: str
+    path: PurePosixPath
+    switched_from: str | None
+
+
+def switch(pushed: PushedRelease, project: str, device: Device, transport: Transport) -> Switched:
+    """Make a release current that was pushed without that.
+
+    Raises:
+        RemoteCommandError: The device has not all of it any more; nothing was changed.
+        DeviceError: The connection broke.
+    """
+    return _point_at(pushed.release, "switch", project, device, transport)
+
+
+def rollback(
+    project: str, device: Device, transport: Transport, *, release: str | None = None
+) -> Switched:
+    """Make a release current that the device has: by default the one before the current one.
+
+    Args:
+        project: The ``name`` of the bundle.
+        device: Where.
+        transport: To it.
+        release: Its 16 hex digits.
+
+    Raises:
+        UsageError: The name or the release cannot be one.
+        RemoteCommandError: The device has no such release, or not all of it; nothing was changed.
+        DeviceError: The connection broke.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*", project):
+        raise UsageError(
+            f"{project!r} is no project's name", hint="give the 'name' of edgepack.yaml"
+        )
+    if release is not None and not re.fullmatch(r"[0-9a-f]{16}", release):
+        raise UsageError(
+            f"{release!r} is no release",
+            hint="give its 16 hex digits, as 'edgepack push' printed them",
+        )
+    return _point_at(release or "-", "rollback", project, device, transport)
+
+
+def _point_at(
+    release: str, action: str, project: str, device: Device, transport: Transport
+) -> Switched:
+    options = [release, action, str(device.entry.keep_releases)]
+    told: _End | ShellAnswer
+    try:
+        with _agent(transport, device, "switch", project, options) as stream:
+            result = stream.wait()
+        doing = "going back" if action == "rollback" else "switching"
+        told = _told(result, doing, device.name, switch_hint(project, device.name))
+    except PythonMissingError:
+        if device.entry.python is not None:
+            raise
+        told = ShellAgent(device, transport).switch(project, release, action)
+    return Switched(device.name, project, told.path.name, told.path, told.before)
+
+
+def read_for(device: Device, path: Path) -> Bundle:
+    """Return a bundle after checking that it is whole and for the target that a device is.
+
+    Raises:
+        BundleError: It is no bundle's folder, or not whole.
+        DeviceError: The bundle is for another target.
+    """
+    open_for(device, path)
+    return verify(path)
+
+
+def open_for(device: Device, path: Path) -> Bundle:
+    """Return a bundle after checking its manifest, and that it is for the target of a device.
+
+    Raises:
+        BundleError: It is no bundle's folder, or its manifest is altered.
+        DeviceError: The bundle is for another target.
+    """
+    if path.is_file():
+        raise BundleError(
+            f"{str(path)!r} is a file, not a bundle's folder",
+            hint="name the bundle's folder, not its archive: 'edgepack build' writes both; tar -xf"
+            " unpacks the archive",
+        )
+    bundle = load_bundle(path)
+    if bundle.manifest.target != device.target:
+        raise DeviceError(
+            f"the bundle is for {bundle.manifest.target}, the device {device.name} for"
+            f" {device.target}",
+            hint=f"edgepack build --target {shlex.quote(device.target)}"
+            + ("" if device.name == LOCAL else f", or change {device.name!r} in devices.yaml"),
+            where=device.name,
+        )
+    return bundle
+
+
+@contextmanager
+def _agent(
+    transport: Transport, device: Device, operation: str, project: str, options: list[str]
+) -> Iterator[Stream]:
+    source = (harness_dir() / "edgepack_agent.py").read_bytes()
+    python = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
+    argv = [*python, operation, device.entry.root, project, *options]
+    with transport.stream(argv, timeout_s=STALL_S, supervised=False) as stream:
+        # Where there is no such Python, or the login has printed something and left, its end tells.
+        with suppress(RemoteCommandError):
+            stream.write(source)
+        yield stream
+
+
+def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> int:
+    """Send the header, and the chunks that the device then asks for; return the bytes."""
+    header, chunks = _header(bundle.path)
+    stream.write(b"%d\n" % len(header) + header)
+    missing = [chunks[number] for number in _missing(stream, len(chunks), device)]
+    by_file = [
+        (str(path.relative_to(bundle.path)), list(group))
+        for path, group in groupby(missing, key=lambda chunk: chunk.path)
+    ]
+    bytes_sent = len(header)
+    began = time.monotonic()
+    size = sum(chunk.size for chunk in missing)
+    with progress.task(Work(f"{device}: sending", total=size, unit="bytes")) as advance:
+        for name, group in by_file:
+            for data in _blocks(chunk.read() for chunk in group):
+                stream.write(data)
+                advance(name, by=len(data))
+    progress.note(sent_text(device, bytes_sent + size, len(by_file), time.monotonic() - began))
+    return bytes_sent + size
+
+
+def sent_text(device: str, size: int, files: int, took_s: float) -> str:
+    """Return what was sent to a device, as a line for people."""
+    amount = f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"
+    parts = f"{files} file{'' if files == 1 else 's'}"
+    took = f"{took_s:.1f} s" if took_s >= 0.1 else "less than 0.1 s"
+    return f"{device}: sent {amount} of {parts} in {took}"
+
+
+def _announce(folder: Path) -> tuple[bytes, list[Chunk]]:
+    """Return the document that announces a bundle, and its chunks by number, each only once."""
+    bundle = load_bundle(folder)
+    files, chunks = _cut(folder, [entry.path for entry in bundle.manifest.files])
+    signature = folder / MANIFEST_SIGNATURE
+    document = {
+        "manifest": (folder / MANIFEST).read_text(encoding="utf-8"),
+        "signature": signature.read_text(encoding="ascii") if signature.exists() else None,
+        "chunks": [(chunk.sha256, chunk.size) for chunk in chunks],
+        "files": files,
+    }
+    return json.dumps(document).encode(), chunks
+
+
+def _cut(folder: Path, names: Iterable[str]) -> tuple[dict[str, list[int]], list[Chunk]]:
+    """Return the numbers of each file's chunks, and the chunks."""
+    numbers: dict[tuple[str, int], int] = {}
+    chunks: list[Chunk] = []
+    files: dict[str, list[int]] = {}
+    for name in names:
+        files[name] = []
+        for chunk in cut_file(folder / name):
+            number = numbers.setdefault((chunk.sha256, chunk.size), len(chunks))
+            if number == len(chunks):
+                chunks.append(chunk)
+            files[name].append(number)
+    return files, chunks
+
+
+# The device holds what comes against the manifest: these only say it before anything is sent.
+_verify = Kept(verify, stamps)
+_header = Kept(_announce, stamps)
+
+
+class _Ranges(RootModel[list[tuple[int, int]]]):
+    """Ranges of chunks' numbers, ends included."""
+
+
+class _End(BaseModel):
+    """What the agent says at its end."""
+
+    path: PurePosixPath
+    before: str | None = Field(alias="from")
+
+
+def _missing(stream: Stream, count: int, device: str) -> Iterable[int]:
+    """Return the numbers of the chunks that the device lacks.
+
+    Raises:
+        RemoteCommandError: It said none: it has ended.
+        DeviceError: It said something else.
+    """
+    length = stream.read(16)
+    if not length.isdigit():
+        raise RemoteCommandError("the agent ended", hint="its exit code says why")
+    if int(length) > MAX_BYTES:
+        raise bad_answer("the list of missing chunks is too long", length, device=device)
+    said = stream.read(int(length))
+    ranges = read_answer(_Ranges, said, device=device, what="the list of missing chunks").root
+    if any(not 0 <= first <= last < count for first, last in ranges):
+        raise bad_answer("the device asks for chunks that there are not", said, device=device)
+    return chain.from_iterable(range(first, last + 1) for first, last in ranges)
+
+
+def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in blocks that are good to write."""
+    waiting = bytearray()
+    for part in parts:
+        waiting += part
+        while len(waiting) >= _WRITE_BYTES:
+            yield bytes(waiting[:_WRITE_BYTES])
+            del waiting[:_WRITE_BYTES]
+    if waiting:
+        yield bytes(waiting)
+
+
+def _told(result: CommandResult, doing: str, device: str, refused: str = TRY_AGAIN) -> _End:
+    """Return the agent's last words.
+
+    Raises:
+        DeviceError: The disk is full, or something else was printed.
+        RemoteCommandError: The agent failed.
+    """
+    if result.exit_code == 28:
+        said = result.stderr.decode("utf-8", "replace").strip()
+        raise DeviceError(
+            f"there is no space left on the device: {said}",
+            hint="free some (old releases lie under <root>/<project>/releases), or set 'root' in"
+            " devices.yaml to a larger disk",
+            where=device,
+        )
+    checked(result, doing, device, refused)
+    return read_answer(_End, result.stdout, device=device, what="the agent's answer")
+
+
+def _chatty(said: bytes, device: str) -> DeviceError:
+    return DeviceError(
+        f"the device printed {said[:60]!r} before the agent spoke",
+        hint="its login must print nothing without a terminal: look into ~/.bashrc there",
+        where=device,
+    )

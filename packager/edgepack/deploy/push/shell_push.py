@@ -1,0 +1,204 @@
+"""Pushing to a device that has no Python: whole files, with its shell, tar and sha256sum."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from edgepack.base.resources import harness_dir
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
+from edgepack.bundle.reading import Bundle
+from edgepack.devices.inventory import Device
+from edgepack.devices.transport import CommandResult, Transport, file_chunks
+from edgepack.errors import DeviceError, RemoteCommandError
+
+STALL_S = 3600.0
+"""How long a whole push may take: without Python there, nothing says how far it is."""
+
+_FILES = "files"
+_MODES = "modes"
+_NEW = "new/"
+_NO_SPACE = 28
+REFUSED = 2
+"""What both agents end with where another try would end as this one."""
+TRY_AGAIN = "nothing was changed on the device; look at the message above and try again"
+
+
+def switch_hint(project: str, device: str) -> str:
+    """Return what to do where a device does not switch to a release."""
+    return (
+        f"nothing was changed. 'edgepack device verify {device}' lists what is there: edgepack"
+        f" rollback {project} --device {device} --to RELEASE; or send what is to be current:"
+        f" edgepack push BUNDLE --device {device}. 'keep_releases' in devices.yaml says how many a"
+        " device keeps"
+    )
+
+
+@dataclass(frozen=True)
+class ShellAnswer:
+    """What the device's shell said of a push or a rollback."""
+
+    path: PurePosixPath
+    before: str | None
+    bytes_sent: int = 0
+    already_there: bool = False
+
+
+@dataclass(frozen=True)
+class ShellAgent:
+    """The agent for devices without Python: ``ondevice/edgepack_agent.sh``."""
+
+    device: Device
+    transport: Transport
+
+    def push(self, bundle: Bundle, unlisted: tuple[str, ...], *, switch: bool) -> ShellAnswer:
+        """Put a bundle on the device, and with ``switch`` make it current.
+
+        Args:
+            bundle: What to push.
+            unlisted: Names of its files that the manifest does not list, besides the manifest's.
+            switch: Whether to make it current.
+
+        Raises:
+            DeviceError: The connection broke, or there is no space.
+            RemoteCommandError: The device refused the bundle, or lacks tar or sha256sum.
+        """
+        hashes = {entry.path: entry.sha256 for entry in bundle.manifest.files}
+        for name in (MANIFEST, MANIFEST_DIGEST, *unlisted):
+            hashes[name] = hashlib.sha256((bundle.path / name).read_bytes()).hexdigest()
+        lines = "".join(f"{sha256}  {path}\n" for path, sha256 in hashes.items()).encode()
+        asked = [bundle.manifest.name, bundle.digest]
+        told = _lines(self._run("ask", asked, iter([lines]), "asking what is missing"))
+        if told[:1] == ["have"]:
+            missing, there = [], True
+        elif told[-1:] == ["."] and hashes.keys() >= set(told[:-1]):
+            missing, there = told[:-1], False
+        else:
+            raise self._chatty(told)
+        tar = _Tar(bundle, lines, missing)
+        options = ["switch" if switch else "stay", str(self.device.entry.keep_releases)]
+        result = self._run(
+            "push",
+            [*asked, *options, "0" if there else str(_needed_kib(bundle, missing))],
+            iter(()) if there else iter(tar),
+            "putting the bundle in its place",
+        )
+        path, before = self._told(result)
+        return ShellAnswer(path, before, 0 if there else tar.bytes_made, there)
+
+    def switch(self, project: str, release: str, action: str) -> ShellAnswer:
+        """Make a release current that is there; see :func:`edgepack.devices.rollback`."""
+        options = [project, release, action, str(self.device.entry.keep_releases)]
+        doing = "going back" if action == "rollback" else "switching"
+        refused = switch_hint(project, self.device.name)
+        result = self._run("switch", options, iter(()), doing, refused=refused)
+        return ShellAnswer(*self._told(result))
+
+    def _run(
+        self,
+        operation: str,
+        options: list[str],
+        stdin: Iterator[bytes],
+        doing: str,
+        refused: str = TRY_AGAIN,
+    ) -> CommandResult:
+        argv = ["sh", "-c", agent_source(), "sh", operation, self.device.entry.root, *options]
+        result = self.transport.send(argv, stdin, timeout_s=STALL_S)
+        if result.exit_code == _NO_SPACE or b"No space left" in result.stderr:
+            said = result.stderr.decode("utf-8", "replace").strip()
+            raise DeviceError(
+                f"there is no space left on the device: {said}",
+                hint="free some (old releases lie under <root>/<project>/releases), or set 'root'"
+                " in devices.yaml to a larger disk",
+                where=self.device.name,
+            )
+        return checked(result, doing, self.device.name, refused)
+
+    def _told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
+        told = dict(line.partition(" ")[::2] for line in _lines(result))
+        if "path" not in told:
+            raise self._chatty(_lines(result))
+        return PurePosixPath(told["path"]), told.get("from") or None
+
+    def _chatty(self, told: list[str]) -> DeviceError:
+        return DeviceError(
+            f"the device printed {' '.join(told)[:60]!r}, which the agent did not say",
+            hint="its login must print nothing without a terminal: look into ~/.profile there",
+            where=self.device.name,
+        )
+
+
+def checked(result: CommandResult, doing: str, device: str, refused: str) -> CommandResult:
+    """Return an agent's result if it did what it was asked for.
+
+    Args:
+        result: How the agent ended.
+        doing: What it did, for people.
+        device: Its name.
+        refused: The hint where it refused to, and changed nothing.
+
+    Raises:
+        RemoteCommandError: It refused, or failed.
+    """
+    if result.exit_code == REFUSED:
+        problem = f"{doing} was refused{result.last_lines}"
+        raise RemoteCommandError(problem, hint=refused, where=device)
+    return result.check(doing, device=device, hint=TRY_AGAIN)
+
+
+def _needed_kib(bundle: Bundle, missing: list[str]) -> int:
+    """Return how much space files take in blocks of 4 KiB, with 1 MiB for lists and folders."""
+    sizes = [(bundle.path / name).stat().st_size for name in missing]
+    return 1024 + sum(4 * -(-size // 4096) for size in sizes)
+
+
+def _lines(result: CommandResult) -> list[str]:
+    """Return the lines of stdout; a path may hold what Unicode calls a line's end."""
+    return result.text.removesuffix("\n").split("\n")
+
+
+def agent_source() -> str:
+    """Return the agent without its comments: dropbear takes command lines of 9,000 bytes."""
+    source = (harness_dir() / "edgepack_agent.sh").read_text(encoding="utf-8")
+    return re.sub(r"^ *#.*\n", "", source, flags=re.MULTILINE)
+
+
+class _Tar:
+    """A tar stream of what a device lacks; ``bytes_made`` counts what was taken of it."""
+
+    def __init__(self, bundle: Bundle, lines: bytes, missing: list[str]) -> None:
+        self.bytes_made = 0
+        self._bundle = bundle
+        self._missing = missing
+        programs = [entry.path for entry in bundle.manifest.files if entry.mode == "755"]
+        self._lists = {_FILES: lines, _MODES: "".join(f"{p}\n" for p in programs).encode()}
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts():
+            self.bytes_made += len(part)
+            yield part
+
+    def _parts(self) -> Iterator[bytes]:
+        for name, content in self._lists.items():
+            yield _head(name, len(content)) + content + _padding(len(content))
+        for name in self._missing:
+            path = self._bundle.path / name
+            size = path.stat().st_size
+            yield _head(_NEW + name, size)
+            yield from file_chunks(path)
+            yield _padding(size)
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _head(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)

@@ -1,0 +1,295 @@
+"""Bringing a release into use on a device: tried before it becomes current, taken back if it fails.
+
+The new release is put beside the current one, its loader chooses a variant there and compares the
+golden outputs, and only then ``current`` is switched. What the inventory names under
+``after_switch`` and ``health`` runs then; if either fails, the release before is current again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from edgepack.base.progress import Progress, Silent, Work
+from edgepack.deploy.fleet.store import WARM_UP_S
+from edgepack.deploy.leases import leased
+from edgepack.deploy.operations import Operation, audited
+from edgepack.deploy.push import push as pushing
+from edgepack.deploy.push.push import PushedRelease, Switched
+from edgepack.devices.checking import require_kind, runtime_python
+from edgepack.devices.harness import Harness
+from edgepack.devices.inventory import Device
+from edgepack.devices.probing import probe
+from edgepack.devices.transport import CommandResult, Transport
+from edgepack.devices.transports import connect
+from edgepack.errors import (
+    DeviceError,
+    EdgepackError,
+    PythonMissingError,
+    RemoteCommandError,
+    TooSlowError,
+)
+from edgepack.records.run import Trial
+
+
+def deploy(  # noqa: PLR0913  (the command's options)
+    bundle: Path,
+    device: Device,
+    *,
+    self_test: bool = True,
+    warm_up_s: float = WARM_UP_S,
+    wait_s: float = 0.0,
+    allowed_signers: Path | None = None,
+    progress: Progress | None = None,
+) -> PushedRelease:
+    """Push a bundle to a device, try it there, and make it current.
+
+    Args:
+        bundle: The bundle's folder.
+        device: Where.
+        self_test: Whether the loader must take a variant there first, by its golden outputs. It
+            needs the runtime on the device.
+        warm_up_s: How long that may take, with the engines that are built meanwhile. It is stopped
+            there after that.
+        wait_s: How long to wait while a benchmark holds the device.
+        allowed_signers: Who says in the audit log whose signature the bundle has; default:
+            ``~/.ssh/allowed_signers``. :func:`require_signature` refuses others.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        BundleError: The bundle is not whole; nothing was sent.
+        DeviceError: The device cannot be reached or used, is another target, has no space, lacks
+            the runtime, or is held by a benchmark. ``current`` is what it was.
+        RemoteCommandError: The self-test failed, or took too long, and ``current`` is what it was;
+            or one of ``after_switch`` and ``health`` failed, and the release before is current
+            again, as far as there was one.
+    """
+    progress = progress or Silent()
+    with (
+        audited("push", device, bundle, allowed_signers=allowed_signers) as operation,
+        connect(device) as transport,
+        _shared(transport, device, "push", wait_s, progress, needs_python=self_test),
+    ):
+        operation.describe(host_key=transport.host_key)
+        test = _SelfTest(device, transport, operation, warm_up_s, progress)
+        staged = pushing.push(
+            bundle,
+            device,
+            transport,
+            switch=False,
+            preflight=(lambda: test.python) if self_test else (lambda: None),
+            progress=progress,
+        )
+        if staged.switched_from == staged.release:
+            return staged
+        if self_test:
+            staged = test.run(staged)
+        pushing.switch(staged, _project(staged), device, transport)
+        operation.record("switch", switched_from=staged.switched_from)
+        _finish_or_take_back(staged, device, transport, operation)
+    return staged
+
+
+def roll_back(
+    project: str, device: Device, *, release: str | None = None, wait_s: float = 0.0
+) -> Switched:
+    """Make an earlier release current on a device, and run what follows a switch.
+
+    Args:
+        project: The ``name`` of the bundle.
+        device: Where.
+        release: Its 16 hex digits; default: the one before the current one.
+        wait_s: How long to wait while a benchmark holds the device.
+
+    Raises:
+        UsageError: The name or the release cannot be one.
+        DeviceError: The device cannot be reached, or is held by a benchmark.
+        RemoteCommandError: The device has no such release, or not all of it, and nothing was
+            changed; or ``after_switch`` or ``health`` failed, and the earlier release is current.
+    """
+    with (
+        audited("rollback", device, only_failure=True) as operation,
+        connect(device) as transport,
+        _shared(transport, device, "rollback", wait_s, Silent()),
+    ):
+        operation.describe(project=project, release=release, host_key=transport.host_key)
+        done = pushing.rollback(project, device, transport, release=release)
+        operation.record("rollback", release=done.release, switched_from=done.switched_from)
+        _run_hooks(device, transport)
+    return done
+
+
+@contextmanager
+def _shared(
+    transport: Transport,
+    device: Device,
+    purpose: str,
+    wait_s: float,
+    progress: Progress,
+    *,
+    needs_python: bool = False,
+) -> Iterator[None]:
+    """Keep benchmarks off a device meanwhile, as far as it has the Python that leases need."""
+    with ExitStack() as stack:
+        try:
+            lease = leased(
+                transport, device, purpose, exclusive=False, wait_s=wait_s, progress=progress
+            )
+            stack.enter_context(lease)
+        except PythonMissingError as error:
+            if device.entry.python is not None:
+                raise
+            if needs_python:
+                raise PythonMissingError(
+                    "there is no Python on the device, so its loader cannot try the release;"
+                    " nothing was changed there",
+                    hint="push with --no-self-test; or install python3 there, and then: edgepack"
+                    f" device provision {device.name}",
+                    where=device.name,
+                ) from error
+            progress.note(f"{device.name} has no Python: no lease keeps others off it")
+        yield
+
+
+@dataclass(frozen=True)
+class _SelfTest:
+    """Has a device's own loader try a release."""
+
+    device: Device
+    transport: Transport
+    operation: Operation
+    warm_up_s: float
+    progress: Progress
+
+    @cached_property
+    def python(self) -> str:
+        """The Python on the device that runs its target's bundles.
+
+        Raises:
+            DeviceError: The device is another kind of machine, or lacks the runtime.
+        """
+        facts = probe(self.device, self.transport)
+        self.operation.describe(serial=facts.serial or None)
+        require_kind(self.device, facts)
+        return runtime_python(self.device, facts)
+
+    def run(self, staged: PushedRelease) -> PushedRelease:
+        """Return the release with the variant that the loader takes.
+
+        Raises:
+            DeviceError: The device is another kind of machine, or lacks the runtime.
+            RemoteCommandError: No variant works there, or not in time.
+        """
+        began = time.monotonic()
+        try:
+            variant = self._choose(staged)
+        except EdgepackError as error:
+            self.operation.record("self-test", result="failed", error=error.first_line)
+            raise
+        took_s = round(time.monotonic() - began, 1)
+        self.operation.record("self-test", detail=f"{variant} in {took_s} s")
+        return replace(staged, variant=variant, warm_up_s=took_s)
+
+    def _choose(self, staged: PushedRelease) -> str:
+        """Let the loader choose a variant, and report every few seconds how far it is."""
+        prefix = tuple(self.device.entry.run_prefix)
+        harness = Harness(
+            self.transport, staged.path, self.python, prefix, load_timeout_s=self.warm_up_s
+        )
+        at = "starting"
+
+        def on_trial(trial: Trial) -> None:
+            nonlocal at
+            at = str(trial)
+            if trial.building or trial.seconds >= 1:
+                self.progress.status(at)
+
+        try:
+            title = f"{self.device.name}: trying the release"
+            with self.progress.task(Work(title, total=1, finds=True)) as task:
+                variant = harness.select(None, on_trial).variant
+                task(f"{variant} works")
+        except TooSlowError as error:
+            raise TooSlowError(
+                f"trying the release took longer than {self.warm_up_s:g} s and was stopped, at:"
+                f" {at}; the current release is what it was",
+                hint="if engines are still being built, push with a longer --warm-up SECONDS; if it"
+                f" hangs, see what the device does: edgepack device check {self.device.name}",
+                where=self.device.name,
+            ) from error
+        return variant
+
+
+def _finish_or_take_back(
+    pushed: PushedRelease, device: Device, transport: Transport, operation: Operation
+) -> None:
+    """Run what follows a switch; if that fails, switch back and run it for the release before."""
+    try:
+        _run_hooks(device, transport)
+    except RemoteCommandError as error:
+        raise _taken_back(pushed, device, operation, error, nullcontext(transport)) from error
+    except DeviceError as error:
+        # The connection is gone: what was asked for may have restarted the network.
+        raise _taken_back(pushed, device, operation, error, connect(device)) from error
+
+
+def _run_hooks(device: Device, transport: Transport) -> None:
+    for title, argv in (
+        ("after_switch", device.entry.after_switch),
+        ("health", device.entry.health),
+    ):
+        if argv:
+            _run_hook(argv, device, transport).check(
+                f"{title!r} of {device.name}",
+                device=device.name,
+                hint=f"run it there by hand: {' '.join(argv)}",
+            )
+
+
+def _run_hook(argv: list[str], device: Device, transport: Transport) -> CommandResult:
+    timeout_s = device.entry.hook_timeout_s
+    try:
+        return transport.run(argv, timeout_s=timeout_s)
+    except PythonMissingError:
+        if device.entry.python is not None:
+            raise
+        return transport.run(argv, timeout_s=timeout_s, supervisor="shell")
+
+
+def _taken_back(
+    pushed: PushedRelease,
+    device: Device,
+    operation: Operation,
+    error: EdgepackError,
+    connection: AbstractContextManager[Transport],
+) -> RemoteCommandError:
+    """Make the release before current again, and return the error that says how that went."""
+    before = pushed.switched_from
+    if before is None:
+        end = f"{pushed.release} stays current, for there was none before it"
+    else:
+        end = f"{before} is current again"
+        try:
+            with connection as transport:
+                pushing.rollback(_project(pushed), device, transport, release=before)
+                operation.record("rollback", release=before, switched_from=pushed.release)
+                with suppress(RemoteCommandError):  # whatever it says, there is nothing else to do
+                    _run_hooks(device, transport)
+        except EdgepackError as second:
+            end = f"going back to {before} failed too: {second.problem}"
+    return RemoteCommandError(f"{error.problem}; {end}", hint=error.hint, where=device.name)
+
+
+def _project(pushed: PushedRelease) -> str:
+    """Return the project of a release: ``<root>/<project>/releases/<release>``."""
+    return pushed.path.parent.parent.name

@@ -1,0 +1,179 @@
+"""Whether what lies on a device is still what was pushed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from edgepack.base.resources import harness_dir
+from edgepack.devices.answers import bad_answer, read_json
+from edgepack.devices.inventory import Device
+from edgepack.devices.transport import Transport
+from edgepack.devices.transports import connect
+from edgepack.errors import BundleError, RemoteCommandError, UsageError, nearest
+from edgepack.project.profile import StrictModel
+
+HASH_S = 1800.0
+"""How long a device may take: an SD card gives some 40 MB/s."""
+
+# The program comes on stdin, which supervisor and command line leave room for in any SSH server.
+_BOOTSTRAP = "import sys; exec(sys.stdin.buffer.read())"
+
+_Text = Annotated[str, Field(max_length=4096)]
+_Count = Annotated[int, Field(ge=0)]
+_Hex16 = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+
+
+class Difference(StrictModel):
+    """One file of a release that is not as its manifest says."""
+
+    path: _Text
+    """Relative to the release."""
+    kind: Literal["missing", "altered", "added"]
+    why: _Text
+    """Of an altered one, what is wrong with it."""
+
+    def __str__(self) -> str:
+        return f"{self.path} is {self.kind}" + (f": {self.why}" if self.why else "")
+
+
+class ReleaseState(StrictModel):
+    """A release on a device, compared with its manifest."""
+
+    name: _Hex16
+    digest: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
+    """SHA-256 of its manifest; empty if it cannot be read."""
+    files: _Count
+    """How many were compared; none where the manifest is altered."""
+    differences: Annotated[list[Difference], Field(max_length=1000)]
+    more: _Count
+    """Differences that are not listed."""
+
+
+class HistoryState(StrictModel):
+    """What a device's own history of a project says."""
+
+    lines: _Count
+    broken_at: Annotated[int, Field(ge=1)] | None
+    """The line where its chain breaks first, from 1."""
+    current: _Text | None
+    """The release of its last switch or rollback."""
+
+
+class ProjectState(StrictModel):
+    """A project on a device."""
+
+    name: _Text
+    releases: Annotated[list[ReleaseState], Field(max_length=10_000)]
+    current: _Text | None
+    """What the link ``current`` holds: ``releases/`` and a release's name."""
+    history: HistoryState
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is not as it was pushed, a line each."""
+        for release in self.releases:
+            for difference in release.differences:
+                yield f"{self.name} {release.name}: {difference}"
+            if release.more:
+                yield f"{self.name} {release.name}: {release.more} more files differ"
+        current = self.current_release
+        if self.current is not None and current is None:
+            yield f"{self.name}: 'current' leads to {self.current!r}, which is no release here"
+        if self.history.broken_at is not None:
+            yield f"{self.name}: its history is broken at line {self.history.broken_at}"
+        elif self.history.current not in (None, current):
+            yield (
+                f"{self.name}: {current or 'no release'} is current, and by its history"
+                f" {self.history.current!r} should be"
+            )
+
+    @property
+    def current_release(self) -> str | None:
+        """The name of the current release, if it is one that is there."""
+        names = [release.name for release in self.releases]
+        return next((name for name in names if self.current == f"releases/{name}"), None)
+
+
+class _Answer(StrictModel):
+    all: Annotated[list[_Text], Field(max_length=100_000)]
+    projects: Annotated[list[ProjectState], Field(max_length=10_000)]
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """What lies on a device, as the device itself says: one that was taken over can lie."""
+
+    device: str
+    projects: tuple[ProjectState, ...]
+
+    def problems(self) -> list[str]:
+        """Return what is not as it was pushed, a line each."""
+        return [problem for project in self.projects for problem in project.problems()]
+
+    def require_whole(self) -> None:
+        """Return if everything is as it was pushed.
+
+        Raises:
+            BundleError: Something is not.
+        """
+        found = self.problems()
+        if found:
+            lines = "".join(f"\n  {problem}" for problem in found)
+            raise BundleError(
+                f"what lies on the device is not what was pushed{lines}",
+                hint="push the bundle again: files that differ are replaced. If nobody changed them"
+                " there, look at the disk (dmesg) and at who has access to the device",
+                where=self.device,
+            )
+
+
+def verify_device(device: Device, project: str | None = None) -> DeviceState:
+    """Hash all releases of a project, or of all projects, on a device.
+
+    Raises:
+        UsageError: The device has no such project.
+        DeviceError: The device cannot be reached or trusted, has no Python (its shell alone does
+            not do for this), or answers nonsense.
+        RemoteCommandError: It took longer than :data:`HASH_S`, or failed.
+    """
+    with connect(device) as transport:
+        return verify_releases(device, transport, project)
+
+
+def verify_releases(
+    device: Device, transport: Transport, project: str | None = None
+) -> DeviceState:
+    """Do the same over a connection; see :func:`verify_device`."""
+    source = (harness_dir() / "edgepack_drift.py").read_bytes()
+    argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, device.entry.root, project or ""]
+    with transport.stream(argv, timeout_s=HASH_S) as stream:
+        with suppress(RemoteCommandError):  # it ended already: its exit code tells why
+            stream.write(source)
+        result = stream.wait()
+    result.check(
+        "hashing what lies there",
+        device=device.name,
+        hint=f"look at the message above; bundles lie in {device.entry.root} on the device",
+    )
+    answer = _read(result.stdout, device)
+    if project is not None and project not in answer.all:
+        raise UsageError(
+            f"there is no project {project!r} on {device.name}", hint=nearest(project, answer.all)
+        )
+    return DeviceState(device.name, tuple(answer.projects))
+
+
+def _read(data: bytes, device: Device) -> _Answer:
+    what = "what it says of its releases"
+    document = read_json(data, device=device.name, what=what)
+    try:
+        return _Answer.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        problem = f"{what} is wrong at {place}: {first['msg']}"
+        raise bad_answer(problem, data, device=device.name) from error

@@ -1,0 +1,41 @@
+"""The small model of every bundle that tells a slow device from a slow model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from edgepack.bundle.manifest import Manifest, NotMeasured
+from edgepack.project.profile import StrictModel
+from edgepack.records.run import Canary
+
+CANARY = "harness/edgepack_canary.py"
+"""In a bundle."""
+
+
+class CanaryRun(StrictModel):
+    """What one process says of the canary."""
+
+    model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    median_ns: Annotated[int, Field(gt=0)]
+
+
+def has_canary(manifest: Manifest) -> bool:
+    """Tell whether a bundle brings the canary; those of older edgepacks do not."""
+    return any(file.path == CANARY for file in manifest.files)
+
+
+def joined(runs: Sequence[CanaryRun | NotMeasured]) -> Canary | NotMeasured:
+    """Return the canary of a session; where any of its runs failed, why.
+
+    A canary from one side of the measurement alone could miss the device's change during it.
+    """
+    measured = [run for run in runs if isinstance(run, CanaryRun)]
+    failed = [run for run in runs if isinstance(run, NotMeasured)]
+    if failed or not measured:
+        return next(iter(failed), NotMeasured(reason="the measurement ended before"))
+    return Canary(
+        model_sha256=measured[0].model_sha256, medians_ns=[run.median_ns for run in measured]
+    )

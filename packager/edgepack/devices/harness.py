@@ -1,0 +1,332 @@
+"""Runs the harness of a bundle on a device and reads what it prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any, Protocol, TypeVar
+
+from edgepack.base.statistics import MIN_SAMPLES_P99
+from edgepack.bundle.manifest import Manifest, NotMeasured
+from edgepack.devices.answers import MAX_BYTES, parse_answer
+from edgepack.devices.canary import CANARY, CanaryRun, has_canary
+from edgepack.devices.transport import CommandResult, Transport
+from edgepack.errors import OldBundleError, RemoteCommandError, one_line
+from edgepack.project.profile import StrictModel
+from edgepack.records.presets import Preset
+from edgepack.records.run import (
+    Conditions,
+    Count,
+    Memory,
+    Name,
+    Ns,
+    Placement,
+    ProcessRun,
+    Selection,
+    Trial,
+)
+
+HARNESS = "harness/edgepack_harness.py"
+UNKNOWN_ARGUMENT_EXIT = 2
+NO_VARIANT_EXIT = 3
+TOO_MANY_EXIT = 4
+STREAM_EXIT = 5
+MAX_RUN_BYTES = 48 << 20
+"""Of a process run: two million latencies of eight digits, and the sensors of half an hour."""
+MAX_EVENTS = 20_000
+"""Of a profile, each of up to a thousand bytes."""
+LOAD_TIMEOUT_S = 300.0
+SLOWEST_S = 5.0
+"""An inference may take so long, on average, before its process is taken for one that hangs."""
+WARM_UP_ITERATIONS = 40
+"""So many are made however long they take: 10, and a window of 30, which the cap does not cut."""
+COOLER_C = 5.0
+"""A run begins when the device is at most so much warmer than it was at first."""
+_CONDITIONS = "harness/edgepack_conditions.py"
+_COOLING = "edgepack-cooling "
+_COOL_DOWN_S = 360.0
+"""The device itself waits for 300 s at most."""
+_TRIAL = re.compile(rb"edgepack-progress ([^\n]*)\n")
+"""What ``edgepack_watcher.py`` writes to stderr, perhaps behind what others wrote."""
+
+_Document = TypeVar("_Document", bound=StrictModel)
+Events = list[dict[str, Any]]
+"""In Chrome's trace event format."""
+
+
+class _Created(StrictModel):
+    session_create_ns: Ns | NotMeasured
+
+
+class Swept(StrictModel):
+    """The timed inferences of one point of a sweep, or why there are none."""
+
+    latencies_ns: list[Ns]
+    steady: bool = True
+    problem: Name = ""
+
+
+class _Profile(StrictModel):
+    variant: Name
+    runs: Count
+    nodes: list[Any]
+    events: Events
+
+
+def run_timeout_s(
+    preset: Preset, load_timeout_s: float = LOAD_TIMEOUT_S, slowest_s: float = SLOWEST_S
+) -> float:
+    """Return how long a process run may take, of a model that is as slow as it may be."""
+    # No preset makes more; that there are more of offline is because they are fast.
+    queries = min(preset.iterations, MIN_SAMPLES_P99)
+    least = WARM_UP_ITERATIONS + queries * preset.scenario.samples_per_query
+    known_s = load_timeout_s + preset.warm_up_s + preset.warm_up_cap_s + preset.longest_s
+    return known_s + least * slowest_s
+
+
+class Measurer(Protocol):
+    """What measures a bundle on a device; see :class:`Harness`, which says what each call does."""
+
+    @property
+    def transport(self) -> Transport:
+        """To the device, or to the machine that it is attached to."""
+
+    def select(
+        self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
+    ) -> Selection:
+        """Choose a variant, and learn what the device is."""
+
+    def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
+        """Make one process run."""
+
+    def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
+        """Return the command of a process run."""
+
+    def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
+        """Time how long the variant's sessions take to create, in nanoseconds."""
+
+    def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
+        """Make one process run with inputs of other shapes."""
+
+    def memory(self, variant: str) -> Memory:
+        """Measure peak memory."""
+
+    def profile(self, variant: str) -> Placement:
+        """Learn which provider runs each node."""
+
+    def trace(self, variant: str) -> tuple[Placement, Events]:
+        """Learn which provider runs each node, with the first events of the profile."""
+
+    def has_canary(self, manifest: Manifest) -> bool:
+        """Tell whether the canary can be timed."""
+
+    def canary(self) -> CanaryRun:
+        """Time the canary once."""
+
+    def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
+        """Wait until the device is nearly as cool as it was at first."""
+
+
+@dataclass(frozen=True)
+class Harness:
+    """A bundle's harness on a device. Each call is a process of its own there.
+
+    Every call raises:
+        RemoteCommandError: The process crashed, hung or printed something else than its document.
+        DeviceError: The connection broke.
+    """
+
+    transport: Transport
+    release: PurePosixPath
+    """The bundle's folder on the device."""
+    python: str
+    run_prefix: tuple[str, ...] = ()
+    """An argv put before the measured process, such as ``taskset -c 2-3``."""
+    load_timeout_s: float = LOAD_TIMEOUT_S
+    """For a process that loads the model and runs it a few times."""
+    slowest_s: float = SLOWEST_S
+    session: str = ""
+    """Settings as JSON that ``measure`` and ``memory`` use instead of the manifest's."""
+
+    def select(
+        self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
+    ) -> Selection:
+        """Let the loader choose a variant, and learn what the device is.
+
+        Args:
+            variant: This one or none.
+            on_trial: Told every two seconds how far it is, by the calling thread.
+
+        Raises:
+            TooSlowError: It took longer than ``load_timeout_s``, and was stopped there.
+        """
+
+        def on_stderr(line: str) -> None:
+            if found := _TRIAL.search(line.encode() + b"\n"):
+                with suppress(ValueError):  # a broken line is only a line less
+                    on_trial(parse_answer(Trial, found[1]))
+
+        argv = self.argv("select", variant)
+        return self._document(Selection, argv, timeout_s=self.load_timeout_s, on_stderr=on_stderr)
+
+    def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
+        """Make one process run; ``seed`` decides when the queries of ``server`` arrive."""
+        argv = self.measure_argv(variant, preset, seed)
+        timeout_s = run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
+        return self._document(ProcessRun, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
+
+    def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
+        """Return the command of a process run."""
+        argv = [*self.run_prefix, *self.argv("measure", variant), *preset.arguments]
+        return [*argv, f"--seed={seed}"] if preset.scenario.name == "server" else argv
+
+    def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
+        """Time how long the variant's sessions take to create, in nanoseconds.
+
+        Args:
+            variant: Whose.
+            cold: After its files, and what is kept of its engines, were dropped from memory. Not
+                measured where the device cannot drop them.
+
+        Raises:
+            OldBundleError: The bundle's harness cannot do that.
+        """
+        argv = [*self.run_prefix, *self.argv("create", variant), *(["--cold"] if cold else [])]
+        return self._document(_Created, argv, timeout_s=self.load_timeout_s).session_create_ns
+
+    def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
+        """Make one process run with inputs of other shapes.
+
+        Raises:
+            OldBundleError: The bundle's harness cannot do that.
+        """
+        argv = [*self.run_prefix, *self.argv("sweep", variant), *preset.arguments]
+        argv.append(f"--shapes={json.dumps(shapes)}")
+        timeout_s = run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
+        return self._document(Swept, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
+
+    def memory(self, variant: str) -> Memory:
+        """Measure peak memory."""
+        argv = self.argv("memory", variant)
+        return self._document(Memory, argv, timeout_s=self.load_timeout_s)
+
+    def profile(self, variant: str) -> Placement:
+        """Learn which provider runs each node."""
+        argv = self.argv("profile", variant)
+        return self._document(Placement, argv, timeout_s=self.load_timeout_s)
+
+    def trace(self, variant: str) -> tuple[Placement, Events]:
+        """Learn which provider runs each node, with the first events of onnxruntime's profile.
+
+        Raises:
+            OldBundleError: The bundle's harness cannot do that.
+        """
+        argv = [*self.argv("profile", variant), f"--events={MAX_EVENTS}"]
+        found = self._document(
+            _Profile, argv, timeout_s=self.load_timeout_s, max_bytes=MAX_RUN_BYTES
+        )
+        fields = {"variant": found.variant, "runs": found.runs, "nodes": found.nodes}
+        return Placement.model_validate(fields), found.events
+
+    def has_canary(self, manifest: Manifest) -> bool:
+        """Tell whether the bundle brings the canary."""
+        return has_canary(manifest)
+
+    def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
+        """Wait until the device is nearly as cool as it was at first, for five minutes at most.
+
+        Where no temperature can be read, and with a bundle of an older edgepack, nothing is waited
+        for.
+
+        Args:
+            first: The device's conditions before anything was timed.
+            pause_s: Wait at least so long.
+            note: Told every few seconds how hot it is.
+        """
+        if not isinstance(first.temperature_c, float):
+            return
+        limit_c = first.temperature_c + COOLER_C
+
+        def on_stderr(line: str) -> None:
+            if line.startswith(_COOLING):
+                celsius = line[len(_COOLING) :].strip()
+                note(f"cooling down: {celsius} °C, to {limit_c:.1f} °C")
+
+        program = str(self.release / _CONDITIONS)
+        argv = [self.python, "-IS", program, "cool-down", f"{limit_c:.1f}", f"{pause_s:g}"]
+        self.transport.run(argv, timeout_s=_COOL_DOWN_S, on_stderr=on_stderr)
+
+    def canary(self) -> CanaryRun:
+        """Time the canary once. The bundle must have one."""
+        argv = [*self.run_prefix, self.python, "-B", str(self.release / CANARY)]
+        return self._document(CanaryRun, argv, timeout_s=self.load_timeout_s)
+
+    def argv(self, mode: str, variant: str | None) -> list[str]:
+        """Return the command for a mode. ``-B``: a release is never written to."""
+        argv = [self.python, "-B", str(self.release / HARNESS), mode]
+        argv += ["--bundle", str(self.release)]
+        if self.session:
+            argv += ["--session", self.session]
+        return [*argv, "--variant", variant] if variant else argv
+
+    def _document(
+        self,
+        model: type[_Document],
+        argv: list[str],
+        *,
+        timeout_s: float,
+        on_stderr: Callable[[str], None] | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> _Document:
+        result = self.transport.run(argv, timeout_s=timeout_s, on_stderr=on_stderr)
+        result = replace(result, stderr=_TRIAL.sub(b"", result.stderr))
+        self.check(result)
+        try:
+            return parse_answer(model, result.stdout, max_bytes=max_bytes)
+        except ValueError as error:
+            raise RemoteCommandError(
+                f"the harness printed no {model.__name__}: it {error};"
+                f" it began with {result.text[:80]!r}",
+                hint="see whether something on the device prints to stdout when Python starts",
+                where=self.transport.name,
+            ) from error
+
+    def check(self, result: CommandResult) -> None:
+        """Raise RemoteCommandError, with the harness's last words, unless it succeeded."""
+        if result.exit_code == NO_VARIANT_EXIT:
+            result.check(
+                "loading the bundle",
+                device=self.transport.name,
+                hint="install what the variants need (edgepack device provision"
+                f" {self.transport.name}), or choose one with --variant",
+            )
+        if result.exit_code == TOO_MANY_EXIT:
+            result.check(
+                "the harness",
+                device=self.transport.name,
+                hint="take a shorter preset, or time several inferences as one:"
+                " --scenario multi-stream --samples-per-query 32",
+            )
+        if result.exit_code == STREAM_EXIT and b"frames of a stream" in result.stderr:
+            result.check(
+                "a stream of frames, each fed the state of the one before,",
+                device=self.transport.name,
+                hint="the model bears no longer stream: begin streams anew on the device before, or"
+                " leave 'state' out of edgepack.yaml and give it in samples, to time single frames",
+            )
+        if result.exit_code == UNKNOWN_ARGUMENT_EXIT and b"harness.py: error:" in result.stderr:
+            said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1]
+            raise OldBundleError(
+                f"the bundle's harness is older than this edgepack: {one_line(said)}",
+                hint="build the bundle again: edgepack build",
+                where=self.transport.name,
+            )
+        result.check(
+            "the harness",
+            device=self.transport.name,
+            hint="its last lines are above; exit code 137 often means out of memory",
+        )

@@ -1,0 +1,1 @@
+"""Reaches phones through adb and Xcode's tools, here or behind SSH."""

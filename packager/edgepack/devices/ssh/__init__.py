@@ -1,0 +1,1 @@
+"""The transport over SSH: configuration, host keys, hops, authentication."""

@@ -1,0 +1,1 @@
+"""Measures bundles on devices: bench, evaluate, compare, tune, and phones."""

@@ -1,0 +1,151 @@
+"""Puts a report together from what the device said and what the bundle says. No device here."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from edgepack import __version__
+from edgepack.base.clock import utc_now
+from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
+from edgepack.devices.canary import CanaryRun, joined
+from edgepack.devices.clocks import HeldSetting
+from edgepack.devices.harness import Events
+from edgepack.measure.bench.conditions import tuned_settings
+from edgepack.measure.bench.sweeps import Shapes
+from edgepack.records.other_work import threads_of, work_notes
+from edgepack.records.presets import Preset
+from edgepack.records.run import (
+    SCHEMA_VERSION,
+    Creation,
+    Memory,
+    Placement,
+    ProcessRun,
+    RunReport,
+    Scenario,
+    Selection,
+    SweepPoint,
+    VariantFacts,
+    all_latencies_ns,
+)
+from edgepack.records.sustained import sustained_notes
+from edgepack.records.verdict import condition_notes, heavy_tail_of, judge, spread_notes
+
+WORST_LAYERS = 20
+"""Of each variant, kept in a report."""
+
+
+NOT_REACHED = NotMeasured(reason="the measurement ended before")
+
+
+@dataclass
+class Measurements:
+    """What the device said so far, in the order in which it is asked."""
+
+    selection: Selection
+    runs: list[ProcessRun] = field(default_factory=list)
+    memory: Memory | NotMeasured = NOT_REACHED
+    placement: Placement | NotMeasured = NOT_REACHED
+    scenario: Scenario = field(default_factory=Scenario)
+    argv: list[str] = field(default_factory=list)
+    """Of the first timed process run."""
+    creation: Creation | NotMeasured = NOT_REACHED
+    sweep: list[SweepPoint] = field(default_factory=list)
+    events: Events = field(default_factory=list)
+    """Of onnxruntime's profile, if they were asked for."""
+    canary: list[CanaryRun | NotMeasured] = field(default_factory=list)
+    """Before and after all that."""
+    held: list[HeldSetting] = field(default_factory=list)
+    """Settings of the device that are other ones meanwhile."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked to be measured."""
+
+    device: str
+    manifest: Manifest
+    manifest_sha256: str
+    variant: str | None
+    preset: Preset
+    sweep: Sequence[Shapes] = ()
+    """The shapes of all inputs at each point."""
+    events: bool = False
+    """Whether the events of onnxruntime's profile are wanted."""
+
+
+def make_report(question: Question, measured: Measurements, *, unfinished: str = "") -> RunReport:
+    """Return the report with its verdict; ``unfinished`` says why it is not of all runs."""
+    manifest, selection = question.manifest, measured.selection
+    used = next(entry for entry in manifest.variants if entry.id == selection.variant)
+    created = utc_now()
+    preset = question.preset.under(measured.scenario)
+    threads = threads_of(used, preset.scenario, selection.device.cpu_count)
+    return RunReport(
+        schema_version=SCHEMA_VERSION,
+        id=report_id(created),
+        created=created,
+        device=question.device,
+        facts=selection.device,
+        project=manifest.name,
+        bundle=manifest.id,
+        manifest_sha256=question.manifest_sha256,
+        target=manifest.target,
+        bundle_bytes=sum(file.size_bytes for file in manifest.files),
+        variants=[variant_facts(manifest, entry) for entry in manifest.variants],
+        variant_requested=question.variant or "first that works",
+        variant_used=selection.variant,
+        passed_over=selection.passed_over,
+        preset=question.preset.name,
+        scenario=measured.scenario,
+        edgepack=__version__,
+        argv=measured.argv,
+        runs=list(measured.runs),
+        creation=measured.creation,
+        memory=measured.memory,
+        placement=measured.placement,
+        sweep=measured.sweep,
+        canary=joined(measured.canary),
+        tuned=tuned_settings(measured.held),
+        unfinished=unfinished,
+        verdict=judge(
+            selection,
+            measured.runs,
+            measured.placement,
+            used,
+            preset,
+            unfinished=unfinished,
+        ),
+        heavy_tail=heavy_tail_of(measured.scenario, all_latencies_ns(measured.runs)),
+        notes=[
+            *spread_notes(measured.runs),
+            *sustained_notes(measured.runs),
+            *work_notes(measured.runs, threads, judged=preset.conclusive),
+            *condition_notes(selection, measured.runs, question.preset),
+        ],
+    )
+
+
+def report_id(created: str) -> str:
+    """Return an id for a report, which sorts by when that was made."""
+    return f"{created.replace(':', '').replace('-', '')}-{secrets.token_hex(3)}"
+
+
+def variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
+    """Return what the manifest says of a variant, as the report keeps it."""
+    sizes = {file.path: file.size_bytes for file in manifest.files}
+    return VariantFacts(
+        id=entry.id,
+        recipe=entry.recipe,
+        model_bytes=sizes[entry.model],
+        min_sqnr_db=entry.min_sqnr_db,
+        accuracy=entry.accuracy,
+        layers=entry.layers
+        if isinstance(entry.layers, NotMeasured)
+        else sorted(entry.layers, key=lambda layer: layer.sqnr_db)[:WORST_LAYERS],
+        tried=entry.tried,
+        outside=entry.outside,
+        input_ranges=entry.input_ranges,
+        untold=entry.untold,
+    )

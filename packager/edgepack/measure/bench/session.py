@@ -1,0 +1,90 @@
+"""Brings a bundle to a device and hands out its harness there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgepack.base.progress import Progress
+from edgepack.bundle.reading import Bundle
+from edgepack.deploy.leases import leased
+from edgepack.deploy.operations import audited
+from edgepack.deploy.push.push import PushedRelease, push, read_for
+from edgepack.devices.checking import runtime_python
+from edgepack.devices.harness import Harness
+from edgepack.devices.inventory import Device
+from edgepack.devices.probing import probe
+from edgepack.devices.transport import Transport
+from edgepack.devices.transports import connect
+from edgepack.errors import EdgepackError, UsageError, nearest, one_line
+
+INTERRUPTS = (KeyboardInterrupt, SystemExit)
+"""What Ctrl-C and SIGTERM raise."""
+INTERRUPTED = "it was interrupted here"
+
+
+def why_ended(end: BaseException) -> str:
+    """Return what ended a measurement early, as one line: an error, or an interrupt."""
+    return one_line(end.problem) if isinstance(end, EdgepackError) else INTERRUPTED
+
+
+def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
+    """Return a bundle for a device, whose files are all as they should be.
+
+    Raises:
+        BundleError: One is not.
+        DeviceError: The bundle is for another target than the device is.
+        UsageError: The bundle has no such variant.
+    """
+    bundle = read_for(device, path)
+    known = [entry.id for entry in bundle.manifest.variants]
+    if variant is not None and variant not in known:
+        raise UsageError(
+            f"the bundle {bundle.manifest.id} has no variant {variant!r}",
+            hint=nearest(variant, known),
+            where="--variant",
+        )
+    return bundle
+
+
+@contextmanager
+def open_harness(
+    bundle: Bundle, device: Device, purpose: str, *, wait_s: float, progress: Progress
+) -> Iterator[Harness]:
+    """Push a bundle beside the device's current release and hold its harness, and the device.
+
+    Args:
+        bundle: What is run.
+        device: Where.
+        purpose: What the device's lease is for, without the bundle: ``bench``.
+        wait_s: How long to wait while others hold the device.
+        progress: Where to report.
+
+    Raises:
+        DeviceError: The device cannot be reached or used, or lacks the runtime; others hold it; or
+            the lease was lost before the end.
+        RemoteCommandError: The push failed.
+    """
+    purpose = f"{purpose} {bundle.manifest.id}"
+    with (
+        connect(device) as transport,
+        leased(transport, device, purpose, wait_s=wait_s, progress=progress),
+    ):
+        python = runtime_python(device, probe(device, transport))
+        pushed = stage(bundle, device, transport, progress)
+        yield Harness(transport, pushed.path, python, tuple(device.entry.run_prefix))
+
+
+def stage(
+    bundle: Bundle, device: Device, transport: Transport, progress: Progress
+) -> PushedRelease:
+    """Push a bundle beside a device's current release, and record that.
+
+    Raises:
+        DeviceError: The connection broke, or the disk is full.
+        RemoteCommandError: The push failed.
+    """
+    with audited("push", device, bundle.path) as operation:
+        operation.describe(host_key=transport.host_key)
+        return push(bundle.path, device, transport, switch=False, progress=progress)

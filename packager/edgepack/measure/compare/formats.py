@@ -1,0 +1,118 @@
+"""A comparison as rows for a terminal, as Markdown for a pull request, and as JUnit XML for CI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree import ElementTree
+
+from edgepack.base.statistics import median, percentile
+from edgepack.base.terminal import printable
+from edgepack.records.comparison import ComparedMetric, Comparison, DeviceComparison, Side
+
+HEADS = ("device", "metric", "base", "candidate", "change", "it lies in", "allowed", "answer")
+
+
+def text_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row for each metric of each device, under :data:`HEADS`."""
+    return [
+        (
+            device.device,
+            metric.name,
+            _milliseconds(device.base, metric),
+            _milliseconds(device.candidate, metric),
+            f"{metric.ratio - 1:+.1%}",
+            _interval(metric),
+            f"{metric.margin:+.0%}",
+            metric.outcome,
+        )
+        for device in comparison.devices
+        for metric in device.metrics
+    ]
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return a comment for a pull request."""
+    lines = [f"**edgepack compare: {comparison.outcome}**", ""]
+    lines += [_markdown_row(HEADS), _markdown_row(["---"] * len(HEADS))]
+    lines += [_markdown_row(row) for row in text_rows(comparison)]
+    for device in comparison.devices:
+        lines += ["", f"{_escaped(device.device)}: {_what(device)}"]
+        lines += [f"- {_escaped(reason)}" for reason in (*device.reasons, *device.notes)]
+    for missed in comparison.missed:
+        lines += ["", f"{_escaped(missed.device)} was not compared: {_escaped(missed.problem)}"]
+    lines += ["", f"Chance of a false FAIL at most {comparison.error:.0%}, over everything above."]
+    return "\n".join(lines) + "\n"
+
+
+def junit_xml(comparison: Comparison) -> str:
+    """Return a JUnit document: a suite for each device, a case for each metric.
+
+    FAIL is a failure, INCONCLUSIVE is skipped, with the reasons; a device that was not compared is
+    an error.
+    """
+    suites = ElementTree.Element("testsuites", name="edgepack compare")
+    for device in comparison.devices:
+        name = printable(device.device)
+        suite = ElementTree.SubElement(suites, "testsuite", name=name)
+        counts = {"tests": 0, "failures": 0, "skipped": 0}
+        for case_name, outcome, said in _cases(device):
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=f"edgepack.{name}", name=case_name
+            )
+            counts["tests"] += 1
+            if outcome != "PASS":
+                kind = "failure" if outcome == "FAIL" else "skipped"
+                counts["failures" if outcome == "FAIL" else "skipped"] += 1
+                element = ElementTree.SubElement(case, kind, message=printable(said[:1000]))
+                element.text = "\n".join(printable(reason) for reason in device.reasons)
+        for what, count in counts.items():
+            suite.set(what, str(count))
+    for missed in comparison.missed:
+        name = printable(missed.device)
+        suite = ElementTree.SubElement(suites, "testsuite", name=name, tests="1", errors="1")
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"edgepack.{name}", name="usable"
+        )
+        ElementTree.SubElement(case, "error", message=printable(missed.problem))
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _cases(device: DeviceComparison) -> Iterator[tuple[str, str, str]]:
+    """Yield name, outcome and message of every case."""
+    early = [f"it ended early: {device.unfinished}"] if device.unfinished else []
+    reasons = [*early, *device.base.reasons, *device.candidate.reasons]
+    yield "usable", "PASS" if not reasons else device.outcome, "; ".join(reasons)
+    for metric in device.metrics:
+        outcome = "INCONCLUSIVE" if reasons and metric.outcome == "PASS" else metric.outcome
+        said = f"{metric.ratio - 1:+.1%} ({_interval(metric)}), allowed {metric.margin:+.0%}"
+        yield metric.name, outcome, said
+
+
+def _what(device: DeviceComparison) -> str:
+    sides = [f"{side.bundle} {side.variant}" for side in (device.base, device.candidate)]
+    both = sides[0] if sides[0] == sides[1] else f"{sides[0]} against {sides[1]}"
+    return f"{_escaped(both)}, {device.pairs} pairs of process runs"
+
+
+def _milliseconds(side: Side, metric: ComparedMetric) -> str:
+    percent = float(metric.name[1:])
+    return f"{median([percentile(run.latencies_ns, percent) for run in side.runs]) / 1e6:.3g} ms"
+
+
+def _interval(metric: ComparedMetric) -> str:
+    if metric.low is None or metric.high is None:
+        return "unknown"
+    return f"{metric.low - 1:+.1%} to {metric.high - 1:+.1%}"
+
+
+def _markdown_row(cells: tuple[str, ...] | list[str]) -> str:
+    return f"| {' | '.join(_escaped(cell) for cell in cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Return a text that Markdown shows as it is: what a device says must not become markup."""
+    plain = printable(text)
+    for character in "\\`*_[]<>|#":
+        plain = plain.replace(character, f"\\{character}")
+    return plain

@@ -1,0 +1,1 @@
+"""``edgepack evaluate``: the project's metric, through the device's own provider."""

@@ -1,0 +1,328 @@
+"""``edgepack evaluate``: the project's metric, through the device's own execution provider."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from edgepack.base.clock import utc_now
+from edgepack.base.machine import processor
+from edgepack.base.processes import Workers
+from edgepack.base.progress import Progress, Silent, Work
+from edgepack.builder.cache import own_cache
+from edgepack.builder.execution import execute
+from edgepack.builder.planner import make_plan
+from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.reading import Bundle
+from edgepack.devices.harness import Harness
+from edgepack.devices.inventory import Device
+from edgepack.devices.transports import require_machine
+from edgepack.errors import BundleError, EdgepackError, InconclusiveError, UsageError
+from edgepack.measure.bench.assemble import report_id
+from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle
+from edgepack.measure.evaluate.judge import Judged, Judging, judge_answers
+from edgepack.measure.evaluate.kept_answers import KeptAnswers, read_as_they_come
+from edgepack.measure.evaluate.stream import Inputs as SampleInputs
+from edgepack.measure.evaluate.stream import stream_answers
+from edgepack.model.facts import ModelFacts, model_facts
+from edgepack.model.running import Arrays
+from edgepack.project.profile import load_profile
+from edgepack.project.project import PROJECT_FILE, LoadedProject, read_project
+from edgepack.records.run import EvaluationReport, Selection
+from edgepack.records.verdict import placement_reasons
+from edgepack.samples.sample_set import SampleSet
+
+_REFERENCES = "references"
+
+
+def evaluate(  # noqa: PLR0913  (the command's options)
+    bundle: Path,
+    device: Device,
+    *,
+    project: Path | None = None,
+    variant: str | None = None,
+    wait_s: float = 0.0,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> EvaluationReport:
+    """Run the project's evaluation samples on a device and judge its outputs here.
+
+    Samples are streamed to the device and outputs back; fp32 runs on this machine's CPU meanwhile.
+    A model that came quantized or float16 has no fp32 model, and only a metric of labels or of the
+    user's. The device is leased. Nothing is stored but the outputs of an evaluation that ends
+    early, in the user's cache: the next call with the same bundle, variant, device and samples goes
+    on from there.
+
+    Args:
+        bundle: The bundle's folder.
+        device: Where to run it.
+        project: The project file; default: the one in the working directory.
+        variant: Evaluate this one, rather than the first that works there.
+        wait_s: How long to wait while others hold the device.
+        resume: Whether to go on where an earlier call ended early.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        UsageError: There is no project here, it has no evaluation samples, or there is neither an
+            fp32 model to compare with nor another metric.
+        BundleError: The bundle is altered, or was made from another model.
+        DeviceError: The device cannot be reached or used, or is not the bundle's target; others
+            hold it, or may have used it meanwhile.
+        RemoteCommandError: The harness crashed or hung, or no variant works there.
+    """
+    began_ns = time.monotonic_ns()
+    progress = progress or Silent()
+    require_machine(device)
+    opened = read_bundle(bundle, device, variant)
+    loaded = _project_here(project)
+    facts = model_facts(loaded.model_path)
+    _require_same_model(loaded, facts, opened.manifest.model.sha256)
+    materials = _materials(loaded, facts, opened.manifest.target, progress)
+    with ThreadPoolExecutor(1) as pool, Workers(1) as workers:
+        with open_harness(opened, device, "evaluate", wait_s=wait_s, progress=progress) as harness:
+            selection = harness.select(variant)
+            key = _key(opened, device, selection, materials)
+            total = len(materials.samples)
+            with KeptAnswers(key, resume=resume) as kept, _say_what_stays(kept, total, progress):
+                resumed = len(kept)
+                given = materials.judging(loaded, facts, kept.path)
+                judged = pool.submit(_judge, workers, given, materials, progress)
+                title = f"{device.name} {selection.variant}: measuring accuracy"
+                with _counted(kept, title, total, progress):
+                    inputs = _own_state(materials.samples, kept, loaded.project.state)
+                    _receive(harness, selection.variant, inputs, materials.samples, kept, judged)
+                placement = harness.profile(selection.variant)
+        progress.status("computing the metric from the answers")
+        found = judged.result()
+    kept.drop()
+    entry = next(each for each in opened.manifest.variants if each.id == selection.variant)
+    created = utc_now()
+    return EvaluationReport(
+        schema_version=1,
+        id=report_id(created),
+        created=created,
+        device=device.name,
+        facts=selection.device,
+        project=opened.manifest.name,
+        bundle=opened.manifest.id,
+        manifest_sha256=opened.digest,
+        target=opened.manifest.target,
+        variant=selection.variant,
+        passed_over=selection.passed_over,
+        samples_sha256=materials.samples_sha256,
+        measured=_measured(found, loaded),
+        interval=found.interval,
+        simulated=entry.accuracy,
+        placement=placement,
+        reasons=list(placement_reasons(placement, entry)),
+        inference_ns=kept.inference_ns,
+        resumed=resumed,
+        elapsed_ns=time.monotonic_ns() - began_ns,
+    )
+
+
+def require_usable(report: EvaluationReport) -> None:
+    """Return if the metric is that of what was asked for.
+
+    Raises:
+        InconclusiveError: It is not; the message has all reasons.
+    """
+    if report.reasons:
+        raise InconclusiveError(
+            "".join(["the metric may not be used", *(f"\n  - {why}" for why in report.reasons)]),
+            hint=f"see what the device lacks: edgepack device check {report.device}",
+            where=report.device,
+        )
+
+
+@dataclass(frozen=True)
+class _Materials:
+    """What an evaluation needs beside the bundle."""
+
+    samples: SampleSet
+    samples_sha256: str
+    reference: Path | None
+    """The folder of the prepared fp32 model, if there is one."""
+    reference_sha256: str
+    """Of that folder."""
+
+    def judging(self, loaded: LoadedProject, facts: ModelFacts, answers: Path) -> Judging:
+        source = loaded.project.samples.evaluation
+        outputs = [spec.name for spec in facts.outputs]
+        return Judging(
+            answers=answers,
+            samples=self.samples.folder,
+            reference=self.reference,
+            references=None,
+            metric=source.metric if source else None,
+            scores_output=loaded.scores_output(outputs),
+            described=loaded.described(),
+            project=loaded.folder,
+            interpreter=loaded.project.interpreter,
+            state=tuple(loaded.project.state.items()),
+        )
+
+
+def _key(
+    bundle: Bundle, device: Device, selection: Selection, materials: _Materials
+) -> dict[str, object]:
+    """Return all that decides a device's outputs."""
+    facts = selection.device
+    known = ("arch", "model", "cpu", "numpy", "onnxruntime", "providers")
+    return {
+        "bundle": bundle.digest,
+        "variant": selection.variant,
+        "device": device.name,
+        **facts.model_dump(include=set(known)),
+        "samples": materials.samples_sha256,
+    }
+
+
+def _judge(workers: Workers, given: Judging, materials: _Materials, progress: Progress) -> Judged:
+    """Judge in a worker; what fp32 gives for the samples is kept for evaluations to come."""
+    if given.reference is None:
+        return workers.call(judge_answers, given, on_note=progress.note)
+    cache = own_cache()
+    known = (materials.reference_sha256, materials.samples_sha256, processor(), version("numpy"))
+    key = hashlib.sha256("\n".join((*known, version("onnxruntime"))).encode()).hexdigest()
+    found: list[Judged] = []
+
+    def judge(folder: Path) -> None:
+        with_file = replace(given, references=folder / _REFERENCES)
+        found.append(workers.call(judge_answers, with_file, on_note=progress.note))
+
+    if kept := cache.find(key):
+        judge(kept.path)
+    else:
+        cache.keep(key, judge)
+    return found[0]
+
+
+def _own_state(samples: SampleSet, kept: KeptAnswers, state: Mapping[str, str]) -> SampleInputs:
+    """Return what gives a sample's inputs: within a stream without a state, which the device has.
+
+    The first that is sent holds what the device had reached when an earlier evaluation ended.
+    """
+    first, begins = len(kept), set(samples.streams)
+
+    def inputs(number: int) -> Arrays:
+        feed = samples.inputs(number)
+        if number in begins or not state:
+            return feed
+        reached: Arrays = {}
+        if number == first:
+            [last] = deque(read_as_they_come(kept.path, first), maxlen=1)
+            reached = {name: last.outputs[output] for output, name in state.items()}
+        own = state.values()
+        return {name: feed[name] for name in feed if name not in own} | reached
+
+    return inputs
+
+
+def _receive(
+    harness: Harness,
+    variant: str,
+    inputs: SampleInputs,
+    samples: SampleSet,
+    kept: KeptAnswers,
+    judged: Future[Judged],
+) -> None:
+    """Keep the answers to all samples that are not answered yet.
+
+    Raises:
+        EdgepackError: As :func:`stream_answers` does, or what ended the judging.
+    """
+    numbers = range(len(kept), len(samples))
+    if not numbers:
+        return
+    with closing(stream_answers(harness, inputs, numbers, variant)) as answers:
+        for answer in answers:
+            kept.add(answer)
+            if judged.done():
+                judged.result()
+
+
+@contextmanager
+def _counted(kept: KeptAnswers, title: str, total: int, progress: Progress) -> Iterator[None]:
+    """Show how many samples are answered."""
+    with progress.task(Work(title, total=1, kinds={"": 1})) as task:
+        samples = f"{total} samples" + (f", {len(kept)} known already" if len(kept) else "")
+        task.begin(samples)
+        kept.on_growth = lambda: task.within(samples, len(kept), total)
+        yield
+        task(samples)
+
+
+@contextmanager
+def _say_what_stays(kept: KeptAnswers, total: int, progress: Progress) -> Iterator[None]:
+    """Say how many answers stay if the evaluation ends early, be it after the last of them."""
+    try:
+        yield
+    except (EdgepackError, *INTERRUPTS):
+        progress.note(
+            f"{len(kept)} of {total} samples are answered and kept: the same command goes on there"
+        )
+        raise
+
+
+def _project_here(project: Path | None) -> LoadedProject:
+    path = project or Path(PROJECT_FILE)
+    if project is None and not path.is_file():
+        raise UsageError(
+            f"there is no {PROJECT_FILE} here, and its evaluation samples are needed",
+            hint=f"name the project that the bundle was built from: --project {PROJECT_FILE}",
+            where="--project",
+        )
+    return read_project(path)
+
+
+def _materials(
+    loaded: LoadedProject, facts: ModelFacts, target: str, progress: Progress
+) -> _Materials:
+    """Make the fp32 reference and the evaluation samples, as a build does."""
+    plan = make_plan(loaded, facts, [load_profile(target)])
+    judged = [v.evaluation for v in plan.bundles[0].variants if v.evaluation is not None]
+    if not judged:
+        raise UsageError(
+            "the project has no evaluation samples",
+            hint="add to edgepack.yaml: samples: {evaluation: {path: evaluation.npz}}",
+            where=loaded.where("samples"),
+        )
+    inputs = next(step.inputs for step in plan.steps if step.id == judged[0])
+    asked = {name: inputs[name] for name in ("reference", "samples") if name in inputs}
+    needed = plan.only(asked.values())
+    done = execute(needed, cache=own_cache(), jobs=1, progress=progress).artifacts
+    samples = done[asked["samples"]]
+    reference = done[asked["reference"]] if "reference" in asked else None
+    return _Materials(
+        samples=SampleSet.read(samples.path),
+        samples_sha256=samples.digest,
+        reference=reference.path if reference else None,
+        reference_sha256=reference.digest if reference else "",
+    )
+
+
+def _require_same_model(loaded: LoadedProject, facts: ModelFacts, sha256: str) -> None:
+    if facts.sha256 != sha256:
+        raise BundleError(
+            f"the bundle was not made from {str(loaded.model_path)!r} as it is now",
+            hint="build the bundle again, or name its project with --project",
+        )
+
+
+def _measured(found: Judged, loaded: LoadedProject) -> Accuracy:
+    if isinstance(found.accuracy, NotMeasured):
+        raise UsageError(
+            f"there is nothing to measure: {found.accuracy.reason}",
+            hint="give labels with 'metric: top1', or a metric of your own, under"
+            " samples.evaluation in edgepack.yaml",
+            where=loaded.where("samples"),
+        )
+    return found.accuracy

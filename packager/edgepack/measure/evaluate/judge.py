@@ -1,0 +1,95 @@
+"""Judges a device's answers while they come. Runs in a worker process: it loads onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.devices.frames import encode
+from edgepack.measure.evaluate.kept_answers import read_as_they_come
+from edgepack.metrics.labelled import labelled_metric
+from edgepack.model.running import Arrays, make_session, run_session
+from edgepack.project.project import OutputDescription, PythonMetric
+from edgepack.samples.sample_set import SampleSet
+from edgepack.steps.base import MODEL
+from edgepack.steps.proofs.evaluation import Judge, as_accuracy, hook_of, uncompared
+from edgepack.steps.streams import StatePairs, answers, drift
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What is judged, and how."""
+
+    answers: Path
+    """The file of :class:`~.kept_answers.KeptAnswers`."""
+    samples: Path
+    """The folder of the evaluation set."""
+    reference: Path | None
+    """The folder of the prepared fp32 model; a model that came quantized or float16 has none."""
+    references: Path | None
+    """The file of what that model gives for each sample; it is written if it is not there yet."""
+    metric: str | PythonMetric | None
+    scores_output: str | None
+    described: dict[str, OutputDescription]
+    project: Path
+    interpreter: str | None
+    state: StatePairs = ()
+    """What the device was fed of its own."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The metric, and how sure it is."""
+
+    accuracy: Accuracy | NotMeasured
+    interval: tuple[float, float] | NotMeasured
+    """Of the metric's value, at 95 %."""
+
+
+def judge_answers(given: Judging) -> Judged:
+    """Return the metric over all samples; fp32 runs here, on each while the device runs others.
+
+    Raises:
+        SamplesError: The metric does not fit the outputs, or the user's fails.
+        ModelError: The fp32 model does not run.
+    """
+    samples = SampleSet.read(given.samples)
+    hooked = isinstance(given.metric, PythonMetric)
+    judge = Judge(
+        samples.labels,
+        given.scores_output,
+        given.described,
+        keep_outputs=hooked,
+        labelled=labelled_metric(given.metric, samples, given.described),
+    )
+    outputs = (answer.outputs for answer in read_as_they_come(given.answers, len(samples)))
+    if given.reference and given.references:
+        references = _references(given.reference, given.references, samples)
+        for feed, reference in zip(samples, references, strict=True):
+            device = answers(next(outputs), given.state)
+            judge.add(answers(reference, given.state), device, feed)
+    else:
+        for feed, output in zip(samples, outputs, strict=True):
+            own = answers(output, given.state)
+            judge.add(own, own, feed)
+
+    hook = hook_of(given.metric, samples, {"project": given.project}, given.interpreter)
+    result = judge.result(given.metric, hook)
+    if "metric" in result and (found := drift(judge.r2, samples)):
+        result["drift"] = found.model_dump()
+    accuracy = as_accuracy(result if given.reference else uncompared(result))
+    return Judged(accuracy, judge.interval(given.metric))
+
+
+def _references(model: Path, file: Path, samples: SampleSet) -> Iterator[Arrays]:
+    if file.is_file():
+        yield from (answer.outputs for answer in read_as_they_come(file, len(samples)))
+        return
+    session = make_session(model / MODEL)
+    with file.open("wb") as written:
+        for feed in samples:
+            reference = run_session(session, feed)
+            written.write(encode(reference))
+            yield reference

@@ -1,0 +1,421 @@
+"""An iPhone or iPad with the measuring app and a bundle's models in its documents.
+
+The app is built on the Mac from ``harness/native/apple``, in the configuration Release, and signed
+by the team of the inventory. A test of it runs the measuring program once, with the arguments and
+the plan that were copied into the app's documents; what it wrote is copied back. No debugger is
+attached. Not tried with a Mac.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pydantic import ConfigDict
+
+from edgepack.base.progress import Progress, Work
+from edgepack.base.resources import harness_dir
+from edgepack.bundle.manifest import NotMeasured
+from edgepack.bundle.reading import Bundle
+from edgepack.deploy.operations import audited
+from edgepack.devices.answers import read_answer
+from edgepack.devices.inventory import Device
+from edgepack.devices.phones.stage import make_stage
+from edgepack.devices.phones.tool_problems import output_of
+from edgepack.devices.phones.xcode import BUILD_S, Xcode
+from edgepack.devices.transport import CommandResult, Transport
+from edgepack.errors import (
+    BundleError,
+    DeviceError,
+    EdgepackError,
+    RemoteCommandError,
+    one_line,
+)
+from edgepack.measure.phones.conditions import IOS_MARK, ios_conditions
+from edgepack.measure.phones.native import ANSWERED, About, Ran
+from edgepack.measure.phones.plans import Plan, files_of
+from edgepack.project.profile import StrictModel, load_profile
+from edgepack.records.run import Conditions, DeviceFacts, Name
+
+RUNTIME = "onnxruntime-c"
+IDENTIFIER = "edgepack.harness"
+PLACE = "Documents/edgepack"
+"""In the app's container."""
+PLAN = "plan.txt"
+OVERHEAD_S = 180.0
+"""To install and start the test, besides what the program takes."""
+NO_PYTHON = "none (a test of an app)"
+MOST_LINES = 10
+"""Of what is told of a test that failed."""
+_TELLING = re.compile(r"error:|[Cc]rash|signal |[Uu]nexpected exit|exited|Testing failed")
+"""Lines of xcodebuild that say why. Sources: those that xcbeautify reads; bitrise-steplib/
+steps-xcode-test, issue 107. Not seen with a phone."""
+_PACKAGE = """\
+// swift-tools-version: 5.9
+import PackageDescription
+
+let package = Package(
+    name: "Measure",
+    platforms: [.iOS(.v15)],
+    products: [.library(name: "EdgepackMeasure", targets: ["EdgepackMeasure"])],
+    targets: [
+        .binaryTarget(
+            name: "onnxruntime",
+            url: "https://download.onnxruntime.ai/pod-archive-onnxruntime-c-{version}.zip",
+            checksum: "{checksum}"
+        ),
+        .target(
+            name: "EdgepackMeasure",
+            dependencies: ["onnxruntime"],
+            cSettings: [.define("EDGEPACK_LINKED")],
+            linkerSettings: [
+                .linkedLibrary("c++"), .linkedFramework("CoreML"), .linkedFramework("Foundation"),
+                .linkedFramework("Network"), .linkedFramework("Security"),
+                .linkedFramework("SystemConfiguration"), .linkedFramework("UIKit"),
+            ]
+        ),
+    ]
+)
+"""
+
+
+class _Facts(StrictModel):
+    system: Name
+    version: Name
+    model: Name
+    boot: Name
+    cpu_flags: list[Name]
+    simulator: bool
+    debugged: bool
+
+
+class _Moment(StrictModel):
+    model_config = ConfigDict(extra="ignore")
+
+    thermal_state: int
+    low_power_mode: bool
+    battery_percent: float | None = None
+
+
+class _Answer(StrictModel):
+    exit: int
+    before: _Moment
+    after: _Moment
+    facts: _Facts
+
+
+@contextmanager
+def ready_apple(
+    bundle: Bundle, device: Device, mac: Transport, progress: Progress
+) -> Iterator[ApplePhone]:
+    """Build the measuring app, and put it and a bundle's models on a phone.
+
+    Raises:
+        DeviceError: The phone cannot be reached or used, or the app cannot be signed.
+        ToolError: The Mac has no Xcode.
+        RemoteCommandError: The build or a copy failed.
+    """
+    xcode = Xcode(device, mac)
+    xcode.require_ready()
+    xcode.unlock_keychain()
+    phone = ApplePhone(xcode, make_stage(device, mac))
+    try:
+        with audited("push", device, bundle.path) as operation:
+            operation.describe(host_key=mac.host_key)
+            with progress.task(Work("push", total=3)) as advance:
+                phone.build(bundle)
+                advance("the measuring app is built")
+                phone.install()
+                advance("it is on the phone")
+                phone.send_bundle(bundle)
+                advance("the models are there")
+        yield phone
+    finally:
+        phone.clean(progress)
+
+
+@dataclass
+class ApplePhone:
+    """One phone and one bundle on it; see :class:`~edgepack.measure.phones.native.Phone`."""
+
+    xcode: Xcode
+    stage: PurePosixPath
+    """A folder on the Mac."""
+    work: str = "work"
+    cache: str = "cache"
+    scratch: str = "."
+    _answer: _Answer | None = field(default=None, init=False)
+    _installed: bool = field(default=False, init=False)
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+        return self.xcode.device.name
+
+    @property
+    def host(self) -> Transport:
+        """To the Mac."""
+        return self.xcode.mac
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """The processor's features as Linux spells them."""
+        return frozenset(self._last().facts.cpu_flags)
+
+    @property
+    def identifier(self) -> str:
+        """The app's, of which each team has its own."""
+        return f"{IDENTIFIER}.{self.xcode.entry.team.lower()}"
+
+    def build(self, bundle: Bundle) -> None:
+        """Build the app and its test on the Mac, for phones alone."""
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
+            files = write_project(Path(name), bundle)
+            self._copy(Path(name), files, self.stage / "project")
+        built = self.xcode.attempt(
+            [
+                *("xcodebuild", "build-for-testing"),
+                *("-project", str(self.stage / "project" / "Harness.xcodeproj")),
+                *("-scheme", "Harness", "-configuration", "Release"),
+                *("-destination", "generic/platform=iOS"),
+                *("-derivedDataPath", str(self.stage / "built")),
+                "-allowProvisioningUpdates",
+                f"DEVELOPMENT_TEAM={self.xcode.entry.team}",
+                f"EDGEPACK_IDENTIFIER={self.identifier}",
+            ],
+            timeout_s=BUILD_S,
+        )
+        if built.exit_code != 0:
+            raise RemoteCommandError(
+                _lines("the measuring app does not build on the Mac", *_telling(built)),
+                hint="take a newer Xcode there, and open it once; the phone's iOS may need it",
+                where=self.name,
+            )
+
+    def install(self) -> None:
+        """Install the app, so that it has documents."""
+        app = self.stage / "built/Build/Products/Release-iphoneos/Harness.app"
+        self._installed = True
+        self.xcode.devicectl(["install", "app"], [str(app)], "installing the measuring app")
+
+    def clean(self, progress: Progress) -> None:
+        """Remove the app, with the models in its container, and what the Mac has of it."""
+        try:
+            if self._installed:
+                options = [self.identifier]
+                self.xcode.devicectl(["uninstall", "app"], options, "removing the measuring app")
+        except EdgepackError as error:
+            why = one_line(error.problem)
+            progress.note(f"{self.identifier} stays on {self.name}, with the models: {why}")
+        with suppress(EdgepackError):  # what is left is in the way of nothing
+            self.xcode.run(["rm", "-rf", str(self.stage)], "cleaning up on the Mac")
+
+    def send_bundle(self, bundle: Bundle) -> None:
+        """Copy models and goldens into the app's documents."""
+        self._copy(bundle.path, list(files_of(bundle)), self.stage / "bundle")
+        self.xcode.send(self.stage / "bundle", self.identifier, PLACE)
+
+    def facts(self, about: About) -> DeviceFacts:
+        """Return what the phone is."""
+        answer = self._last()
+        return DeviceFacts(
+            os=f"{answer.facts.system} {answer.facts.version}",
+            arch="arm64",
+            model=answer.facts.model,
+            cpu=NotMeasured(reason="iOS does not name its chip"),
+            cpu_count=max(1, about.cpu_count),
+            emulated=answer.facts.simulator,
+            python=NO_PYTHON,
+            numpy=NO_PYTHON,
+            onnxruntime=about.onnxruntime,
+            providers=about.providers,
+            driver=f"{answer.facts.system} {answer.facts.version}",
+            boot_id=self.boot_id(),
+            conditions=self.conditions(),
+        )
+
+    def boot_id(self) -> str | NotMeasured:
+        """Return what changes when the phone restarts."""
+        return self._last().facts.boot or NotMeasured(reason="iOS does not tell when it started")
+
+    def conditions(self) -> Conditions:
+        """Return what decided the phone's speed when the program last ended."""
+        return _conditions(self._last().after)
+
+    def program(self, arguments: Sequence[str]) -> list[str]:
+        """Return the arguments of the measuring program."""
+        return ["edgepack_measure", *arguments, "--plan", PLAN]
+
+    def measure(
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
+    ) -> CommandResult:
+        """Run the measuring program; its document is the result's stdout."""
+        return self.timed(arguments, plan, timeout_s=timeout_s).result
+
+    def timed(self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float) -> Ran:
+        """Run the measuring program, and tell the conditions before and after."""
+        # So that what an earlier test wrote is not taken for what this one did.
+        mark = secrets.token_hex(4)
+        answer, document = f"answer-{mark}.json", f"document-{mark}.json"
+        argv = [*self.program(arguments), "--out", document]
+        self._send_request(argv, answer, plan)
+        tested = self._run_test(timeout_s)
+        self._answer = found = self._answered(tested, answer, document)
+        said = self._fetch(document) if found.exit in ANSWERED else b""
+        printed = b"" if found.exit in ANSWERED else self._printed(document)
+        result = CommandResult(tuple(argv), found.exit, said, printed)
+        return Ran(result, _conditions(found.before), _conditions(found.after))
+
+    def take(self, path: str) -> bytes:
+        """Return a file that the program wrote."""
+        return self._fetch(path)
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder in the app's documents, by a file in it: devicectl copies folders."""
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
+            kept = Path(name) / path / "kept"
+            kept.parent.mkdir(parents=True)
+            kept.touch()
+            self._copy(Path(name), [f"{path}/kept"], self.stage / "folders")
+        self.xcode.send(self.stage / "folders", self.identifier, PLACE)
+
+    def _send_request(self, argv: Sequence[str], answer: str, plan: Plan | None) -> None:
+        files = {} if plan is None else {**plan.files, PLAN: plan.text.encode()}
+        files["request.json"] = json.dumps({"arguments": argv[1:], "answer": answer}).encode()
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
+            for path, data in files.items():
+                (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(name) / path).write_bytes(data)
+            self._copy(Path(name), list(files), self.stage / "request")
+        self.xcode.send(self.stage / "request", self.identifier, PLACE)
+
+    def _run_test(self, timeout_s: float) -> CommandResult:
+        products = str(self.stage / "built/Build/Products")
+        found = self.xcode.run(
+            ["find", products, "-name", "*.xctestrun"], "looking for the built test"
+        )
+        lines = found.text.split("\n")
+        if not lines[0]:
+            raise DeviceError(
+                "xcodebuild made no .xctestrun file",
+                hint="build the project in Xcode once, to see why",
+                where=self.name,
+            )
+        return self.xcode.attempt(
+            [
+                *("xcodebuild", "test-without-building", "-xctestrun", lines[0]),
+                *("-destination", f"platform=iOS,id={self.xcode.entry.udid}"),
+            ],
+            timeout_s=timeout_s + OVERHEAD_S,
+        )
+
+    def _answered(self, tested: CommandResult, answer: str, document: str) -> _Answer:
+        """Return what the test has written; xcodebuild may call one that crashed a success."""
+        if tested.exit_code != 0:
+            raise self._not_run(tested, document)
+        try:
+            data = self._fetch(answer)
+        except RemoteCommandError as error:
+            raise self._not_run(tested, document) from error
+        return self._read_answer(data)
+
+    def _printed(self, document: str) -> bytes:
+        """Return what the program printed besides its document, nothing where that is unknown."""
+        try:
+            return self._fetch(f"{document}.log")
+        except RemoteCommandError:
+            return b""
+
+    def _not_run(self, tested: CommandResult, document: str) -> RemoteCommandError:
+        printed = self._printed(document).decode("utf-8", "replace").splitlines()
+        told = [*printed[-MOST_LINES:], *_telling(tested)]
+        return RemoteCommandError(
+            _lines("the measuring app did not end as it should on the phone", *told),
+            hint="a phone ends apps that take too much memory; measure another variant: --variant"
+            " ID",
+            where=self.name,
+        )
+
+    def _read_answer(self, data: bytes) -> _Answer:
+        what = "the measuring test's answer"
+        answer = read_answer(_Answer, data, device=self.name, what=what)
+        if answer.facts.debugged:
+            raise DeviceError(
+                "a debugger was attached to the measuring app, which slows CoreML down",
+                hint="close Xcode on the Mac, then try again",
+                where=self.name,
+            )
+        return answer
+
+    def _fetch(self, path: str) -> bytes:
+        target = self.stage / "fetched" / PurePosixPath(path).name
+        self.xcode.run(["mkdir", "-p", str(target.parent)], "making a folder on the Mac")
+        return self.xcode.fetch(self.identifier, f"{PLACE}/{path}", target)
+
+    def _copy(self, folder: Path, files: Sequence[str], target: PurePosixPath) -> None:
+        """Copy files to a folder of the Mac, which holds nothing else then."""
+        with tempfile.TemporaryFile() as packed:
+            with tarfile.open(fileobj=packed, mode="w") as archive:
+                for path in files:
+                    archive.add(folder / path, path)
+            packed.seek(0)
+            self.xcode.unpack(iter(lambda: packed.read(1 << 17), b""), target)
+
+    def _last(self) -> _Answer:
+        if self._answer is None:
+            raise RuntimeError("the phone is asked for after the program ran")
+        return self._answer
+
+
+def write_project(folder: Path, bundle: Bundle) -> list[str]:
+    """Write the Xcode project of the measuring app, and return its files.
+
+    The measuring program is a Swift package of its own, with the pinned onnxruntime.
+
+    Raises:
+        BundleError: The bundle's target pins no onnxruntime for iOS.
+    """
+    native = harness_dir() / "native"
+    version = bundle.manifest.runtime.get(RUNTIME)
+    checksum = load_profile(bundle.manifest.target).runtime.checksums.get(RUNTIME)
+    if version is None or checksum is None:
+        raise BundleError(
+            f"the bundle's target {bundle.manifest.target} pins no {RUNTIME} with a checksum",
+            hint="build the bundle again: edgepack build",
+        )
+    files = {
+        path.relative_to(native / "apple").as_posix(): path.read_bytes()
+        for path in sorted((native / "apple").rglob("*"))
+        if path.is_file()
+    }
+    sources = "Measure/Sources/EdgepackMeasure"
+    package = _PACKAGE.replace("{version}", version).replace("{checksum}", checksum)
+    files["Measure/Package.swift"] = package.encode()
+    files[f"{sources}/edgepack_measure.c"] = (native / "edgepack_measure.c").read_bytes()
+    header = (native / "edgepack_measure.h").read_bytes()
+    files[f"{sources}/include/edgepack_measure.h"] = header
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return list(files)
+
+
+def _telling(result: CommandResult) -> list[str]:
+    """Return the last lines of xcodebuild that say why it failed, or just the last ones."""
+    lines = [line.strip() for line in output_of(result).splitlines() if line.strip()]
+    return ([line for line in lines if _TELLING.search(line)] or lines)[-MOST_LINES:]
+
+
+def _lines(problem: str, *told: str) -> str:
+    return "\n  | ".join([problem, *told])
+
+
+def _conditions(moment: _Moment) -> Conditions:
+    return ios_conditions(IOS_MARK + moment.model_dump_json(exclude_none=True))

@@ -1,0 +1,264 @@
+"""What the measuring program of phones is told: a variant's sessions and goldens, in flat lines.
+
+The host reads the manifest, chooses models for sizes and pads inputs, as the loader does on
+machines; ``ondevice/native/edgepack_measure.c`` has the lines and what they mean. Pure, but that it
+reads golden tensors where they have to be padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from edgepack.bundle.manifest import GoldenTensor, ManifestVariant
+from edgepack.bundle.reading import Bundle
+from edgepack.ondevice import edgepack_shapes as shapes
+
+CPU = "CPUExecutionProvider"
+CACHE = "{cache}"
+PRECISE = "session.x64quantprecision"
+VNNI = frozenset({"avx512_vnni", "avx_vnni"})
+
+Feed = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run of the program does."""
+
+    text: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Inputs that are not in the bundle, by the path that the text has for them."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One of a variant's model files, with the sizes it is for."""
+
+    path: str
+    dims: Mapping[str, int]
+    """Empty where it takes all sizes."""
+
+
+class Planner:
+    """Makes the plans of one variant.
+
+    Args:
+        bundle: The bundle.
+        entry: The variant.
+        cpu_flags: Of the phone.
+        cache: The folder on the phone that stands for ``{cache}``.
+        work: What paths of :attr:`Plan.files` begin with; the bundle's are as in its manifest.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        entry: ManifestVariant,
+        *,
+        cpu_flags: frozenset[str],
+        cache: str,
+        work: str,
+    ) -> None:
+        self.bundle = bundle
+        self.entry = entry
+        self._cpu_flags = cpu_flags
+        self._cache = cache
+        self._work = work
+        manifest = bundle.manifest
+        described = {
+            name: description.model_dump(exclude_none=True)
+            for name, description in manifest.input_descriptions.items()
+        }
+        specs = [shapes.TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in manifest.inputs]
+        self._shapes = shapes.InputShapes(specs, described)
+        self._models = [Model(bucket.model, bucket.dims) for bucket in entry.buckets]
+        self._models = self._models or [Model(entry.model, {})]
+
+    def check(self) -> Plan:
+        """Return the plan that proves the variant: all goldens, and one for each model.
+
+        A model that holds no golden input is run with one that is cut to its size, whose outputs
+        nothing is known about.
+        """
+        feeds = [self._feed(number) for number in range(len(self.bundle.manifest.goldens))]
+        places = [self._of(feed) for feed in feeds]
+        parts = [self._golden(number, places[number], feed) for number, feed in enumerate(feeds)]
+        for place, model in enumerate(self._models):
+            if place in places:
+                continue
+            held = [number for number, feed in enumerate(feeds) if self._takes(model, feed)]
+            if held:
+                parts.append(self._golden(held[0], place, feeds[held[0]]))
+            else:
+                resized = self._shapes.resized(feeds[0], model.dims)
+                parts.append(self._unknown(place, resized, f"size-{place}"))
+        return self._plan(self._models, parts)
+
+    def goldens(self) -> Plan:
+        """Return the plan for all goldens."""
+        parts = []
+        for number in range(len(self.bundle.manifest.goldens)):
+            feed = self._feed(number)
+            parts.append(self._golden(number, self._of(feed), feed))
+        return self._plan(self._models, parts)
+
+    def profile(self) -> Plan:
+        """Return the plan for the first golden, with only the session that it is for."""
+        feed = self._feed(0)
+        model = self._models[self._of(feed)]
+        return self._plan([model], [self._golden(0, 0, feed, model)])
+
+    def reshaped(self, wanted: Mapping[str, Sequence[int]]) -> Plan:
+        """Return the plan for goldens brought to other shapes, whose outputs nobody knows.
+
+        Raises:
+            ValueError: The inputs cannot have these shapes, or no model takes them.
+        """
+        from edgepack.ondevice import edgepack_load as load
+
+        parts = []
+        for number in range(len(self.bundle.manifest.goldens)):
+            feed = load.reshaped(self._feed(number), wanted)
+            parts.append(self._unknown(self._of(feed), feed, f"sweep-{number}"))
+        return self._plan(self._models, parts)
+
+    def _plan(self, models: Sequence[Model], parts: Sequence[Plan]) -> Plan:
+        sessions = [line for model in models for line in self._session(model)]
+        outputs = [each.name for each in self.bundle.manifest.outputs]
+        state = [
+            f"state {outputs.index(output)} {_word(name)}"
+            for output, name in self.bundle.manifest.state.items()
+        ]
+        lines = [*(f"fetch {_word(name)}" for name in outputs), *state, *sessions]
+        files = {path: data for part in parts for path, data in part.files.items()}
+        return Plan("\n".join([*lines, *(part.text for part in parts), ""]), files)
+
+    def _golden(self, number: int, place: int, feed: Feed, model: Model | None = None) -> Plan:
+        """Return the lines of a golden, for the session of a number."""
+        golden = self.bundle.manifest.goldens[number]
+        outputs = [line for each in golden.outputs[self.entry.id] for line in _output(each)]
+        if not self.entry.buckets:
+            inputs = [_tensor("input", each) for each in golden.inputs]
+            return Plan("\n".join([f"golden {place}", *inputs, *outputs]))
+        dims = (model or self._models[place]).dims
+        padded = self._inputs(self._shapes.padded(feed, dims), f"golden-{number}-{place}")
+        lines = [f"golden {place}", padded.text, *outputs, *self._cuts(feed)]
+        return Plan("\n".join(lines), padded.files)
+
+    def _unknown(self, place: int, feed: Feed, prefix: str) -> Plan:
+        """Return the lines of inputs that no outputs are known of."""
+        if self.entry.buckets:
+            feed = self._shapes.padded(feed, self._models[place].dims)
+        made = self._inputs(feed, prefix)
+        return Plan("\n".join([f"golden {place}", made.text]), made.files)
+
+    def _session(self, model: Model) -> Iterator[str]:
+        settings = self.entry.session
+        yield f"session {_word(model.path)}"
+        yield f"threads {settings.intra_op_num_threads}"
+        yield f"level {settings.graph_optimization_level}"
+        for key, value in self.config().items():
+            yield f"config {_word(key)} {_word(self._filled(value))}"
+        for provider in self.entry.providers:
+            if provider.name == CPU:
+                continue
+            yield f"provider {_word(provider.name)}"
+            for key, value in provider.options.items():
+                yield f"option {_word(key)} {_word(self._filled(value))}"
+
+    def config(self) -> dict[str, str]:
+        """Return the session config entries on this phone, as the loader sets them."""
+        found = {}
+        if self._cpu_flags & {"sse2"} and not self._cpu_flags & VNNI:
+            found[PRECISE] = "1"  # the default int8 kernels saturate there
+        if self.entry.placement == "all" and self.entry.providers[0].name != CPU:
+            found["session.disable_cpu_ep_fallback"] = "1"
+        return {**found, **self.entry.session.config}
+
+    def _filled(self, value: str) -> str:
+        return value.replace(CACHE, self._cache)
+
+    @property
+    def keeps_cache(self) -> bool:
+        """Whether the variant's settings ask for a cache folder."""
+        given = [*self.entry.session.config.values()]
+        given += [value for each in self.entry.providers for value in each.options.values()]
+        return any(CACHE in value for value in given)
+
+    def _inputs(self, feed: Feed, prefix: str) -> Plan:
+        lines, files = [], {}
+        for number, (name, array) in enumerate(feed.items()):
+            path = f"{self._work}/{prefix}-{number}.bin"
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            files[path] = np.ascontiguousarray(little).tobytes()
+            lines.append(
+                " ".join(
+                    ["input", _word(name), array.dtype.name, _word(path), *map(str, array.shape)]
+                )
+            )
+        return Plan("\n".join(lines), files)
+
+    def _cuts(self, feed: Feed) -> Iterator[str]:
+        sizes = self._sizes(feed)
+        for each in self.entry.slices:
+            yield f"cut {_word(each.output)} {each.axis} {sizes[each.dim]}"
+
+    def _feed(self, number: int) -> Feed:
+        tensors = self.bundle.manifest.goldens[number].inputs
+        feed = {tensor.name: _read(self.bundle.path, tensor) for tensor in tensors}
+        made: Feed = self._shapes.with_masks(feed)
+        return made
+
+    def _sizes(self, feed: Feed) -> Mapping[str, int]:
+        found: Mapping[str, int] = self._shapes.sizes(shapes.shapes_of(feed))
+        return found
+
+    def _of(self, feed: Feed) -> int:
+        """Return which of the models inputs are for."""
+        if not self.entry.buckets:
+            return 0
+        dims: list[Any] = [model.dims for model in self._models]
+        return int(shapes.choose(dims, self._sizes(feed), exact=self.entry.exact))
+
+    def _takes(self, model: Model, feed: Feed) -> bool:
+        sizes = self._sizes(feed)
+        if self.entry.exact:
+            return dict(model.dims) == dict(sizes)
+        return bool(shapes.holds(model.dims, sizes))
+
+
+def files_of(bundle: Bundle) -> dict[str, str]:
+    """Return the files that a phone needs to measure a bundle, models and goldens, by digest."""
+    wanted = ("model", "golden")
+    return {file.path: file.sha256 for file in bundle.manifest.files if file.role in wanted}
+
+
+def _tensor(what: str, tensor: GoldenTensor) -> str:
+    sizes = map(str, tensor.shape)
+    return " ".join([what, _word(tensor.name), tensor.dtype, _word(tensor.path), *sizes])
+
+
+def _output(tensor: GoldenTensor) -> Iterator[str]:
+    yield _tensor("output", tensor)
+    if tensor.extra_db or tensor.stride > 1:
+        yield f"near {tensor.extra_db:g} {tensor.stride}"
+    if (several := tensor.quantities) is not None:
+        yield " ".join(["quantities", str(several.size), *map("{:g}".format, several.extra_db)])
+        yield from (f"channels {count} {quantity}" for count, quantity in several.runs)
+
+
+def _read(folder: Path, tensor: GoldenTensor) -> np.ndarray:
+    dtype = np.dtype(tensor.dtype)
+    raw = np.frombuffer((folder / tensor.path).read_bytes(), dtype.newbyteorder("<"))
+    return raw.reshape(tensor.shape).astype(dtype, copy=False)
+
+
+def _word(text: str) -> str:
+    """Return text as one word of a plan."""
+    return quote(text, safe="/:,.;=+-_") or "%"

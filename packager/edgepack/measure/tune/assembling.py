@@ -1,0 +1,158 @@
+"""Puts the report together from what a search found. No device here."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from edgepack import __version__
+from edgepack.base import statistics
+from edgepack.base.clock import utc_now
+from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.measure.bench.assemble import variant_facts
+from edgepack.measure.compare.comparing import compared_metric
+from edgepack.measure.tune.front import Point, pareto_front
+from edgepack.measure.tune.halving import finalists
+from edgepack.measure.tune.searching import Search, Tried, name_of
+from edgepack.records.run import Memory
+from edgepack.records.tuning import SCHEMA_VERSION, Candidate, Confirmation, Latency, TuneReport
+from edgepack.records.verdict import EMULATED
+
+NO_RUN = NotMeasured(reason="it made no process run")
+
+
+def make_report(search: Search, *, unfinished: str = "") -> TuneReport:
+    """Return what was found until now."""
+    manifest = search.site.bundle.manifest
+    created = utc_now()
+    answer, why = _answer(search, unfinished)
+    return TuneReport(
+        schema_version=SCHEMA_VERSION,
+        id=f"{created.replace(':', '').replace('-', '')}-{secrets.token_hex(3)}",
+        created=created,
+        edgepack=__version__,
+        device=search.site.device.name,
+        facts=search.site.selection.device,
+        topology=search.site.topology,
+        project=manifest.name,
+        bundle=manifest.id,
+        manifest_sha256=search.site.bundle.digest,
+        target=manifest.target,
+        variants=[variant_facts(manifest, entry) for entry in manifest.variants],
+        passed_over=search.site.passed_over,
+        seed=search.question.seed,
+        budget_s=search.question.budget_s,
+        elapsed_s=search.elapsed_s,
+        candidates=[_candidate(tried) for tried in search.tried],
+        front=_front(search),
+        confirmation=_confirmation(search),
+        answer=answer.entrant.number,
+        why=why,
+        unfinished=unfinished,
+        notes=[*search.notes, *_slowed(search)],
+    )
+
+
+def _slowed(search: Search) -> list[str]:
+    if not search.slowed:
+        return []
+    return [f"the device was slowed down in {search.slowed} process runs: let it cool, tune again"]
+
+
+def _answer(search: Search, unfinished: str) -> tuple[Tried, str]:
+    base, fastest = search.base or search.tried[0], search.fastest
+    if fastest is None:
+        return base, f"it ended before the search did: {unfinished}"
+    if search.site.selection.device.emulated:
+        return base, EMULATED
+    if fastest is base:
+        return base, "nothing that was tried is faster than the defaults"
+    return _compared(search, base, fastest)
+
+
+def _compared(search: Search, base: Tried, fastest: Tried) -> tuple[Tried, str]:
+    """Return the answer that the pairs give."""
+    other = name_of(base) if fastest.entrant.default else "the defaults"
+    if search.dropped:
+        why = f"{name_of(fastest)} was the fastest; a run beside {other} failed:"
+        return base, f"{why} {search.dropped}"
+    pairs = search.pairs
+    outcome = pairs.outcome if pairs else "INCONCLUSIVE"
+    if outcome == "PASS" and pairs:
+        ratio = pairs.answers[0].ratio.estimate
+        return fastest, f"{1 - ratio:.1%} less than {other} in {pairs.whole} pairs"
+    if outcome == "FAIL":
+        return base, f"{name_of(fastest)} was the fastest, and then slower than {other}"
+    count = pairs.whole if pairs else 0
+    return (fastest if fastest.entrant.default else base), (
+        f"{name_of(fastest)} was the fastest, but {count} pairs do not show that it is no slower"
+        f" than {other}"
+    )
+
+
+def _confirmation(search: Search) -> Confirmation | NotMeasured:
+    pairs, base, candidate = search.pairs, search.base, search.fastest
+    if not pairs or not pairs.whole or not base or not candidate:
+        reason = "nothing is faster than the defaults"
+        if search.site.selection.device.emulated:
+            reason = EMULATED
+        elif candidate is None or candidate is not base:
+            reason = "it ended before"
+        return NotMeasured(reason=reason)
+    return Confirmation(
+        base=base.entrant.number,
+        candidate=candidate.entrant.number,
+        base_runs=pairs.base[: pairs.whole],
+        candidate_runs=pairs.candidate[: pairs.whole],
+        metrics=[compared_metric(answer) for answer in pairs.answers],
+        outcome=pairs.outcome,
+    )
+
+
+def _front(search: Search) -> list[int]:
+    if search.fastest is None:
+        return []
+    facts = {entry.id: entry for entry in search.site.bundle.manifest.variants}
+    sizes = {file.path: file.size_bytes for file in search.site.bundle.manifest.files}
+    points = []
+    for entrant in finalists(search.entrants):
+        tried = search.tried[entrant.number]
+        entry = facts[tried.settings.variant]
+        models = {entry.model, *(bucket.model for bucket in entry.buckets)}
+        memory, accuracy = tried.memory, entry.accuracy
+        loss = None
+        if isinstance(accuracy, Accuracy):
+            loss = -accuracy.value if accuracy.higher_is_better else accuracy.value
+        points.append(
+            Point(
+                number=entrant.number,
+                latency_ns=entrant.latency,
+                memory_bytes=memory.peak_bytes if isinstance(memory, Memory) else None,
+                size_bytes=sum(sizes[path] for path in models),
+                loss=loss,
+            )
+        )
+    return pareto_front(points)
+
+
+def _candidate(tried: Tried) -> Candidate:
+    return Candidate(
+        number=tried.entrant.number,
+        settings=tried.settings,
+        defaults=tried.entrant.default,
+        present=tried.present,
+        runs=tried.runs,
+        rung=tried.entrant.rung if tried.runs else 0,
+        latency=_latency([run.p50_ns for run in tried.runs]),
+        memory=tried.memory,
+        problem=tried.entrant.problem,
+    )
+
+
+def _latency(p50s_ns: Sequence[int]) -> Latency | NotMeasured:
+    if not p50s_ns:
+        return NO_RUN
+    if len(p50s_ns) == 1:
+        return Latency(p50_ns=p50s_ns[0], low_ns=None, high_ns=None)
+    interval = statistics.log_t_interval([max(1, each) for each in p50s_ns])
+    return Latency(p50_ns=statistics.median(p50s_ns), low_ns=interval.low, high_ns=interval.high)

@@ -1,0 +1,381 @@
+"""The search on one device: runs candidates there, and keeps what each did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from edgepack.base import statistics
+from edgepack.base.progress import Progress, Task, Work
+from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.bundle.reading import Bundle
+from edgepack.devices.harness import Harness
+from edgepack.devices.inventory import Device
+from edgepack.errors import RemoteCommandError, UsageError, one_line
+from edgepack.measure.tune.confirming import Pairs, make_pairs
+from edgepack.measure.tune.halving import (
+    CandidateOutError,
+    Entrant,
+    attempt,
+    chosen,
+    finalists,
+    halve,
+    runs_needed,
+)
+from edgepack.measure.tune.space import changes, defaults, present, settings_to_try, words
+from edgepack.project.project import Limits
+from edgepack.records.deciding import FIRST_LOOK, Rule
+from edgepack.records.presets import Preset
+from edgepack.records.run import Memory, PassedOver, ProcessRun, Selection
+from edgepack.records.topology import Topology
+from edgepack.records.tuning import RunTimes, Settings
+
+SEARCH_SHARE, MEMORY_SHARE = 0.6, 0.1
+"""Of the budget; the rest is for the comparison with the defaults."""
+MOST_PAIRS = 20
+
+NOT_IN_LAST_RUNG = NotMeasured(reason="it was not among the last of its variant")
+NO_TIME = NotMeasured(reason="the budget was used up before")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be tuned, and how."""
+
+    bundle: Path
+    budget_s: float = 600.0
+    """How long may be measured; the push and the choice of a variant come before."""
+    variants: Sequence[str] = ()
+    """Only these; default: all that work on the device."""
+    limits: Limits = field(default_factory=Limits)
+    """The project's: a variant that misses one is not tuned."""
+    seed: int = 0
+    """Decides the order of runs, and which candidates are tried if not all can be."""
+    wait_s: float = 0.0
+
+    @property
+    def search(self) -> Preset:
+        """How long a process run of the search is."""
+        duration_s = min(0.5, max(0.1, self.budget_s / 1200))
+        return Preset(
+            "tune",
+            runs=1,
+            duration_s=duration_s,
+            iterations=10,
+            warm_up_s=duration_s / 2,
+            warm_up_cap_s=0,
+            conclusive=False,
+        )
+
+    @property
+    def confirm(self) -> Preset:
+        """How long a process run of the comparison with the defaults is."""
+        duration_s = min(2.0, max(0.1, self.budget_s / 300))
+        return replace(
+            self.search,
+            duration_s=duration_s,
+            iterations=20,
+            warm_up_s=duration_s / 4,
+            window_s=duration_s / 8,
+            warm_up_cap_s=duration_s,
+        )
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where is searched, and for what."""
+
+    question: Question
+    device: Device
+    bundle: Bundle
+    harness: Harness
+    selection: Selection
+    topology: Topology
+    passed_over: list[PassedOver]
+    progress: Progress
+
+
+@dataclass
+class Tried:
+    """A candidate, and all that was measured of it."""
+
+    settings: Settings
+    entrant: Entrant
+    present: bool
+    min_sqnr_db: float
+    runs: list[RunTimes] = field(default_factory=list)
+    memory: Memory | NotMeasured = NOT_IN_LAST_RUNG
+
+
+class Search:
+    """The search on one device, as far as it is."""
+
+    def __init__(self, site: Site, variants: Sequence[ManifestVariant]) -> None:
+        self.site = site
+        self.question = site.question
+        self.random = Random(site.question.seed)  # noqa: S311  (an order, no secret)
+        self.tried = _candidates(variants, site.topology)
+        self.base: Tried | None = None
+        """What the fastest is compared with: the fastest defaults, as far as that is known; if they
+        are the fastest, what the bundle has."""
+        self.fastest: Tried | None = None
+        """Of all, once the search came to its end."""
+        self.pairs: Pairs | None = None
+        self.dropped = ""
+        """Why the fastest went out while it was compared with the defaults."""
+        self.notes: list[str] = []
+        self.slowed = 0
+        """In how many process runs the device throttled."""
+        self.started = monotonic()
+        self.run_s = 0.0
+        """How long a process run takes, about."""
+
+    def run(self) -> None:
+        """Search, then compare the fastest with the defaults, or those with what the bundle has."""
+        self._first_runs()
+        self._require_budget()
+        self._halve()
+        last = [self.tried[entrant.number] for entrant in finalists(self.entrants)]
+        self.base = self._defaults()
+        self.fastest = last[0]
+        self._measure_memory(last)
+        if self.site.selection.device.emulated:
+            return
+        if self.fastest is self.base:
+            self.base = self._present()
+        if self.fastest is not self.base:
+            self._confirm(self.base, self.fastest)
+
+    @property
+    def entrants(self) -> list[Entrant]:
+        """Every candidate, as the halving sees it."""
+        return [tried.entrant for tried in self.tried]
+
+    def _left_s(self, share: float = 1.0) -> float:
+        """Return how much is left of the first part of the budget."""
+        return self.started + share * self.question.budget_s - monotonic()
+
+    def _first_runs(self) -> None:
+        """Run the defaults and the present settings of each variant once."""
+        first = [tried for tried in self.tried if tried.entrant.first]
+        title, total = "defaults and present settings", len(first)
+        with self._task(title, total) as task:
+            for tried in first:
+                attempt(tried.entrant, lambda entrant: self._timed(entrant, task))
+                if tried.entrant.problem:
+                    task(name_of(tried), found=tried.entrant.problem)
+        self.run_s = (monotonic() - self.started) / len(first)
+        for variant in {tried.settings.variant for tried in first}:
+            mine = [tried for tried in first if tried.settings.variant == variant]
+            if all(tried.entrant.problem for tried in mine):
+                self._drop(variant, mine[0].entrant.problem)
+        self.base = self._defaults()
+
+    def _defaults(self) -> Tried:
+        """Return the fastest of the variants' defaults.
+
+        Raises:
+            RemoteCommandError: None works.
+        """
+        every = [tried for tried in self.tried if tried.entrant.default]
+        working = [tried for tried in every if not tried.entrant.problem]
+        if not working:
+            raise RemoteCommandError(
+                "onnxruntime's defaults work for no variant:"
+                f" {name_of(every[0])}: {every[0].entrant.problem}",
+                hint=f"see whether the bundle does: edgepack bench {self.question.bundle}"
+                f" --device {self.site.device.name}",
+                where=self.site.device.name,
+            )
+        return min(working, key=lambda tried: tried.entrant.latency)
+
+    def _present(self) -> Tried:
+        """Return what the device runs if nothing is changed."""
+        sound = (tried for tried in self.tried if tried.present and not tried.entrant.problem)
+        return next(sound, self._defaults())
+
+    def _drop(self, variant: str, problem: str) -> None:
+        for tried in self.tried:
+            if tried.settings.variant == variant and not tried.entrant.problem:
+                tried.entrant.problem = f"not tried: with its own settings: {problem}"
+
+    def _require_budget(self) -> None:
+        """Make sure that two candidates of each variant and six pairs fit into the budget.
+
+        Raises:
+            UsageError: They do not.
+        """
+        needed_s = self._needed_s(self.question)
+        if needed_s > self.question.budget_s:
+            raise UsageError(
+                f"a budget of {self.question.budget_s:g} s is too small: one process run takes"
+                f" {self.run_s:.1f} s there",
+                hint=f"give --budget {needed_s}s or more",
+                where="--budget",
+            )
+
+    def _needed_s(self, question: Question) -> int:
+        """Return the least budget; what a run takes grows with the budget itself."""
+        groups = {tried.settings.variant for tried in self.tried if not tried.entrant.problem}
+        search_s = self.run_s * len(groups) * runs_needed(2) / SEARCH_SHARE
+        pairs_s = 2 * FIRST_LOOK * self._confirm_s(question)
+        needed_s = math.ceil(max(search_s, pairs_s / (1 - SEARCH_SHARE - MEMORY_SHARE)))
+        if needed_s <= question.budget_s:
+            return needed_s
+        return max(needed_s, self._needed_s(replace(question, budget_s=needed_s)))
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long it has been going on."""
+        return monotonic() - self.started
+
+    def _confirm_s(self, question: Question) -> float:
+        """About how long a process run of the comparison takes."""
+        search, confirm = question.search, question.confirm
+        longer = confirm.duration_s + 2 * confirm.warm_up_s
+        return self.run_s + longer - search.duration_s - search.warm_up_s
+
+    def _halve(self) -> None:
+        sound = [entrant for entrant in self.entrants if not entrant.problem]
+        affordable = self._left_s(SEARCH_SHARE) / self.run_s + sum(e.first for e in sound)
+        some = chosen(sound, affordable, self.random)
+        if len(some) < len(sound):
+            self.notes.append(
+                f"{len(sound) - len(some)} of {len(sound)} candidates were not tried: the budget is"
+                " too small for all"
+            )
+        groups = [sum(e.group == name for e in some) for name in {e.group for e in some}]
+        total = sum(map(runs_needed, groups)) - sum(len(e.latencies) for e in some)
+        with self._task("search", total) as task:
+            ended = halve(
+                some,
+                lambda entrant: self._timed(entrant, task),
+                random=self.random,
+                time_is_up=lambda: self._left_s(SEARCH_SHARE) < self.run_s,
+            )
+        if not ended:
+            self.notes.append("the search's share of the budget was used up before its last rung")
+
+    def _task(
+        self, title: str, total: int, *, at_most: bool = False
+    ) -> AbstractContextManager[Task]:
+        """Return a task of parts that take about as long as each other."""
+        return self.site.progress.task(
+            Work(title, total=total, kinds={"": total}, at_most=at_most, finds=True)
+        )
+
+    def _timed(self, entrant: Entrant, task: Task) -> float:
+        tried = self.tried[entrant.number]
+        task.begin(name_of(tried))
+        found = self._measure(tried, self.question.search)
+        tried.runs.append(found)
+        task(name_of(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
+        return found.p50_ns
+
+    def _measure(self, tried: Tried, preset: Preset) -> RunTimes:
+        """Make one process run with a candidate's settings.
+
+        Raises:
+            CandidateOutError: It crashed, or its outputs are wrong.
+        """
+        try:
+            run = self._harness(tried).measure(tried.settings.variant, preset)
+        except RemoteCommandError as error:
+            raise CandidateOutError(one_line(error.problem)) from error
+        self.slowed += _throttled(run)
+        if run.golden_min_sqnr_db < tried.min_sqnr_db:
+            raise CandidateOutError(
+                f"its outputs are {run.golden_min_sqnr_db:.1f} dB near the golden ones,"
+                f" {tried.min_sqnr_db:.1f} dB are needed"
+            )
+        if run.not_finite:
+            named = ", ".join(run.not_finite)
+            raise CandidateOutError(f"fed its own state, {named} became NaN or infinite")
+        return RunTimes(
+            p50_ns=round(statistics.median(run.latencies_ns)),
+            p90_ns=round(statistics.percentile(run.latencies_ns, 90)),
+        )
+
+    def _harness(self, tried: Tried) -> Harness:
+        longest_s = min(self.site.harness.load_timeout_s, max(30.0, self._left_s()))
+        return replace(
+            self.site.harness,
+            session=tried.settings.override,
+            load_timeout_s=longest_s,
+            slowest_s=0.0,  # a candidate that slow is out
+        )
+
+    def _measure_memory(self, last: Sequence[Tried]) -> None:
+        with self._task("memory of the fastest", len(last)) as task:
+            for tried in last:
+                if self._left_s(SEARCH_SHARE + MEMORY_SHARE) < self.run_s:
+                    tried.memory = NO_TIME
+                    continue
+                task.begin(name_of(tried))
+                try:
+                    tried.memory = self._harness(tried).memory(tried.settings.variant)
+                except RemoteCommandError as error:
+                    tried.memory = NotMeasured(reason=one_line(error.problem))
+                task(name_of(tried), found=_memory_text(tried))
+
+    def _confirm(self, base: Tried, candidate: Tried) -> None:
+        affordable = int(self._left_s() / (2 * self._confirm_s(self.question))) // 2 * 2
+        rule = Rule(max_pairs=max(FIRST_LOOK, min(MOST_PAIRS, affordable)))
+        self.pairs = Pairs(self.site.device.name, rule)
+        title = f"{name_of(candidate)} against {name_of(base)}"
+        with self._task(title, 2 * rule.max_pairs, at_most=True) as task:
+
+            def run(tried: Tried) -> RunTimes:
+                task.begin(name_of(tried))
+                found = self._measure(tried, self.question.confirm)
+                task(name_of(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
+                return found
+
+            try:
+                make_pairs(
+                    self.pairs,
+                    lambda: run(base),
+                    lambda: run(candidate),
+                    time_is_up=lambda: self._left_s() < self._confirm_s(self.question),
+                )
+            except CandidateOutError as out:
+                self.dropped = str(out)
+
+
+def _memory_text(tried: Tried) -> str:
+    memory = tried.memory
+    return memory.reason if isinstance(memory, NotMeasured) else f"{memory.peak_bytes / 1e6:.1f} MB"
+
+
+def _throttled(run: ProcessRun) -> bool:
+    """Say whether the device was slowed down in a process run, as far as it tells."""
+    now = run.after.throttled_now
+    counts = run.before.throttle_events, run.after.throttle_events
+    rose = all(isinstance(count, int) for count in counts) and counts[0] != counts[1]
+    return rose or bool(isinstance(now, list) and now)
+
+
+def _candidates(variants: Sequence[ManifestVariant], topology: Topology) -> list[Tried]:
+    found: list[Tried] = []
+    for variant in variants:
+        own, base = present(variant).key, defaults(variant).key
+        for settings in settings_to_try(variant, topology):
+            entrant = Entrant(
+                number=len(found),
+                group=variant.id,
+                default=settings.key == base,
+                first=settings.key in (own, base),
+                changes=changes(settings, defaults(variant)),
+            )
+            found.append(Tried(settings, entrant, settings.key == own, variant.min_sqnr_db))
+    return found
+
+
+def name_of(tried: Tried) -> str:
+    """Return a candidate's variant and settings in words."""
+    return f"{tried.settings.variant} ({words(tried.settings)})"

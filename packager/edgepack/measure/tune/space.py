@@ -1,0 +1,173 @@
+"""The settings that are tried for a variant. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+from edgepack.backends.knobs import KNOBS, THREADS, Knob
+from edgepack.bundle.manifest import ManifestVariant
+from edgepack.project.profile import BackendName, GraphLevel, Provider, SessionSettings
+from edgepack.records.topology import Topology
+from edgepack.records.tuning import Settings
+
+SPINNING = "session.intra_op.allow_spinning"
+"""Whether threads without work spin for a while before they sleep; 1 is the default.
+Source: onnxruntime_session_options_config_keys.h."""
+AFFINITIES = "session.intra_op_thread_affinities"
+"""The processors of each thread but the calling one, counted from 1, behind a ``;`` each. With 0
+threads, the default, onnxruntime binds one thread to each physical core; with a number it binds
+none. Source: onnxruntime.ai/docs/performance/tune-performance/threading.html; a processor that is
+not there leaves the thread unbound (1.31.1, tried)."""
+BLOCK_BASE = "session.dynamic_block_base"
+"""Work is handed out in blocks that get smaller, with 4; without, in equal ones. Source:
+onnxruntime_session_options_config_keys.h."""
+TUNED_KEYS = (SPINNING, AFFINITIES, BLOCK_BASE)
+_OTHER_LEVELS: tuple[GraphLevel, ...] = ("extended", "basic")
+
+
+def present(variant: ManifestVariant) -> Settings:
+    """Return the settings that the bundle has."""
+    return Settings(variant=variant.id, session=variant.session, providers=variant.providers)
+
+
+def defaults(variant: ManifestVariant) -> Settings:
+    """Return onnxruntime's own: what is tuned is not set, what makes the variant is."""
+    config = {key: v for key, v in variant.session.config.items() if key not in TUNED_KEYS}
+    return _with(variant, SessionSettings(config=config), dict.fromkeys(_keys(variant)))
+
+
+def settings_to_try(variant: ManifestVariant, topology: Topology) -> list[Settings]:
+    """Return all settings to try, each once: the defaults, the present ones, then the others."""
+    base = defaults(variant)
+    found = [base, present(variant)]
+    if _runs_on_cpu(variant):
+        found += [
+            base.model_copy(update={"session": session})
+            for session in _sessions(base.session, topology, graph=variant.model_format == "onnx")
+        ]
+    else:
+        sessions = [variant.session, base.session, _few_threads(base.session)]
+        found += [
+            _with(variant, session, options)
+            for session in sessions
+            for options in _options(_knobs(variant), topology)
+        ]
+    return list({each.key: each for each in found}.values())
+
+
+def _sessions(
+    base: SessionSettings, topology: Topology, *, graph: bool
+) -> Iterator[SessionSettings]:
+    """Yield thread settings at the full graph level, then the other levels for each count."""
+    counts = [0, *topology.thread_counts]
+    for threads in counts:
+        for entries in _thread_entries(threads, topology):
+            yield SessionSettings(intra_op_num_threads=threads, config={**base.config, **entries})
+    for level, threads in product(_OTHER_LEVELS if graph else (), counts):
+        yield SessionSettings(
+            intra_op_num_threads=threads, graph_optimization_level=level, config=base.config
+        )
+
+
+def _thread_entries(threads: int, topology: Topology) -> Iterator[dict[str, str]]:
+    if threads == 1:
+        yield {}
+        return
+    bound: list[dict[str, str]] = [{}]
+    if 1 < threads <= len(topology.order):
+        numbers = [str(number + 1) for number in topology.order[1:threads]]
+        bound.append({AFFINITIES: ";".join(numbers)})
+    for spinning, block, affinities in product(
+        ({}, {SPINNING: "0"}), ({}, {BLOCK_BASE: "4"}), bound
+    ):
+        yield {**spinning, **block, **affinities}
+
+
+def _few_threads(base: SessionSettings) -> SessionSettings:
+    """Return what leaves the processor to a provider's own threads."""
+    return SessionSettings(intra_op_num_threads=1, config={**base.config, SPINNING: "0"})
+
+
+def _options(knobs: Sequence[Knob], topology: Topology) -> Iterator[dict[str, str | None]]:
+    counts = [str(count) for count in topology.thread_counts]
+    values = [
+        (None, *(v for value in knob.values for v in (counts if value == THREADS else (value,))))
+        for knob in knobs
+    ]
+    for chosen in product(*values):
+        yield dict(zip((knob.key for knob in knobs), chosen, strict=True))
+
+
+def _with(
+    variant: ManifestVariant, session: SessionSettings, options: dict[str, str | None]
+) -> Settings:
+    return Settings(
+        variant=variant.id,
+        session=session,
+        providers=with_options(variant.providers, options),
+    )
+
+
+def with_options(providers: Sequence[Provider], options: dict[str, str | None]) -> list[Provider]:
+    """Return providers with options of the first one changed; None takes an option away."""
+    first, *others = providers
+    changed = {**first.options, **options}
+    kept = {key: value for key, value in changed.items() if value is not None}
+    return [Provider(name=first.name, options=kept), *others]
+
+
+def _runs_on_cpu(variant: ManifestVariant) -> bool:
+    return variant.providers[0].name == "CPUExecutionProvider"
+
+
+def _knobs(variant: ManifestVariant) -> tuple[Knob, ...]:
+    backend: BackendName = variant.backend  # type: ignore[assignment]
+    device_type = variant.providers[0].options.get("device_type", "CPU")
+    knobs = KNOBS.get(backend, ())
+    return tuple(knob for knob in knobs if knob.device_type in ("", device_type))
+
+
+def _keys(variant: ManifestVariant) -> list[str]:
+    return [knob.key for knob in _knobs(variant)]
+
+
+def tuned_options(variant: ManifestVariant, settings: Settings) -> dict[str, str | None]:
+    """Return the options that are tuned, as settings have them; None where one is not set."""
+    return {key: settings.providers[0].options.get(key) for key in _keys(variant)}
+
+
+def changes(settings: Settings, base: Settings) -> int:
+    """Return in how many settings one differs from another of the same variant."""
+    session, other = settings.session, base.session
+    return (
+        (session.intra_op_num_threads != other.intra_op_num_threads)
+        + (session.graph_optimization_level != other.graph_optimization_level)
+        + _differing(session.config, other.config)
+        + _differing(settings.providers[0].options, base.providers[0].options)
+    )
+
+
+def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+    return sum(one.get(key) != other.get(key) for key in {*one, *other})
+
+
+def words(settings: Settings) -> str:
+    """Return what is tuned in settings as a few words: ``2 threads, bound to 2, graph basic``.
+
+    What is as onnxruntime has it by itself is left out.
+    """
+    session = settings.session
+    threads = session.intra_op_num_threads
+    found = [f"{threads} thread{'s' if threads > 1 else ''}"] if threads else []
+    if session.config.get(SPINNING) == "0":
+        found.append("no spinning")
+    for key, name in ((AFFINITIES, "bound to"), (BLOCK_BASE, "blocks")):
+        if key in session.config:
+            found.append(f"{name} {session.config[key]}")
+    if session.graph_optimization_level != "all":
+        found.append(f"graph {session.graph_optimization_level}")
+    tuned = {knob.key for knobs in KNOBS.values() for knob in knobs}
+    options = settings.providers[0].options.items()
+    found += [f"{key}={value}" for key, value in options if key in tuned]
+    return ", ".join(found) or "defaults"

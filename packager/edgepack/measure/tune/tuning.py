@@ -1,0 +1,168 @@
+"""``edgepack tune``: which settings a bundle runs fastest with on a device, searched there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgepack.base.progress import Progress, Silent
+from edgepack.builder.judging import missed_limit
+from edgepack.bundle.manifest import Accuracy, ManifestVariant
+from edgepack.bundle.reading import Bundle
+from edgepack.devices.checking import runtime_python
+from edgepack.devices.harness import HARNESS
+from edgepack.devices.inventory import Device
+from edgepack.devices.probing import probe
+from edgepack.devices.transports import connect, require_machine
+from edgepack.errors import (
+    BundleError,
+    EdgepackError,
+    LimitError,
+    RemoteCommandError,
+    UsageError,
+    nearest,
+)
+from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
+from edgepack.measure.tune.assembling import make_report
+from edgepack.measure.tune.searching import Question, Search, Site
+from edgepack.measure.tune.space import settings_to_try
+from edgepack.records.run import PassedOver
+from edgepack.records.topology import Topology, ask_topology
+from edgepack.records.tuning import Settings, TuneReport
+
+_OPTION = b'"--session"'
+"""What a harness has that takes other settings."""
+
+
+@dataclass(frozen=True)
+class TunePlan:
+    """What would be tried."""
+
+    device: str
+    bundle: str
+    topology: Topology
+    candidates: list[Settings]
+    passed_over: list[PassedOver]
+
+
+def plan_tuning(question: Question, device: Device) -> TunePlan:
+    """Return what :func:`tune` would try; the device is asked for its processors, nothing else.
+
+    Raises:
+        EdgepackError: As :func:`tune`, before anything is pushed.
+    """
+    bundle = _opened(question, device)
+    variants, passed_over = _within_limits(bundle, question)
+    with connect(device) as transport:
+        python = runtime_python(device, probe(device, transport))
+        topology = ask_topology(transport, python, tuple(device.entry.run_prefix))
+    return TunePlan(
+        device.name,
+        bundle.manifest.id,
+        topology,
+        [settings for each in variants for settings in settings_to_try(each, topology)],
+        passed_over,
+    )
+
+
+def tune(
+    question: Question,
+    device: Device,
+    *,
+    progress: Progress | None = None,
+    on_unfinished: Callable[[TuneReport], None] = lambda _: None,
+) -> TuneReport:
+    """Search the settings with which a bundle is fastest on a device; nothing is stored.
+
+    The device is leased meanwhile and its current release is not touched. Every candidate has to
+    reach the golden outputs as the bundle's variants have to. The fastest is the answer only if
+    pairs of process runs show that it is no slower than onnxruntime's defaults.
+
+    Args:
+        question: What and how.
+        device: Where.
+        progress: Where to report; default: nowhere.
+        on_unfinished: Given the report of what was measured if it ends early, whose answer is the
+            defaults; then what ended it is raised.
+
+    Raises:
+        UsageError: There is no such variant, or the budget is too small for any answer.
+        BundleError: The bundle is incomplete or altered, or its harness takes no other settings.
+        LimitError: Every variant misses a limit.
+        DeviceError: The device cannot be reached or used, or is not the bundle's target; others
+            hold it, or may have used it meanwhile.
+        RemoteCommandError: No variant works there, or none with onnxruntime's defaults.
+    """
+    bundle = _opened(question, device)
+    variants, passed_over = _within_limits(bundle, question)
+    progress = progress or Silent()
+    search: Search | None = None
+    try:
+        with open_harness(
+            bundle, device, "tune", wait_s=question.wait_s, progress=progress
+        ) as harness:
+            selection = harness.select(variants[0].id if len(variants) == 1 else None)
+            topology = ask_topology(harness.transport, harness.python, harness.run_prefix)
+            passed_over += selection.passed_over
+            out = {each.variant for each in passed_over}
+            left = [variant for variant in variants if variant.id not in out]
+            if not left:
+                raise RemoteCommandError(
+                    "none of the variants works there: "
+                    + "; ".join(f"{each.variant}: {each.reason}" for each in passed_over),
+                    hint=f"it takes {selection.variant}: leave --variant out",
+                    where=device.name,
+                )
+            site = Site(
+                question, device, bundle, harness, selection, topology, passed_over, progress
+            )
+            search = Search(site, left)
+            search.run()
+    except (EdgepackError, *INTERRUPTS) as end:
+        if search and search.base and not isinstance(end, UsageError):
+            on_unfinished(make_report(search, unfinished=why_ended(end)))
+        raise
+    return make_report(search)
+
+
+def _opened(question: Question, device: Device) -> Bundle:
+    require_machine(device)
+    bundle = read_bundle(question.bundle, device, None)
+    known = [variant.id for variant in bundle.manifest.variants]
+    for name in question.variants:
+        if name not in known:
+            raise UsageError(
+                f"the bundle {bundle.manifest.id} has no variant {name!r}",
+                hint=nearest(name, known),
+                where="--variant",
+            )
+    if _OPTION not in (bundle.path / HARNESS).read_bytes():
+        raise BundleError(
+            "the bundle's harness takes no other settings than the bundle's",
+            hint="it was built by an older edgepack: build it again",
+            where=str(bundle.path / HARNESS),
+        )
+    return bundle
+
+
+def _within_limits(
+    bundle: Bundle, question: Question
+) -> tuple[list[ManifestVariant], list[PassedOver]]:
+    """Return the variants to tune, and those that miss the project's limits."""
+    asked, missed = [], []
+    for variant in bundle.manifest.variants:
+        if question.variants and variant.id not in question.variants:
+            continue
+        found = variant.accuracy
+        reason = missed_limit(found, question.limits) if isinstance(found, Accuracy) else ""
+        if reason:
+            missed.append(PassedOver(variant=variant.id, reason=reason))
+        else:
+            asked.append(variant)
+    if not asked:
+        raise LimitError(
+            f"no variant of {bundle.manifest.id} is within the project's limits:"
+            f" {missed[0].variant}: {missed[0].reason}",
+            hint="change 'limits' in edgepack.yaml, or build a bundle that is within them",
+        )
+    return asked, missed

@@ -1,0 +1,386 @@
+"""The answer of tuning, as a target's variants in the user's edgepack.yaml.
+
+The user's text is never formatted anew: lines are put in, or one value takes the place of another.
+What comes out is read again and has to say what was meant; else nothing is written, and the lines
+to add are all there is.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # noqa: TID251  (where values stand, to change the text between)
+
+from edgepack.backends.targets import load_target, project_targets
+from edgepack.base.files import ELSEWHERE, write_atomically, writing
+from edgepack.base.yaml_source import YamlSource, parse_yaml
+from edgepack.bundle.manifest import Manifest, ManifestVariant
+from edgepack.errors import EdgepackError, UsageError
+from edgepack.measure.tune.space import tuned_options, with_options
+from edgepack.project.profile import Profile, Variant, VariantChange, changed, target_file
+from edgepack.project.project import LoadedProject, Project, read_project
+from edgepack.records.tuning import Settings
+
+Values = dict[str, Any]
+_ABOUT = re.compile(r"# (edgepack tune on [^\r\n]*)")
+_Edit = tuple[int, int, str]
+"""What takes the place of the text from one character to before another."""
+
+
+class _UnsafeError(Exception):
+    """Why a change cannot be made without formatting what the user wrote."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """What the project file has to say so that a build uses the answer."""
+
+    path: Path
+    lines: str
+    """The target with its variants, as an item of ``targets``."""
+    text: str
+    """The whole file with that; as it is, if nothing has to change or ``unsafe`` says why not."""
+    needed: bool
+    """Whether the file has to change at all."""
+    unsafe: str = ""
+    """Why the file is left to the user."""
+
+
+def make_override(path: Path, manifest: Manifest, settings: Settings, about: str) -> Override:
+    """Return how a project file has to change; nothing is written.
+
+    Args:
+        path: The project file.
+        manifest: Of the bundle that was tuned.
+        settings: The answer.
+        about: A line about where it comes from, for a comment.
+
+    Raises:
+        UsageError: The file is of another project, or its target has no such variant.
+        ProfileError: The file is wrong.
+    """
+    loaded = read_project(path)
+    if loaded.project.name != manifest.name:
+        raise UsageError(
+            f"{path} is the project {loaded.project.name!r}, the bundle is of {manifest.name!r}",
+            hint="name the bundle's project file: --project",
+            where="--project",
+        )
+    with path.open(encoding="utf-8", newline="") as file:  # line ends stay as they are
+        text = file.read()
+    target = _Target(loaded, parse_yaml(text, name=str(path)), manifest, settings)
+    variants = target.variants()
+    lines = _item(target.name, variants, about, 2)
+    if target.is_so(target.profile):
+        return Override(path, lines, text, needed=False)
+    try:
+        return Override(path, lines, _changed_text(text, target, variants, about), needed=True)
+    except (_UnsafeError, EdgepackError, yaml.YAMLError) as reason:
+        return Override(path, lines, text, needed=True, unsafe=str(reason).partition("\n")[0])
+
+
+def write_override(override: Override) -> None:
+    """Write the project file anew, whole or not at all.
+
+    Raises:
+        UsageError: It is left to the user.
+        ToolError: It cannot be written.
+    """
+    if override.unsafe:
+        raise UsageError(
+            f"{override.path} is not changed: {override.unsafe}",
+            hint=f"put this under 'targets' instead of what is there:\n{override.lines}",
+            where=str(override.path),
+        )
+    if override.needed:
+        with writing("the project file", override.path, ELSEWHERE):
+            write_atomically(override.path.resolve(), override.text)
+
+
+class _Target:
+    """The target in the project file, as it is and as it has to be."""
+
+    def __init__(
+        self, loaded: LoadedProject, source: YamlSource, manifest: Manifest, settings: Settings
+    ) -> None:
+        self.loaded = loaded
+        self.source = source
+        self.manifest = manifest
+        self.settings = settings
+        self.shipped = load_target(manifest.target)
+        self.index, self.name = self._entry()
+        self.profile = self._profile(loaded)
+
+    def _entry(self) -> tuple[int | None, str]:
+        """Return which item of ``targets`` it is, and by which name."""
+        for index, entry in enumerate(self.loaded.project.targets):
+            name = entry if isinstance(entry, str) else entry.id
+            if name != "all" and target_file(name).stem == self.manifest.target:
+                return index, name
+        return None, self.manifest.target
+
+    def _profile(self, loaded: LoadedProject) -> Profile:
+        found = {profile.id: profile for profile in project_targets(loaded)}
+        return found.get(self.manifest.target, self.shipped)
+
+    @property
+    def listed(self) -> list[Values] | None:
+        """The variants that the file has for it, as they stand there; None if it has none."""
+        if self.index is None or isinstance(self.loaded.project.targets[self.index], str):
+            return None
+        found: list[Values] = self.source.values["targets"][self.index]["variants"]
+        return found
+
+    def variants(self) -> list[Values]:
+        """Return the variants that the file has to have, the answer's first."""
+        found = {variant.id: self._values(variant) for variant in self.profile.variants}
+        if self.listed is not None:
+            ids = [variant.id for variant in self.profile.variants]
+            found = dict(zip(ids, copy.deepcopy(self.listed), strict=True))
+        ordered = self._ordered(list(found))
+        for name in ordered:
+            if name not in found:
+                found[name] = self._offered(self._entry_of(name))
+        if self.settings.variant not in found:
+            raise UsageError(
+                f"the target {self.name!r} has no variant {self.settings.variant!r} any more",
+                hint="build the bundle again, and tune that",
+                where=self.source.name,
+            )
+        self._set(found[self.settings.variant])
+        first = self.settings.variant
+        return [found[first], *(found[name] for name in ordered if name != first)]
+
+    def _ordered(self, ids: list[str]) -> list[str]:
+        """Return the project's variants, and before their successors those that a build added."""
+        ordered = list(ids)
+        if self.listed is not None:
+            return ordered
+        entries = [entry.id for entry in self.manifest.variants]
+        for place, name in reversed(list(enumerate(entries))):
+            if name not in ordered:
+                behind = [other for other in entries[place + 1 :] if other in ordered]
+                ordered.insert(ordered.index(behind[0]) if behind else len(ordered), name)
+        return ordered
+
+    def _entry_of(self, name: str) -> ManifestVariant:
+        """Return a variant as the bundle has it."""
+        return next(entry for entry in self.manifest.variants if entry.id == name)
+
+    def _values(self, variant: Variant) -> Values:
+        """Return a variant of the profile as briefly as it can be said."""
+        brief = {"backend": variant.backend, "recipe": variant.recipe}
+        if changed(self.shipped, [VariantChange.model_validate(brief)]).variants[0] == variant:
+            return brief
+        whole = variant.model_dump(mode="json", exclude={"id", *brief})
+        return {**brief, "id": variant.id, **{k: v for k, v in whole.items() if v is not None}}
+
+    def _offered(self, entry: ManifestVariant) -> Values:
+        """Return a variant that the build added to the profile's by itself."""
+        brief: Values = {"backend": entry.backend, "recipe": entry.recipe}
+        found = changed(self.shipped, [VariantChange.model_validate(brief)]).variants[0]
+        if found.dialect != entry.dialect and entry.dialect is not None:
+            brief["dialect"] = entry.dialect.model_dump()
+        return brief
+
+    def _set(self, values: Values) -> None:
+        """Give a variant the answer's settings."""
+        plain = {key: value for key, value in values.items() if key not in ("session", "providers")}
+        bare = changed(self.shipped, [VariantChange.model_validate(plain)]).variants[0]
+        session = self.settings.session
+        if "session" in values or bare.session != session:
+            values["session"] = session.model_dump(exclude_defaults=True)
+        entry = self._entry_of(self.settings.variant)
+        now = changed(self.shipped, [VariantChange.model_validate(values)]).variants[0]
+        wanted = with_options(now.providers, tuned_options(entry, self.settings))
+        if wanted != now.providers:
+            values["providers"] = [each.model_dump(exclude_defaults=True) for each in wanted]
+
+    def is_so(self, profile: Profile) -> bool:
+        """Say whether a build with a profile tries the answer before all others."""
+        first = profile.variants[0]
+        entry = self._entry_of(self.settings.variant)
+        return (
+            first.id == self.settings.variant
+            and first.session == self.settings.session
+            and first.providers
+            == with_options(first.providers, tuned_options(entry, self.settings))
+        )
+
+
+def _changed_text(text: str, target: _Target, variants: list[Values], about: str) -> str:
+    """Return the file's text with other variants, proven to say what was meant.
+
+    Raises:
+        _UnsafeError: It would have to be formatted anew.
+        ProfileError: It would not be a project file.
+    """
+    edits = _edits(text, target, variants, about)
+    if any("#" in text[start:end] for start, end, _ in edits):
+        raise _UnsafeError("a comment stands in what has to change")
+    new, line_end = text, "\r\n" if "\r\n" in text else "\n"
+    for start, end, replacement in sorted(edits, reverse=True):
+        new = new[:start] + replacement.replace("\n", line_end) + new[end:]
+    source = parse_yaml(new, name=target.source.name)
+    wanted = copy.deepcopy(target.source.values)
+    listed = wanted.setdefault("targets", []) or []
+    wanted["targets"] = listed
+    entry = {"id": target.name, "variants": variants}
+    if target.index is None:
+        listed.append(entry)
+    else:
+        listed[target.index] = entry
+    if source.values != wanted:
+        raise _UnsafeError("'targets' is written in a way that no line can be added to")
+    loaded = LoadedProject(source.parse(Project), target.loaded.folder, source)
+    found = {profile.id: profile for profile in project_targets(loaded)}
+    if not target.is_so(found[target.manifest.target]):
+        raise _UnsafeError("its variants cannot be given these settings")
+    return new
+
+
+def _edits(text: str, target: _Target, variants: list[Values], about: str) -> list[_Edit]:
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode) or root.flow_style:
+        raise _UnsafeError("it is not written in lines of keys")
+    listed = _value(root, "targets")
+    if listed is None:
+        begin = "" if text.endswith("\n") else "\n"
+        return [
+            (len(text), len(text), f"{begin}targets:\n{_item(target.name, variants, about, 2)}")
+        ]
+    if not isinstance(listed, yaml.SequenceNode):
+        raise _UnsafeError("'targets' is no list")
+    if target.index is None:
+        return [_added(text, listed, target.name, variants, about)]
+    node = listed.value[target.index]
+    if target.listed is None:
+        return _replaced(text, listed, node, target.name, variants, about)
+    return [
+        *_retuned(text, target, node, target.listed[0], variants[0]),
+        *_said_anew(text, node, about),
+    ]
+
+
+def _added(
+    text: str, listed: yaml.SequenceNode, name: str, variants: list[Values], about: str
+) -> _Edit:
+    if listed.flow_style:
+        end = listed.end_mark.index - 1
+        comma = ", " if listed.value else ""
+        return end, end, comma + _flow({"id": name, "variants": variants})
+    end = _line_end(text, _last(listed))
+    begin = "" if text[:end].endswith("\n") else "\n"
+    return end, end, begin + _item(name, variants, about, listed.start_mark.column)
+
+
+def _replaced(
+    text: str,
+    listed: yaml.SequenceNode,
+    node: yaml.Node,
+    name: str,
+    variants: list[Values],
+    about: str,
+) -> list[_Edit]:
+    start, end = node.start_mark.index, node.end_mark.index
+    if listed.flow_style:
+        return [(start, end, _flow({"id": name, "variants": variants}))]
+    behind = _line_end(text, end)
+    begin = "" if text[:behind].endswith("\n") else "\n"
+    lines = _variant_lines(variants, about, node.start_mark.column)
+    return [(start, start, "id: "), (behind, behind, begin + lines)]
+
+
+def _retuned(
+    text: str, target: _Target, node: yaml.Node, before: Values, after: Values
+) -> list[_Edit]:
+    """Change the settings of the first variant, which the file has already."""
+    if target.profile.variants[0].id != target.settings.variant:
+        raise _UnsafeError(f"{target.settings.variant} has to come before the other variants")
+    listed = _value(node, "variants")
+    item = listed.value[0] if isinstance(listed, yaml.SequenceNode) else None
+    if not isinstance(item, yaml.MappingNode):
+        raise _UnsafeError("the variants are written elsewhere")
+    edits = []
+    for key in ("session", "providers"):
+        new, old = after.get(key), before.get(key)
+        if new == old or new is None:
+            continue
+        value = _value(item, key)
+        if value is None:
+            edits.append(_new_key(text, item, key, new))
+        elif value.end_mark.line == value.start_mark.line:
+            edits.append((value.start_mark.index, value.end_mark.index, _flow(new)))
+        else:
+            raise _UnsafeError(f"{key!r} is written over several lines")
+    return edits
+
+
+def _said_anew(text: str, node: yaml.Node, about: str) -> list[_Edit]:
+    """Change what an earlier tuning says about itself in a target."""
+    found = _ABOUT.search(text, node.start_mark.index, node.end_mark.index)
+    return [(*found.span(1), about)] if found else []
+
+
+def _new_key(text: str, item: yaml.MappingNode, key: str, value: object) -> _Edit:
+    if item.flow_style:
+        end = item.end_mark.index - 1
+        return end, end, f", {key}: {_flow(value)}"
+    end = _line_end(text, _last(item))
+    begin = "" if text[:end].endswith("\n") else "\n"
+    return end, end, f"{begin}{' ' * item.start_mark.column}{key}: {_flow(value)}\n"
+
+
+def _value(node: yaml.Node, key: str) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            if name.value == key:
+                found: yaml.Node = value
+                return found
+    return None
+
+
+def _last(node: yaml.Node) -> int:
+    """Return where the last scalar in a node ends; a block itself ends behind comments."""
+    if isinstance(node, yaml.MappingNode) and not node.flow_style:
+        return _last(node.value[-1][1])
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style:
+        return _last(node.value[-1])
+    return int(node.end_mark.index)
+
+
+def _line_end(text: str, index: int) -> int:
+    """Return the place behind the line break of the line that a place is in."""
+    found = text.find("\n", index)
+    return len(text) if found < 0 else found + 1
+
+
+def _item(name: str, variants: Sequence[Values], about: str, column: int) -> str:
+    """Return a target as an item of a block sequence."""
+    return f"{' ' * column}- id: {name}\n{_variant_lines(variants, about, column + 2)}"
+
+
+def _variant_lines(variants: Sequence[Values], about: str, column: int) -> str:
+    indent = " " * column
+    lines = [f"{indent}variants:", f"{indent}  # {about}"]
+    lines += [f"{indent}  - {_flow(values)}" for values in variants]
+    return "\n".join(lines) + "\n"
+
+
+def _flow(value: object) -> str:
+    """Return a value in YAML's flow style, on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_flow(k)}: {_flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, str):
+        plain = re.fullmatch(r"[A-Za-z_][\w./-]*", value)
+        as_is = plain and parse_yaml(f"- {value}", name="value").values == [value]
+        return value if as_is else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)

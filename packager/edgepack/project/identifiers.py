@@ -1,0 +1,137 @@
+"""Names of models and projects as identifiers and in comments of Kotlin and Swift.
+
+Identifiers are ASCII: every compiler, shrinker and keyboard takes them. The name itself stands
+beside them as a string literal and in the documentation comment.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Literal
+
+from edgepack.base.resources import templates_dir
+
+Language = Literal["kotlin", "swift"]
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+# Hard keywords: kotlinlang.org/docs/keyword-reference.html. Soft keywords are fine as names.
+_KOTLIN_WORDS = _set(
+    "as break class continue do else false for fun if in interface is null object package return"
+    " super this throw true try typealias typeof val var when while"
+)
+# JLS 17, 3.9: a package's name stands in Java code that the Android build generates.
+_JAVA_WORDS = _set(
+    "abstract assert boolean break byte case catch char class const continue default do double"
+    " else enum extends final finally float for goto if implements import instanceof int interface"
+    " long native new package private protected public return short static strictfp super switch"
+    " synchronized this throw throws transient try void volatile while true false null"
+)
+# The Swift Programming Language, "Keywords and Punctuation": declarations, statements, expressions.
+_SWIFT_WORDS = _set(
+    "associatedtype borrowing class consuming deinit enum extension fileprivate func import init"
+    " inout internal let nonisolated open operator precedencegroup private protocol public"
+    " rethrows static struct subscript typealias var break case catch continue default defer do"
+    " else fallthrough for guard if in repeat return switch throw where while any as await false"
+    " is nil self some super throws true try"
+)
+# Members that the classes of inputs and outputs have, and names that their code uses.
+_KOTLIN_MEMBERS = _set(
+    "answers clone close copy equals feed finalize getClass hashCode javaClass listOf notify"
+    " notifyAll shape toString variant wait"
+)
+_SWIFT_MEMBERS = _set(
+    "answers close debugDescription description feed hash hashValue place variant"
+)
+_RESERVED: dict[Language, frozenset[str]] = {
+    "kotlin": _KOTLIN_WORDS | _KOTLIN_MEMBERS,
+    "swift": _SWIFT_WORDS | _SWIFT_MEMBERS,
+}
+# Android's build generates these into a module's package.
+_GENERATED_TYPES = _set("BuildConfig R")
+_NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+"""Comments and strings, in Kotlin and in Swift."""
+
+
+def identifiers(names: Sequence[str], language: Language, role: str) -> tuple[str, ...]:
+    """Return a valid identifier for each name, none of them twice, in camelCase.
+
+    A name that is left without a letter at its beginning, or that the language or the classes
+    around it keep for themselves, gets the role; one that is taken, a number.
+
+    Args:
+        names: Any texts.
+        language: Whose identifiers.
+        role: What the names are of, as an identifier: ``input``.
+    """
+    wanted = [_camel(name) for name in names]
+    made: list[str] = []
+    for identifier in (_allowed(word, _RESERVED[language], role) for word in wanted):
+        number, unique = 2, identifier
+        while unique in made or (unique != identifier and unique in wanted):
+            unique = f"{identifier}{number}"
+            number += 1
+        made.append(unique)
+    return tuple(made)
+
+
+def type_name(name: str) -> str:
+    """Return the name of the type that stands for a project, valid in both languages."""
+    words = "".join(word[0].upper() + word[1:] for word in _words(name))
+    named = words if words[:1].isalpha() else f"Model{words}"
+    return f"{named}Model" if named in taken_types() else named
+
+
+@cache
+def taken_types() -> frozenset[str]:
+    """Return the types that bundles' sources declare or use, which no app's type may hide."""
+    folder = templates_dir()
+    sources = [*folder.glob("android/kotlin/*"), *folder.glob("apple/**/*.swift*")]
+    code = (_NO_CODE.sub(" ", source.read_text("utf-8")) for source in sources)
+    used = {word for text in code for word in re.findall(r"\b[A-Z]\w*", text)}
+    return _GENERATED_TYPES | used
+
+
+def package_segment(name: str) -> str:
+    """Return a project's name as one segment of a Java package's."""
+    segment = "_".join(word.lower() for word in _words(name))
+    if not segment or segment[0].isdigit():
+        return f"_{segment}" if segment else "model"
+    return f"{segment}_" if is_reserved_in_packages(segment) else segment
+
+
+def is_reserved_in_packages(segment: str) -> bool:
+    """Say whether Kotlin or Java keeps a word that a package's name would hold."""
+    return segment in _KOTLIN_WORDS | _JAVA_WORDS
+
+
+def comment(text: str) -> str:
+    """Return a text that neither ends nor begins a comment, nor a line or code in one."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return line.replace("*/", "* /").replace("/*", "/ *").replace("`", "'")
+
+
+def _words(name: str) -> list[str]:
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.findall(r"[A-Za-z0-9]+", plain)
+
+
+def _camel(name: str) -> str:
+    first, *rest = _words(name) or [""]
+    lowered = re.sub(r"^([A-Z]+(?![a-z])|[A-Z])", lambda found: found[0].lower(), first)
+    return lowered + "".join(word[0].upper() + word[1:] for word in rest)
+
+
+def _allowed(word: str, reserved: Iterable[str], role: str) -> str:
+    if not word[:1].isalpha():
+        return f"{role}{word}"
+    # Data classes have members component1 and so on.
+    if word in reserved or re.fullmatch(r"component\d+", word):
+        return f"{word}{role.capitalize()}"
+    return word

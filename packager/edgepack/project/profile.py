@@ -1,0 +1,421 @@
+"""Profiles: what a target is, and the variants worth trying on it, best first.
+
+``targets/<id>.yaml`` is read into :class:`Profile`. This module does no I/O beyond that file.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from edgepack.base.resources import targets_dir
+from edgepack.base.yaml_source import YamlSource, read_yaml
+from edgepack.errors import ProfileError, ToolError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+SCHEMA_VERSION = 1
+
+_GOES_INTO_ONNXRUNTIME = re.compile(r"-(ep|qnn|extensions)(-|$)")
+_VERSION = re.compile(r"\d+(?:[.+-]?[0-9A-Za-z]+)*")
+
+Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+Recipe = Literal["fp32", "fp16", "int8-static", "int8-dynamic", "int4-weight"]
+BackendName = Literal[
+    "acl", "coreml", "cpu", "cuda", "nnapi", "openvino", "qnn", "tensorrt", "xnnpack"
+]
+Family = Literal["linux", "android", "apple"]
+
+
+class StrictModel(BaseModel):
+    """Base of everything read from a file: frozen, no unknown keys, no coercion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DeviceKind(StrictModel):
+    """What kind of machine a target runs on."""
+
+    os: Literal["linux", "macos", "android", "ios"]
+    arch: Literal["x86-64", "aarch64"]
+    python: str | None = None
+    """The Python versions that the pinned runtime has wheels for, as a PEP 440 specifier."""
+    min_version: str | None = None
+    """Of phones: the lowest Android API level or iOS version."""
+
+    @model_validator(mode="after")
+    def _says_what_it_needs(self) -> Self:
+        phone = self.os in ("android", "ios")
+        if (self.min_version is None) == phone or (self.python is None) != phone:
+            needed = "min_version" if phone else "python"
+            raise ValueError(f"a device with {self.os} is described by {needed!r} | give just that")
+        return self
+
+
+class ProviderSource(StrictModel):
+    """Where a runtime that holds an execution provider comes from."""
+
+    about: str
+    """One or two sentences: which wheel or build holds it, and which does not."""
+    commands: list[str]
+    """Shell lines that install or build it on the device, or start a container that has it."""
+
+
+class Runtime(StrictModel):
+    """The runtime that a target pins, and the newest files it loads."""
+
+    packages: dict[str, str]
+    """Package name to pin: PEP 440 specifiers, which go into ``requirements.txt``, or for phones
+    the version of a Maven or Swift package."""
+    max_ir: int
+    """The highest ONNX IR version that the pinned runtime loads."""
+    max_opset: int
+    """The highest ai.onnx opset that the pinned runtime loads."""
+    providers: dict[str, ProviderSource] = {}
+    """For execution providers that ``packages`` do not hold: where they come from."""
+    checksums: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}
+    """For packages whose archive a bundle's code names: its sha256, in hexadecimal digits."""
+
+    @property
+    def onnxruntime(self) -> tuple[str, str] | None:
+        """The package that is onnxruntime itself, and the lowest version that its pin names.
+
+        None where no package is, or its pin names no version. Packages that go into onnxruntime,
+        with operators or a provider of their own, have versions of their own.
+        """
+        for name, pin in self.packages.items():
+            if "onnxruntime" in name and not _GOES_INTO_ONNXRUNTIME.search(name):
+                versions = _VERSION.findall(pin)
+                return (name, min(versions, key=release)) if versions else None
+        return None
+
+
+def release(version: str) -> Version:
+    """Return the numbers that a version of any registry begins with: 1.29.0 of 1.29.0-SNAPSHOT."""
+    from packaging.version import Version
+
+    return Version(re.split(r"[^\d.]", version)[0].strip("."))
+
+
+class BundleSize(StrictModel):
+    """The most that a bundle of the target holds, where it is part of what people download."""
+
+    variants: Annotated[int, Field(gt=0)]
+    """The best ones; the last of them runs on the CPU alone if no better one does. Variants that
+    are named with ``--variant`` or in the project are all shipped."""
+    goldens: Annotated[int, Field(gt=0)]
+    """Golden samples."""
+
+
+class Dialect(StrictModel):
+    """How numbers are written in a quantized model."""
+
+    activations: Literal["uint8", "int8", "uint16"]
+    weights: Literal["uint8", "int8"]
+    symmetric: bool
+    """Whether activations have zero point 0."""
+    per_channel: bool
+    """Whether weights have one scale per output channel."""
+    bias: Literal["int32", "float32"] = "int32"
+    """``float32`` leaves biases as they are."""
+
+
+class Provider(StrictModel):
+    """One execution provider and its options, both in onnxruntime's own words."""
+
+    name: str
+    options: dict[str, str] = {}
+
+
+GraphLevel = Literal["disabled", "basic", "extended", "all"]
+
+
+class SessionSettings(StrictModel):
+    """onnxruntime session options. ``config`` holds session config entries."""
+
+    intra_op_num_threads: Annotated[int, Field(ge=0)] = 0
+    """Threads within an operator; 0 lets onnxruntime use one per core."""
+    graph_optimization_level: Annotated[
+        GraphLevel, Field(exclude_if=lambda level: level == "all")
+    ] = "all"
+    """How far onnxruntime optimizes the graph. Written only where it is not the default, so that
+    the bytes of other manifests and profiles stay what they were."""
+    config: dict[str, str] = {}
+
+
+class Requires(StrictModel):
+    """What a device must have for a variant to be tried there."""
+
+    cpu: list[str] = []
+    """CPU flags as Linux spells them in ``/proc/cpuinfo``."""
+    extensions: Annotated[bool, Field(exclude_if=lambda given: not given)] = False
+    """The Python package onnxruntime-extensions, whose operators the model has."""
+
+
+class OrtFormat(StrictModel):
+    """A file in onnxruntime's own format, which a minimal build needs."""
+
+    ort: Literal["fixed", "runtime"]
+    """Optimizations applied by the converter, or left to the session."""
+    platform: Literal["arm", "amd64"]
+    """The processors whose kernels the file is written for."""
+
+
+class Variant(StrictModel):
+    """One way to run the model on the target."""
+
+    id: Id
+    """``<backend>-<recipe>``; between them, or behind, a word where a target has several."""
+    backend: BackendName
+    recipe: Recipe
+    dialect: Dialect | None = None
+    """Set if and only if the recipe is one of int8; int4-weight has one form alone."""
+    model_format: Literal["onnx"] | OrtFormat = "onnx"
+    providers: list[Provider]
+    placement: Literal["all"] | Annotated[float, Field(gt=0, le=1)] = "all"
+    """``all`` nodes on the first provider, or at least this share of them."""
+    shapes: Literal["any", "static"] = "any"
+    """``static``: all sizes are fixed, with one model for each size that the project lists for a
+    symbolic dimension. Backends that know static shapes alone get that without asking."""
+    session: SessionSettings = SessionSettings()
+    requires: Requires = Requires()
+
+    @model_validator(mode="after")
+    def _dialect_fits_recipe(self) -> Self:
+        quantized = self.recipe.startswith("int8")
+        if quantized and self.dialect is None:
+            raise ValueError(
+                f"variant {self.id!r} has no dialect | {self.recipe} needs one, such as dialect:"
+                " {activations: uint8, weights: int8, symmetric: false, per_channel: true}"
+            )
+        if not quantized and self.dialect is not None:
+            raise ValueError(
+                f"variant {self.id!r} has a dialect | {self.recipe} takes none: remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _id_says_what_it_is(self) -> Self:
+        if not self.id.startswith(f"{self.backend}-") or self.recipe not in self.id:
+            raise ValueError(
+                f"the id {self.id!r} does not say backend and recipe"
+                f" | call it {self.backend}-{self.recipe}"
+            )
+        return self
+
+
+class VariantChange(StrictModel):
+    """A variant as a project gives it: what it does not say is taken from the profile."""
+
+    backend: BackendName
+    recipe: Recipe
+    id: Id | None = None
+    dialect: Dialect | None = None
+    model_format: Literal["onnx"] | OrtFormat | None = None
+    providers: list[Provider] | None = None
+    placement: Literal["all"] | Annotated[float, Field(gt=0, le=1)] | None = None
+    shapes: Literal["any", "static"] | None = None
+    session: SessionSettings | None = None
+    requires: Requires | None = None
+
+
+class Source(StrictModel):
+    """Where a fact in the profile comes from."""
+
+    of: str
+    """The key that the fact stands behind, dotted."""
+    fact: str
+    source: str
+    """An address or a document, with version and date; ``measured`` for our own measurement."""
+
+
+class Profile(StrictModel):
+    """The validated content of ``targets/<id>.yaml``."""
+
+    schema_version: Literal[1]
+    id: Id
+    title: str
+    family: Family
+    device: DeviceKind
+    runtime: Runtime
+    bundle: Annotated[BundleSize | None, Field(exclude_if=lambda size: size is None)] = None
+    """None ships all. Written only where it is given, as ``graph_optimization_level``."""
+    variants: Annotated[list[Variant], Field(min_length=1)]
+    """In order of preference, best first."""
+    sources: list[Source]
+
+    @model_validator(mode="after")
+    def _ids_are_unique(self) -> Self:
+        ids = [variant.id for variant in self.variants]
+        for variant_id in ids:
+            if ids.count(variant_id) > 1:
+                raise ValueError(f"two variants are called {variant_id!r} | rename one")
+        return self
+
+    @model_validator(mode="after")
+    def _archives_have_checksums(self) -> Self:
+        if self.family == "apple":
+            for name in set(self.runtime.packages) - set(self.runtime.checksums):
+                raise ValueError(
+                    f"runtime.checksums has nothing for {name}, which a Swift package names with it"
+                    " | add what 'swift package compute-checksum' says of the archive"
+                )
+        return self
+
+    def variant(self, variant_id: str) -> Variant:
+        """Return a variant by its id.
+
+        Raises:
+            UsageError: The profile has no such variant.
+        """
+        for variant in self.variants:
+            if variant.id == variant_id:
+                return variant
+        raise UsageError(
+            f"target {self.id!r} has no variant {variant_id!r}",
+            hint=nearest(variant_id, [variant.id for variant in self.variants]),
+            where="--variant",
+        )
+
+
+def changed(profile: Profile, changes: Sequence[VariantChange]) -> Profile:
+    """Return a profile with other variants, in the order given.
+
+    What a change leaves out comes from the profile's variant of the same backend and recipe, else
+    from its first one of the same backend (its dialect and file format only if both quantize).
+
+    Raises:
+        ValueError: The profile has no variant of that backend and the change does not say enough,
+            or the result is not a valid variant; ``problem | hint``.
+    """
+    return Profile.model_validate(
+        {
+            **profile.model_dump(),
+            "variants": [_variant(profile, change).model_dump() for change in changes],
+        }
+    )
+
+
+def _variant(profile: Profile, change: VariantChange) -> Variant:
+    given = {key: value for key, value in change.model_dump().items() if value is not None}
+    kin = [v for v in profile.variants if v.backend == change.backend]
+    same = [v for v in kin if v.recipe == change.recipe]
+    base = next(iter([*same, *kin]), None)
+    if base is None and change.providers is None:
+        have = ", ".join(sorted({v.backend for v in profile.variants}))
+        raise ValueError(
+            f"target {profile.id!r} has no variant with backend {change.backend!r}"
+            f" | give 'providers' (and what else it needs), or take one of {have}"
+        )
+    values = base.model_dump() if base else {}
+    if not change.recipe.startswith("int8"):
+        values.pop("dialect", None)
+    if not same:
+        values.pop("model_format", None)
+    elif change.id is None:
+        given.setdefault("id", same[0].id)
+    values["id"] = f"{change.backend}-{change.recipe}"
+    return Variant.model_validate({**values, **given})
+
+
+def target_files() -> dict[str, Path]:
+    """Return every known target id with its file; ``./targets`` comes before the shipped ones."""
+    files: dict[str, Path] = {}
+    for folder in (Path("targets"), targets_dir()):
+        if folder.is_dir():
+            for path in sorted(folder.glob("*.yaml")):
+                files.setdefault(path.stem, path)
+    return dict(sorted(files.items()))
+
+
+def target_ids(targets: Sequence[str]) -> list[str]:
+    """Return target ids, each once; ``all`` stands for every one that is known."""
+    known = list(target_files()) if "all" in targets else []
+    return list(dict.fromkeys(t for name in targets for t in (known if name == "all" else [name])))
+
+
+def own_profile_file(target: str) -> Path | None:
+    """Return the file of a known target if it is not one that edgepack ships."""
+    path = target_files()[target]
+    return None if path.resolve().parent == targets_dir().resolve() else path
+
+
+def load_profile(target: str) -> Profile:
+    """Return the profile of a target; ``host`` stands for the machine this runs on.
+
+    Raises:
+        UsageError: There is no such target.
+        ProfileError: Its file is wrong.
+    """
+    return read_profile(target_file(target))
+
+
+def target_file(target: str) -> Path:
+    """Return the file of a target; ``host`` stands for the machine this runs on.
+
+    Raises:
+        UsageError: There is no such target.
+    """
+    target = host_target() if target == "host" else target
+    files = target_files()
+    if target not in files:
+        raise UsageError(
+            f"there is no target {target!r}",
+            hint=nearest(target, [*files, "host"]) + " (edgepack targets list)",
+            where="--target",
+        )
+    return files[target]
+
+
+def read_profile(path: Path) -> Profile:
+    """Read one profile; its id must be the file's name.
+
+    Raises:
+        ProfileError: The file is wrong.
+    """
+    return read_profile_source(path)[0]
+
+
+def read_profile_source(path: Path) -> tuple[Profile, YamlSource]:
+    """Read one profile, and where its keys stand.
+
+    Raises:
+        ProfileError: The file is wrong.
+    """
+    source = read_yaml(path)
+    profile = source.parse(Profile)
+    if profile.id != path.stem:
+        raise ProfileError(
+            f"the id {profile.id!r} is not the file's name {path.stem!r}",
+            hint=f"rename the file to {profile.id}.yaml, or change the id",
+            where=source.where(("id",)),
+        )
+    return profile, source
+
+
+_HOSTS = {
+    ("Linux", "x86_64"): "linux-x86-64",
+    ("Linux", "aarch64"): "linux-aarch64",
+    ("Darwin", "arm64"): "macos-arm64",
+}
+
+
+def host_target() -> str:
+    """Return the id of the target that this machine is.
+
+    Raises:
+        ToolError: edgepack has no profile for this kind of machine.
+    """
+    machine = (platform.system(), platform.machine())
+    if machine not in _HOSTS:
+        raise ToolError(
+            f"there is no 'host' target for {machine[0]} on {machine[1]}",
+            hint=f"name a target; hosts are {', '.join(sorted(_HOSTS.values()))}",
+        )
+    return _HOSTS[machine]

@@ -1,0 +1,1 @@
+"""Ways to lose less in int8, one file each."""

@@ -1,0 +1,162 @@
+"""Weights and biases that take back what quantized activations do to a product's outputs.
+
+The inputs of a product in a quantized network differ from those in the float network, and not only
+by chance: what rounding, saturation and the layers before did to them is in part a linear function
+of them. So other weights and another bias come closer to the float outputs. Which ones is fitted to
+samples: inputs are patches as :mod:`~edgepack.quantization.methods.layers` has them, "exact" those
+of the float network and "quantized" those of the quantized one, at the same positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+NO_LIMITS = (-np.inf, np.inf)
+
+# How strongly weights are held to what they are, in units of the inputs' mean square.
+_STRENGTHS = (0.03, 0.3, 3.0, 30.0)
+_LEAST_POSITIONS_PER_TAP = 2
+# Newton's method: on a function that is nearly linear, two steps are near enough.
+_BIAS_STEPS = 2
+_LEAST_POSITIONS = 20
+"""An output that comes through its limits at fewer positions says too little of its bias."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Means and second moments of (groups, positions, taps) inputs."""
+
+    count: int
+    """Of positions."""
+    exact_mean: Array
+    """(groups, taps) float64; zeros where moments are not about the mean."""
+    quantized_mean: Array
+    """The same of quantized inputs."""
+    second: Array
+    """(groups, taps, taps) float64: mean of q q^T, where q is a quantized input less its mean."""
+    cross: Array
+    """(groups, taps, taps) float64: mean of x q^T, where x is an exact input less its mean."""
+
+
+def moments(exact: Array, quantized: Array, *, centred: bool) -> Moments:
+    """Return the moments of inputs at the same positions.
+
+    Args:
+        exact: (groups, positions, taps) float32, at least one position.
+        quantized: The same of the quantized network.
+        centred: Whether moments are about the mean. They are where a bias makes up for the means.
+    """
+    count = exact.shape[1]
+    means = [x.mean(axis=1, dtype=np.float64) for x in (exact, quantized)]
+    if not centred:
+        means = [np.zeros_like(mean) for mean in means]
+    x, q = (
+        values - mean[:, None].astype(np.float32)
+        for values, mean in zip((exact, quantized), means, strict=True)
+    )
+    second, cross = ((a.swapaxes(1, 2) @ q).astype(np.float64) / count for a in (q, x))
+    return Moments(count, means[0], means[1], second, cross)
+
+
+def joined(parts: Sequence[Moments]) -> Moments:
+    """Return the moments of all positions from those of some each."""
+    count = sum(part.count for part in parts)
+    shares = [part.count / count for part in parts]
+
+    def mean(values: Sequence[Array]) -> Array:
+        return np.asarray(sum(s * v for s, v in zip(shares, values, strict=True)))
+
+    exact = mean([part.exact_mean for part in parts])
+    quantized = mean([part.quantized_mean for part in parts])
+    second, cross = [], []
+    for part in parts:
+        x, q = part.exact_mean - exact, part.quantized_mean - quantized
+        second.append(part.second + q[:, :, None] * q[:, None])
+        cross.append(part.cross + x[:, :, None] * q[:, None])
+    return Moments(count, exact, quantized, mean(second), mean(cross))
+
+
+def corrected_weights(rows: Array, parts: Sequence[Moments]) -> Array:
+    """Return weights that with quantized inputs come closest to the float outputs.
+
+    These are W' = W + W (C - H) (H + s m I)^-1, H being the second moment of the inputs, m the mean
+    of its diagonal, and C the cross moment: the least squares solution that is held to W with
+    strength s. Few and similar samples tell chance from error badly, so s is what does best on the
+    one part when fitted to the other; W itself is returned if nothing does better than it.
+
+    Args:
+        rows: (groups, outputs, taps) float64: W.
+        parts: Two parts of the samples. With one, nothing can be judged, and with fewer positions
+            than two per tap, nothing can be fitted: then W is returned.
+    """
+    least = _LEAST_POSITIONS_PER_TAP * rows.shape[2]
+    if len(parts) != 2 or sum(part.count for part in parts) < least:
+        return rows
+    errors = dict.fromkeys((0.0, *_STRENGTHS), 0.0)
+    for fitted, judge in (parts, parts[::-1]):
+        missing, wanted = _missing(rows, fitted), rows @ judge.cross
+        for strength in errors:
+            found = rows + _step(missing, fitted, strength) if strength else rows
+            # The mean squared error of the outputs, less what is the same for all weights.
+            errors[strength] += float(np.sum((found @ judge.second - 2 * wanted) * found))
+    best = min(errors, key=lambda strength: errors[strength])
+    whole = joined(parts)
+    return rows + _step(_missing(rows, whole), whole, best) if best else rows
+
+
+def _missing(rows: Array, found: Moments) -> Array:
+    return np.asarray(rows @ (found.cross - found.second))
+
+
+def _step(missing: Array, found: Moments, strength: float) -> Array:
+    held = found.second + np.eye(found.second.shape[1]) * (strength * mean_square(found.second))
+    return np.linalg.solve(held, missing.swapaxes(1, 2)).swapaxes(1, 2)
+
+
+def mean_square(second: Array) -> Array:
+    """Return (groups, 1, 1): the mean of the diagonals, 1 where all inputs are constant."""
+    mean = np.trace(second, axis1=1, axis2=2)[:, None, None] / second.shape[1]
+    return np.where(mean > 0, mean, 1.0)
+
+
+def corrected_bias(
+    bias: Array, exact: Array, quantized: Array, limits: tuple[float, float] = NO_LIMITS
+) -> Array:
+    """Return the bias with which quantized outputs have the mean of the exact ones.
+
+    Where only what lies within limits matters, because a Relu or Clip comes next, the error of what
+    comes through is what is made smallest: an output that is cut off in both networks has none.
+
+    Args:
+        bias: (outputs,) of the float network.
+        exact: (outputs, positions) float32: outputs of the float network, less the bias.
+        quantized: The same of the quantized network, of its weights and inputs.
+        limits: Lowest and highest output that comes through.
+
+    Returns:
+        (outputs,) float32.
+    """
+    first = bias.astype(np.float64)
+    found = first + (
+        exact.mean(axis=1, dtype=np.float64) - quantized.mean(axis=1, dtype=np.float64)
+    )
+    if limits == NO_LIMITS:
+        return np.asarray(found, np.float32)
+    wanted = exact + first[:, None].astype(np.float32)
+    for _ in range(_BIAS_STEPS):
+        have = quantized + found[:, None].astype(np.float32)
+        missing = np.clip(wanted, *limits) - np.clip(have, *limits)
+        passed = (_within(wanted, limits) | _within(have, limits)).sum(axis=1)
+        step = missing.sum(axis=1, dtype=np.float64) / np.maximum(passed, 1)
+        found += np.where(passed >= _LEAST_POSITIONS, step, 0.0)
+    return np.asarray(found, np.float32)
+
+
+def _within(values: Array, limits: tuple[float, float]) -> Array:
+    return np.asarray((limits[0] < values) & (values < limits[1]))

@@ -1,0 +1,439 @@
+"""Which tensors of an operator become integers, by its type.
+
+Rules, taken over from onnxruntime's QDQ quantizer (1.31.1, quantization/operators/*.py, read and
+compared on models 2026-11-21):
+
+===================================  ==============================================================
+operators                            rule
+===================================  ==============================================================
+Conv, ConvTranspose, Gemm, MatMul    inputs, outputs; constant operands are weights, biases int32
+Batch-, Instance-, LayerNorm...      input, outputs; the scale is a weight, the bias int32
+Relu, Clip                           where the input is integer: goes into the integers that its
+                                     input is written as, where these end where it does
+Reshape, Transpose, Flatten,         where the input is integer: the output has its input's scale,
+Squeeze, Unsqueeze, Slice, TopK,     so that the values are only moved
+MaxPool, AveragePool, Resize
+Split                                as these, and makes its input integer
+Gather, GatherElements               as these; a constant that is gathered from becomes integer
+Pad                                  as Split where it pads with 0 or with values of the input
+Where                                where both branches are integer
+Softmax                              the output has the range 0 to 1
+all others                           every float input and output
+===================================  ==============================================================
+
+Nodes are visited in the order of the graph, so "where the input is integer" asks what came before.
+Only float32 tensors become integers. Bodies of If, Loop and Scan are left as they are.
+
+Other than onnxruntime: a Clip stays whose bounds lie inside the range, a model's output is not cut
+to the range of the Relu behind it, cubic Resize has a scale of its own because it overshoots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from edgepack.quantization.qdq.grid import Grid
+from edgepack.quantization.qdq.preparation import STANDARD, body_reads, free_name, values_of
+
+if TYPE_CHECKING:
+    import onnx
+
+Role = Literal["data", "weight", "bias", "plain"]
+"""What an input is to its operator. ``plain`` ones are never integers."""
+
+QUANTIZED_OPS = frozenset(
+    (
+        "Add", "ArgMax", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv",
+        "ConvTranspose", "CumSum", "EmbedLayerNormalization", "Flatten", "Gather",
+        "GatherElements", "Gemm", "GlobalAveragePool", "InstanceNormalization",
+        "LayerNormalization", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape",
+        "Resize", "Sigmoid", "Slice", "Softmax", "Split", "Squeeze", "TopK", "Transpose",
+        "Unsqueeze", "Where",
+    )
+)  # fmt: skip
+"""Types that are quantized unless all are: those that onnxruntime's quantizer knows."""
+_CONTRIB = frozenset(("EmbedLayerNormalization",))
+"""Those of them that are com.microsoft's."""
+_NEVER = frozenset(("Cast", "Constant", "QuantizeLinear", "DequantizeLinear"))
+
+_MOVING = frozenset(
+    (
+        "AveragePool", "Flatten", "MaxPool", "Reshape", "Resize", "Slice", "Squeeze", "TopK",
+        "Transpose", "Unsqueeze",
+    )
+)  # fmt: skip
+_PARTING = frozenset(("Slice", "TopK"))
+"""Those of them whose output is a part of their input."""
+_NORMS = ("BatchNormalization", "InstanceNormalization", "LayerNormalization")
+CLAMPS = ("Clip", "Relu")
+_ONE_INPUT: tuple[Role, ...] = ("data",)
+_ROLES: dict[str, tuple[Role, ...]] = {
+    **dict.fromkeys((*_MOVING, *CLAMPS, "Gather", "GatherElements", "Split"), _ONE_INPUT),
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", *_NORMS), ("data", "weight", "bias")),
+    "MatMul": ("weight", "weight"),
+    "Where": ("plain", "data", "data"),
+}
+
+
+def is_quantized(node: onnx.NodeProto, *, every_op: bool) -> bool:
+    """Return whether an operator is one of those that become integers."""
+    if every_op:
+        return node.op_type not in _NEVER
+    domain = ("com.microsoft",) if node.op_type in _CONTRIB else STANDARD
+    return node.op_type in QUANTIZED_OPS and node.domain in domain
+
+
+def role_of(node: onnx.NodeProto, place: int) -> Role:
+    """Return what the input at a place is to a node."""
+    if node.domain not in STANDARD or node.op_type not in _ROLES:
+        return "data"
+    roles = _ROLES[node.op_type]
+    return roles[place] if place < len(roles) else "plain"
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What is known of a model's tensors, by name."""
+
+    constants: Mapping[str, onnx.TensorProto]
+    """All initializers."""
+    floats: frozenset[str]
+    """Activations of float32: those declared or inferred so, and those of unknown type that have a
+    range, which only floats have."""
+    untyped: frozenset[str]
+    """Activations of which no type is known."""
+    readers: Mapping[str, int]
+    """How often a tensor is read, by nodes and by bodies."""
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    names: frozenset[str]
+    """All there are, those of bodies too."""
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a tensor is a float32 constant."""
+        return name in self.constants and self.constants[name].data_type == 1
+
+
+def read_tensors(
+    model: onnx.ModelProto, types: Mapping[str, int], ranged: Collection[str]
+) -> Tensors:
+    """Return the tensors of a model.
+
+    Args:
+        model: Only read.
+        types: Element types of activations, as far as they are known.
+        ranged: Names of activations that have a range.
+    """
+    from onnx import TensorProto
+
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    inputs = {value.name for value in graph.input}
+    names = inputs.union(*(filter(None, node.output) for node in graph.node)) - constants.keys()
+    untyped = {name for name in names if name not in types}
+    readers: dict[str, int] = {}
+    for node in graph.node:
+        for name in (*filter(None, node.input), *body_reads(node)):
+            readers[name] = readers.get(name, 0) + 1
+    return Tensors(
+        constants=constants,
+        floats=frozenset(
+            {name for name in names if types.get(name) == TensorProto.FLOAT}
+            | (untyped & set(ranged))
+        ),
+        untyped=frozenset(untyped),
+        readers=readers,
+        inputs=frozenset(inputs),
+        names=frozenset(names.union(constants, readers)),
+        outputs=frozenset(value.name for value in graph.output),
+    )
+
+
+@dataclass(frozen=True)
+class ConstantUse:
+    """A constant that one node, or several, read as integers."""
+
+    stem: str
+    """What the names of its integers, scale and zero point begin with."""
+    role: Role
+    is_wide: bool
+    """Whether its integers have 16 bits, as those of a tensor have that it is combined with."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What decides, besides the operators, which tensors become integers."""
+
+    chosen: frozenset[int]
+    """Indices of the nodes that are quantized."""
+    merges: bool
+    """Whether a Relu or Clip can go into integers: not where their range is symmetric."""
+    shares_constants: bool
+    """Whether nodes read one copy of the integers of a constant that is no weight."""
+    biases: bool
+    """Whether biases become integers."""
+    unpaired: frozenset[str]
+    """Activations that stay float."""
+    wide: frozenset[str]
+    """Activations that have 16 bits, and a grid of their own."""
+
+
+@dataclass
+class Placement:
+    """Where integers stand in a model: what the rules come to."""
+
+    tensors: Tensors
+    options: Options
+    grid_of: Callable[[str], Grid]
+    """Gives the grid of an activation that has one of its own."""
+    pairs: dict[str, str] = field(default_factory=dict)
+    """By activation that gets a Q/DQ pair: whose grid it has. That is an activation, mostly itself,
+    or a constant, named by its stem. In the order of the graph."""
+    constants: dict[tuple[int, int], ConstantUse] = field(default_factory=dict)
+    """By node index and place of the input."""
+    merged: dict[str, str] = field(default_factory=dict)
+    """By output that only a removed node read: what that node made of it."""
+    removed: set[int] = field(default_factory=set)
+    """Indices of the nodes that are not needed any more."""
+    _wanted: set[str] = field(default_factory=set)
+    """Activations that have no pair for the only reason that they are to stay float."""
+    _stems: dict[tuple[str, int | str], str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+
+    def mark(self, name: str, source: str | None = None) -> None:
+        """Give an activation a pair, unless it has one: with its own grid, or that of a source."""
+        if name not in self.tensors.floats:
+            return
+        if name in self.options.unpaired:
+            self._wanted.add(name)
+        else:
+            own = name if source is None or name in self.options.wide else source
+            self.pairs.setdefault(name, own)
+
+    def share(self, name: str, index: int, node: onnx.NodeProto) -> None:
+        """Give an output a pair with the grid of its node's first input, where that has one."""
+        use = self.constants.get((index, 0))
+        source = use.stem if use else self.pairs.get(node.input[0])
+        if source is not None:
+            self.mark(name, source)
+
+    def take_constants(self, index: int, node: onnx.NodeProto) -> None:
+        """Make the constants that a node reads integers.
+
+        Those of a node that reads an activation which stays float do so too, and, weights aside,
+        those of a node that writes one: no integer kernel could use them.
+        """
+        reads, writes = (self.options.unpaired.intersection(n) for n in (node.input, node.output))
+        wide = self.options.wide.intersection((*node.input, *node.output))
+        for place, name in enumerate(node.input):
+            role = role_of(node, place)
+            if not self.tensors.is_constant(name) or role == "plain" or reads:
+                continue
+            if role == "data" and not writes:
+                owner: int | str = index
+                if self.options.shares_constants:
+                    owner = "wide" if wide else "shared"
+                self._use(index, place, node, owner, is_wide=bool(wide))
+            elif role == "weight" or (role == "bias" and self._takes_bias(index, node)):
+                self._use(index, place, node, index, is_wide=False)
+
+    def merges(self, node: onnx.NodeProto) -> bool:
+        """Return whether a Relu or Clip can be left out: its input's integers end where it does."""
+        before, after = node.input[0], node.output[0]
+        return (
+            self.options.merges
+            and after in self.tensors.floats
+            and after not in self.options.unpaired
+            and self.tensors.readers[before] == 1
+            and before not in self.tensors.outputs
+            and before not in self.tensors.inputs
+            and _clamps(node, self.tensors, self.grid_of(after))
+        )
+
+    def merge(self, index: int, node: onnx.NodeProto) -> None:
+        """Leave a node out: what makes its input then makes its output."""
+        before, after = node.input[0], node.output[0]
+        self.pairs.pop(before, None)
+        self.merged[before] = after
+        self.removed.add(index)
+
+    def is_wanted(self, name: str) -> bool:
+        """Return whether an activation has a pair, or would if it were not to stay float."""
+        return name in self.pairs or name in self._wanted
+
+    def _takes_bias(self, index: int, node: onnx.NodeProto) -> bool:
+        return self.options.biases and all(
+            (index, place) in self.constants or node.input[place] in self.pairs for place in (0, 1)
+        )
+
+    def _use(
+        self, index: int, place: int, node: onnx.NodeProto, owner: int | str, *, is_wide: bool
+    ) -> None:
+        key = (node.input[place], owner)
+        if key not in self._stems:
+            end = node.name if isinstance(owner, int) else owner
+            first = node.input[place] not in self._taken
+            stem = node.input[place] if first else f"{node.input[place]}/{end}"
+            self._stems[key] = free_name(stem, self._taken)
+        self.constants[index, place] = ConstantUse(self._stems[key], role_of(node, place), is_wide)
+
+
+def place_integers(
+    nodes: Sequence[onnx.NodeProto],
+    tensors: Tensors,
+    options: Options,
+    grid_of: Callable[[str], Grid],
+) -> Placement:
+    """Apply the rules to the nodes that are quantized, in the order of the graph."""
+    options = replace(options, unpaired=_all_unpaired(nodes, tensors, options))
+    taken = set(tensors.names.difference(tensors.constants))
+    found = Placement(tensors, options, grid_of, _taken=taken)
+    for index, node in enumerate(nodes):
+        if index in options.chosen:
+            rule = _RULES.get(node.op_type, _all) if node.domain in STANDARD else _all
+            rule(found, index, node)
+    return found
+
+
+def settled_ranges(
+    nodes: Sequence[onnx.NodeProto],
+    chosen: Collection[int],
+    tensors: Tensors,
+    ranges: Mapping[str, tuple[float, float]],
+) -> dict[str, tuple[float, float]]:
+    """Return the ranges that are written: of what a Relu or Clip cuts off nothing is kept."""
+    settled = dict(ranges)
+    for index, node in enumerate(nodes):
+        if index not in chosen or node.domain not in STANDARD:
+            continue
+        if node.op_type in CLAMPS:
+            before, after = node.input[0], node.output[0]
+            alone = tensors.readers[before] == 1 and before not in tensors.outputs
+            if alone and before in settled and after in settled:
+                settled[before] = settled[after]
+        elif node.op_type == "Softmax":
+            settled[node.output[0]] = (0.0, 1.0)
+    return settled
+
+
+def _all_unpaired(
+    nodes: Sequence[onnx.NodeProto], tensors: Tensors, options: Options
+) -> frozenset[str]:
+    """Return the activations that stay float, with those that hold the same values.
+
+    These are what moves all of their values, and what only a Relu or Clip that writes one reads.
+    """
+    found = set(options.unpaired)
+    chosen = sorted(options.chosen) if found else []
+    for index in chosen:
+        node = nodes[index]
+        if node.op_type in _MOVING - _PARTING and node.input[0] in found:
+            found.add(node.output[0])
+    for index in reversed(chosen):
+        node = nodes[index]
+        if node.op_type in CLAMPS and node.output[0] in found:
+            before = node.input[0]
+            inner = before not in tensors.outputs and before not in tensors.inputs
+            if inner and tensors.readers[before] == 1:
+                found.add(before)
+    return frozenset(found)
+
+
+# --- the rules --------------------------------------------------------------------------------
+
+
+def _all(found: Placement, index: int, node: onnx.NodeProto) -> None:
+    for place, name in enumerate(node.input):
+        if role_of(node, place) in ("data", "weight"):
+            found.mark(name)
+    for name in node.output:
+        found.mark(name)
+    found.take_constants(index, node)
+
+
+def _move(found: Placement, index: int, node: onnx.NodeProto) -> None:
+    if node.op_type != "Resize" or _text(node, "mode", "nearest") != "cubic":
+        found.share(node.output[0], index, node)
+    elif node.input[0] in found.pairs:
+        found.mark(node.output[0])
+
+
+def _gather(found: Placement, index: int, node: onnx.NodeProto) -> None:
+    found.take_constants(index, node)
+    found.share(node.output[0], index, node)
+
+
+def _split(found: Placement, index: int, node: onnx.NodeProto) -> None:
+    found.mark(node.input[0])
+    found.take_constants(index, node)
+    for name in node.output:
+        found.share(name, index, node)
+
+
+def _pad(found: Placement, index: int, node: onnx.NodeProto) -> None:
+    if not _pads_with_known(node, found.tensors):
+        _all(found, index, node)
+        return
+    for name in node.input:
+        found.mark(name)
+    found.take_constants(index, node)
+    found.share(node.output[0], index, node)
+
+
+def _where(found: Placement, _: int, node: onnx.NodeProto) -> None:
+    if node.input[1] in found.pairs and node.input[2] in found.pairs:
+        found.mark(node.output[0])
+
+
+def _clamp(found: Placement, index: int, node: onnx.NodeProto) -> None:
+    if found.is_wanted(node.input[0]):
+        if found.merges(node):
+            found.merge(index, node)
+        found.mark(node.output[0])
+
+
+_RULES: dict[str, Callable[[Placement, int, onnx.NodeProto], None]] = {
+    **dict.fromkeys(_MOVING, _move),
+    **dict.fromkeys(CLAMPS, _clamp),
+    "Gather": _gather,
+    "GatherElements": _gather,
+    "Pad": _pad,
+    "Split": _split,
+    "Where": _where,
+}
+
+
+def _pads_with_known(node: onnx.NodeProto, tensors: Tensors) -> bool:
+    """Return whether a Pad puts in zeros, or values of its input."""
+    mode = _text(node, "mode", "constant")
+    if mode != "constant":
+        return mode in ("edge", "reflect", "wrap")
+    if len(node.input) < 3 or not node.input[2]:
+        return True
+    value = tensors.constants.get(node.input[2])
+    return value is not None and not values_of(value).any()
+
+
+def _clamps(node: onnx.NodeProto, tensors: Tensors, grid: Grid) -> bool:
+    """Return whether a grid ends, to half a step, inside what a Relu or Clip lets through."""
+    low, high = 0.0, np.inf
+    if node.op_type == "Clip":
+        bounds = [*node.input[1:3], "", ""][:2]
+        if any(name and name not in tensors.constants for name in bounds):
+            return False
+        low, high = (
+            float(values_of(tensors.constants[name]).item()) if name else open_end
+            for name, open_end in zip(bounds, (-np.inf, np.inf), strict=True)
+        )
+    first, last = grid.limits()
+    # The zero point is rounded to half a step, and that to float32.
+    slack = 0.51 * grid.scale
+    return bool(low <= first + slack and last - slack <= high)
+
+
+def _text(node: onnx.NodeProto, name: str, default: str) -> str:
+    return next((entry.s.decode() for entry in node.attribute if entry.name == name), default)

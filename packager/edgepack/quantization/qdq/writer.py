@@ -1,0 +1,508 @@
+"""Writing a QDQ model from ranges that are known already, in time linear in the number of nodes.
+
+Every tensor that becomes integers is spelt QuantizeLinear -> DequantizeLinear; constants are stored
+as integers behind a DequantizeLinear. :mod:`~edgepack.quantization.qdq.operators` says which
+tensors these are, :mod:`~edgepack.quantization.qdq.grid` what their scales are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgepack.errors import StepError
+from edgepack.model.facts import default_opset
+from edgepack.project.profile import Dialect
+from edgepack.quantization.qdq.dialect import (
+    DEQUANTIZE,
+    QUANTIZE,
+    WITHOUT_INT8,
+    weight_axes,
+    wide_type,
+)
+from edgepack.quantization.qdq.grid import (
+    Grid,
+    bias_grid,
+    bias_integers,
+    constant_grid,
+    range_grid,
+    scaled_grid,
+    with_room_for,
+)
+from edgepack.quantization.qdq.operators import (
+    ConstantUse,
+    Options,
+    Tensors,
+    is_quantized,
+    place_integers,
+    read_tensors,
+    role_of,
+    settled_ranges,
+)
+from edgepack.quantization.qdq.preparation import (
+    STANDARD,
+    body_reads,
+    declared_types,
+    free_name,
+    inferred_types,
+    values_of,
+)
+from edgepack.quantization.qdq.preparation import quantizable as quantizable  # noqa: PLC0414
+
+if TYPE_CHECKING:
+    import onnx
+
+Array = np.ndarray[Any, Any]
+
+_NO_RANGE = "the tensor {!r} has no known type or no finite range"
+_FLAT_BIAS = "its bias is no vector, and integer kernels add one number per column"
+_LEAST_OPSET = 13
+"""The first with one scale per channel (onnx/docs/Changelog.md, QuantizeLinear)."""
+_OPSET_OF_16_BITS = 21
+"""The first whose QuantizeLinear has 16 bits (the same); onnxruntime's own has them at any."""
+_ONNXRUNTIME = "com.microsoft"
+# What onnxruntime's configuration for QNN (1.31.1, execution_providers/qnn/quant_config.py) asks
+# for: ranges at least this wide, and these scales and zero points of 16-bit outputs.
+_QNN_LEAST_SPAN = 1e-4
+_QNN_OUTPUTS = {
+    ("Sigmoid", "uint16"): (1 / 65536, 0),
+    ("Sigmoid", "int16"): (1 / 32768, 0),
+    ("Tanh", "uint16"): (1 / 32768, 32768),
+    ("Tanh", "int16"): (1 / 32768, 0),
+}
+
+
+def dequantized_name(tensor: str, model: onnx.ModelProto) -> str:
+    """Return the name that what a tensor became has in a QDQ model, if the tensor has a pair there.
+
+    A tensor X of the float model is X -> QuantizeLinear -> ``X_DequantizeLinear_Output``, which all
+    readers read. A model's output X keeps its name behind the pair: it is
+    ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair keeps its name, or is
+    gone where a Relu or Clip went into its integers. Where these stay, as they do in symmetric
+    dialects, what they alone read is cut off at the range of what they write.
+
+    Args:
+        tensor: Name in the float model.
+        model: The float model or the QDQ model: its inputs and outputs are looked at.
+    """
+    inputs = {value.name for value in model.graph.input}
+    if tensor not in inputs and any(value.name == tensor for value in model.graph.output):
+        return tensor
+    return f"{tensor}_DequantizeLinear_Output"
+
+
+def observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> frozenset[str]:
+    """Return the activations that can get a Q/DQ pair in any dialect: those that need a range.
+
+    Where no type is known, neither to the model nor to shape inference, a tensor is among them.
+
+    Args:
+        model: A float model, from :func:`quantizable` or not. It is not changed.
+        every_op: As in :class:`QdqWriter`.
+    """
+    tensors = read_tensors(model, inferred_types(model), ())
+    touched: set[str] = set()
+    for node in model.graph.node:
+        if is_quantized(node, every_op=every_op):
+            touched.update(_activations(node))
+    return frozenset(touched) & (tensors.floats | tensors.untyped)
+
+
+@dataclass(frozen=True)
+class QdqWriter:
+    """Writes QDQ models of one dialect. Nothing is calibrated: the ranges are given.
+
+    The model is what :func:`quantizable` returned; it is not changed. Names of tensors are kept:
+    see :func:`dequantized_name`. Every node of the main graph reads the dequantized value of a
+    tensor that has a pair. Bodies of If, Loop and Scan stay float: their nodes are no candidates,
+    they read tensors of the main graph as float, and constants that they share with it stay.
+
+    16-bit pairs below opset 21 are of the domain com.microsoft; in a model all of whose activations
+    have 16 bits, so is every QuantizeLinear and DequantizeLinear.
+    """
+
+    model: onnx.ModelProto
+    ranges: Mapping[str, tuple[float, float]]
+    """Lowest and highest value of the activations, in their unit; finite."""
+    dialect: Dialect
+    per_tensor_ops: tuple[str, ...] = ()
+    """Operators whose weights have one scale even where the dialect is per channel."""
+    every_op: bool = False
+    """Quantize operators of every type, as onnxruntime does for QNN, instead of
+    :data:`~edgepack.quantization.qdq.operators.QUANTIZED_OPS`."""
+    weight_scales: Mapping[str, Array] = field(default_factory=dict)
+    """By name of a constant that is a weight: its scale, or scales along the axis that
+    :func:`~edgepack.quantization.qdq.dialect.weight_axes` says, float32. Its values are multiples
+    of
+    them, and are exact as integers. A scale with which a bias would not fit int32 is not used."""
+    unpaired: frozenset[str] = frozenset()
+    """Activations that stay float though the rules would give them a pair. So does what all of
+    their values are moved to (by a Reshape, say), the input of a Relu or Clip that writes one and
+    alone reads it, and the constants that are combined with them. A part of their values (by a
+    Slice or Split) can have a pair."""
+    wide: frozenset[str] = frozenset()
+    """Activations that have 16 bits: uint16, and int16 in a symmetric dialect. They have a grid of
+    their own. What moves their values, and constants other than weights that are combined with
+    them, have 16 bits too. No integer kernel of an 8-bit dialect takes them: those operators
+    compute in float between conversions."""
+
+    def candidates(self) -> frozenset[str]:
+        """Return the names of the nodes that are quantized unless they are excluded."""
+        return frozenset(self.model.graph.node[index].name for index in self._candidates)
+
+    def unusable(self) -> dict[str, str]:
+        """Return the candidates that cannot be quantized, each with the reason."""
+        found: dict[str, str] = {}
+        for index in sorted(self._candidates):
+            node = self.model.graph.node[index]
+            unknown = next((name for name in _activations(node) if not self._is_known(name)), "")
+            endless = next((name for name in self._operands(node) if name in self._endless), "")
+            if unknown or endless:
+                found[node.name] = _NO_RANGE.format(unknown or endless)
+            elif node.op_type == "Gemm" and len(node.input) > 2:
+                bias = self._tensors.constants.get(node.input[2])
+                if bias is not None and len(bias.dims) != 1:
+                    found[node.name] = _FLAT_BIAS
+        return found
+
+    def write(self, excluded: Collection[str]) -> onnx.ModelProto:
+        """Return the QDQ model; nodes named in ``excluded`` are left as they are.
+
+        Raises:
+            StepError: A tensor that gets a pair has no range, the opset is below 13, or a scale of
+                ``weight_scales`` does not fit its constant.
+        """
+        if default_opset(self.model) < _LEAST_OPSET:
+            raise StepError(
+                f"the model's opset is {default_opset(self.model)}, and scales per channel came"
+                f" with {_LEAST_OPSET}",
+                hint=f"export the model with opset {_LEAST_OPSET} or higher, or {WITHOUT_INT8}",
+            )
+        nodes = self.model.graph.node
+        chosen = frozenset(k for k in self._candidates if nodes[k].name not in excluded)
+        return _Writing(self, self._tensors, chosen).run()
+
+    @cached_property
+    def _candidates(self) -> frozenset[int]:
+        nodes = enumerate(self.model.graph.node)
+        return frozenset(k for k, node in nodes if is_quantized(node, every_op=self.every_op))
+
+    @cached_property
+    def _tensors(self) -> Tensors:
+        return read_tensors(self.model, declared_types(self.model), self.ranges.keys())
+
+    @cached_property
+    def _endless(self) -> frozenset[str]:
+        """Names of constants whose range no float32 scale can express; masks hold infinity."""
+        found = set()
+        for name in filter(self._tensors.is_constant, self._tensors.constants):
+            values = values_of(self._tensors.constants[name])
+            if values.size:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    span = values.max() - values.min()
+                if not np.isfinite(span):
+                    found.add(name)
+        return frozenset(found)
+
+    def _is_known(self, name: str) -> bool:
+        """Return whether a tensor has a range, or needs none: it is no float32 one."""
+        of_other_type = name not in self._tensors.floats and name not in self._tensors.untyped
+        return name in self._tensors.constants or name in self.ranges or of_other_type
+
+    def _operands(self, node: onnx.NodeProto) -> Iterator[str]:
+        for place, name in enumerate(node.input):
+            if role_of(node, place) != "plain":
+                yield name
+
+
+def _activations(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the tensors of a node that can get a pair; constants may be among them."""
+    for place, name in enumerate(node.input):
+        if name and role_of(node, place) in ("data", "weight"):
+            yield name
+    yield from filter(None, node.output)
+
+
+class _Writing:
+    """One QDQ model in the making."""
+
+    def __init__(self, settings: QdqWriter, tensors: Tensors, chosen: frozenset[int]) -> None:
+        import onnx
+
+        self._settings = settings
+        self._dialect = settings.dialect
+        self._tensors = tensors
+        self._nodes = list(settings.model.graph.node)
+        self._span = _QNN_LEAST_SPAN if settings.every_op else 0.0
+        self._ranges = settled_ranges(self._nodes, chosen, tensors, settings.ranges)
+        self._grids: dict[str, Grid] = {}
+        """By activation with a grid of its own, or stem of a constant."""
+        if settings.every_op:
+            self._grids.update(self._qnn_grids(chosen))
+        self._opset = default_opset(settings.model)
+        self._place = place_integers(self._nodes, tensors, self._options(chosen), self._own_grid)
+        self._written = onnx.ModelProto()
+        self._graph = self._written.graph
+        self._taken = set(tensors.names)
+        self._named: dict[str, str] = {}
+        self._stored: set[str] = set()
+
+    def run(self) -> onnx.ModelProto:
+        """Return the model: pairs behind what they are of, constants before their first reader."""
+        source = self._settings.model
+        _copy_fields(source, self._written, without=("graph",))
+        _copy_fields(source.graph, self._graph, without=("node", "initializer", "value_info"))
+        for value in source.graph.input:
+            self._add_pair(value.name)
+        for index, node in enumerate(self._nodes):
+            if index not in self._place.removed:
+                self._add_node(index, node)
+        self._keep_constants()
+        self._keep_types()
+        self._import_domain()
+        return self._written
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    def _options(self, chosen: frozenset[int]) -> Options:
+        return Options(
+            chosen=chosen,
+            merges=not self._dialect.symmetric,
+            # onnxruntime 1.31.1 does not load a model in which two operators share an int8 constant
+            # where session.x64quantprecision is set, as it is on x86-64 without VNNI ("Attempt to
+            # replace the existing tensor", measured 2026-11-21).
+            shares_constants=self._dialect.activations != "int8",
+            biases=self._dialect.bias == "int32",
+            unpaired=self._settings.unpaired,
+            wide=self._settings.wide,
+        )
+
+    def _type_of(self, *, is_wide: bool) -> str:
+        if not is_wide or self._dialect.activations == "uint16":
+            return self._dialect.activations
+        return wide_type(self._dialect)
+
+    def _own_grid(self, name: str) -> Grid:
+        """Return the grid of an activation that has one of its own.
+
+        Raises:
+            StepError: It has no range.
+        """
+        if name not in self._grids:
+            if name not in self._ranges:
+                raise StepError(
+                    f"the tensor {name!r} is to be quantized and has no range",
+                    hint="this is a fault in edgepack: please report it with the model",
+                )
+            low, high = (np.asarray(end, np.float32) for end in self._ranges[name])
+            kind = self._type_of(is_wide=name in self._settings.wide)
+            symmetric = self._dialect.symmetric
+            self._grids[name] = range_grid(
+                low, high, kind, symmetric=symmetric, least_span=self._span
+            )
+        return self._grids[name]
+
+    def _qnn_grids(self, chosen: frozenset[int]) -> Iterator[tuple[str, Grid]]:
+        for index in chosen:
+            node = self._nodes[index]
+            kind = self._type_of(is_wide=node.output[0] in self._settings.wide)
+            if node.domain in STANDARD and (node.op_type, kind) in _QNN_OUTPUTS:
+                scale, zero = _QNN_OUTPUTS[node.op_type, kind]
+                yield node.output[0], Grid(np.asarray(scale, np.float32), np.asarray(zero, kind))
+
+    def _grid_at(self, index: int, place: int) -> Grid:
+        """Return the grid of a node's input that is integer."""
+        use = self._place.constants.get((index, place))
+        if use:
+            return self._grids[use.stem]
+        return self._grid_of(self._place.pairs[self._nodes[index].input[place]])
+
+    def _grid_of(self, source: str) -> Grid:
+        return self._grids[source] if source in self._grids else self._own_grid(source)
+
+    # --- constants ----------------------------------------------------------------------------
+
+    def _constant(self, index: int, place: int, use: ConstantUse) -> str:
+        """Store a constant as integers, unless it is, and return the name of what readers read."""
+        output = self._name(f"{use.stem}_DequantizeLinear_Output")
+        if use.stem in self._stored:
+            return output
+        self._stored.add(use.stem)
+        name = self._nodes[index].input[place]
+        values = values_of(self._tensors.constants[name])
+        parameters = use.stem
+        if use.role == "bias":
+            grid = bias_grid(self._grid_at(index, 0), self._grid_at(index, 1))
+            integers = bias_integers(values, grid)
+            parameters = f"{use.stem}_quantized"
+        else:
+            is_weight = use.role == "weight"
+            grid = (
+                self._weight_grid(index, name, values)
+                if is_weight
+                else self._operand_grid(values, use)
+            )
+            integers = grid.integers(values)
+        self._grids[use.stem] = grid
+        stored = self._store(f"{use.stem}_quantized", integers)
+        self._convert(DEQUANTIZE, use.stem, stored, output, grid, parameters)
+        return output
+
+    def _operand_grid(self, values: Array, use: ConstantUse) -> Grid:
+        kind = self._type_of(is_wide=use.is_wide)
+        return constant_grid(values, kind, symmetric=self._dialect.symmetric, least_span=self._span)
+
+    def _weight_grid(self, index: int, name: str, values: Array) -> Grid:
+        """Return the grid of a weight.
+
+        Raises:
+            StepError: It is given, and does not fit.
+        """
+        node, kind = self._nodes[index], self._dialect.weights
+        axis = None
+        if self._dialect.per_channel:
+            dims = {name: values.shape}
+            axis = weight_axes([node], dims, self._settings.per_tensor_ops).get(name)
+        # Integer kernels want one zero point in all channels, which only symmetric ones have.
+        symmetric = kind == "int8" or axis is not None
+        given = self._settings.weight_scales.get(name)
+        if given is not None:
+            _require_fit(name, given, 1 if axis is None else values.shape[axis])
+            grid = scaled_grid(values, given, kind, symmetric=symmetric, axis=axis)
+        else:
+            span = self._span
+            grid = constant_grid(values, kind, symmetric=symmetric, axis=axis, least_span=span)
+        bias = self._place.constants.get((index, 2))
+        if kind == "int8" and bias and bias.role == "bias":
+            floats = values_of(self._tensors.constants[node.input[2]])
+            return with_room_for(floats, self._grid_at(index, 0), grid)
+        return grid
+
+    # --- the graph ----------------------------------------------------------------------------
+
+    def _add_node(self, index: int, node: onnx.NodeProto) -> None:
+        inputs = [self._read(index, place, name) for place, name in enumerate(node.input)]
+        outputs = [self._made(name) for name in node.output]
+        copy = self._graph.node.add()
+        copy.CopyFrom(node)
+        copy.input[:] = inputs
+        copy.output[:] = [self._before_pair(name) for name in outputs]
+        for name in outputs:
+            self._add_pair(name)
+
+    def _read(self, index: int, place: int, name: str) -> str:
+        use = self._place.constants.get((index, place))
+        if use:
+            return self._constant(index, place, use)
+        return self._behind_pair(name) if name in self._place.pairs else name
+
+    def _made(self, name: str) -> str:
+        """Return what an output is called where it goes through removed nodes."""
+        while name in self._place.merged:
+            name = self._place.merged[name]
+        return name
+
+    def _is_kept(self, name: str) -> bool:
+        """Return whether a tensor has to keep its name behind its pair."""
+        return name in self._tensors.outputs and name not in self._tensors.inputs
+
+    def _before_pair(self, name: str) -> str:
+        paired = name in self._place.pairs and self._is_kept(name)
+        return self._name(f"{name}_QuantizeLinear_Input") if paired else name
+
+    def _behind_pair(self, name: str) -> str:
+        return name if self._is_kept(name) else self._name(f"{name}_DequantizeLinear_Output")
+
+    def _add_pair(self, name: str) -> None:
+        if name not in self._place.pairs:
+            return
+        source = self._place.pairs[name]
+        grid = self._grid_of(source)
+        integers = self._name(f"{name}_QuantizeLinear_Output")
+        self._convert(QUANTIZE, name, self._before_pair(name), integers, grid, source)
+        self._convert(DEQUANTIZE, name, integers, self._behind_pair(name), grid, source)
+
+    def _convert(
+        self, op: str, stem: str, before: str, behind: str, grid: Grid, parameters: str
+    ) -> None:
+        """Add a QuantizeLinear or DequantizeLinear."""
+        node = self._graph.node.add()
+        node.op_type, node.name = op, f"{stem}_{op}"
+        node.domain = self._domain_of(grid)
+        node.input.append(before)
+        node.input.append(self._store(f"{parameters}_scale", grid.scale))
+        node.input.append(self._store(f"{parameters}_zero_point", grid.zero_point))
+        node.output.append(behind)
+        if grid.axis is not None:
+            node.attribute.add(name="axis", type=2, i=grid.axis)
+
+    def _domain_of(self, grid: Grid) -> str:
+        all_wide = self._dialect.activations == "uint16"
+        needs = all_wide or grid.zero_point.dtype.itemsize == 2
+        return _ONNXRUNTIME if needs and self._opset < _OPSET_OF_16_BITS else ""
+
+    def _store(self, wanted: str, values: Array) -> str:
+        """Add an initializer, unless it is there, and return its name."""
+        import onnx
+
+        new = wanted not in self._named
+        name = self._name(wanted)
+        if new:
+            tensor = self._graph.initializer.add()
+            tensor.name = name
+            tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
+            tensor.dims.extend(values.shape)
+            tensor.raw_data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+        return name
+
+    def _name(self, wanted: str) -> str:
+        """Return a name that the float model does not use, the same for the same wish."""
+        if wanted not in self._named:
+            self._named[wanted] = free_name(wanted, self._taken)
+        return self._named[wanted]
+
+    def _keep_constants(self) -> None:
+        """Add the float constants that are still read."""
+        read = set(self._tensors.outputs)
+        for node in self._graph.node:
+            read.update(node.input)
+            read.update(body_reads(node))
+        for tensor in self._settings.model.graph.initializer:
+            if tensor.name in read:
+                self._graph.initializer.add().CopyFrom(tensor)
+
+    def _keep_types(self) -> None:
+        """Add the types of the tensors that are still there."""
+        there = {name for node in self._graph.node for name in node.output}
+        kept = (v for v in self._settings.model.graph.value_info if v.name in there)
+        self._graph.value_info.extend(kept)
+
+    def _import_domain(self) -> None:
+        known = any(entry.domain == _ONNXRUNTIME for entry in self._written.opset_import)
+        used = any(node.domain == _ONNXRUNTIME for node in self._graph.node)
+        if used and not known:
+            self._written.opset_import.add(domain=_ONNXRUNTIME, version=1)
+
+
+def _require_fit(name: str, scales: Array, channels: int) -> None:
+    if np.size(scales) != channels or not (np.isfinite(scales).all() and np.all(scales > 0)):
+        raise StepError(
+            f"the weight {name!r} was given {np.size(scales)} scales for {channels} channels, or"
+            " one that is not positive",
+            hint="this is a fault in edgepack: please report it with the model",
+        )
+
+
+def _copy_fields(source: Any, target: Any, without: Collection[str]) -> None:  # noqa: ANN401
+    """Copy the fields of a protobuf message but those left out, which would cost memory."""
+    for field_of, value in source.ListFields():
+        if field_of.name in without:
+            continue
+        if hasattr(value, "MergeFrom"):
+            getattr(target, field_of.name).MergeFrom(value)
+        else:
+            setattr(target, field_of.name, value)

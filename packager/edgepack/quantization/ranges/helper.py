@@ -1,0 +1,91 @@
+"""Another process that counts some of the samples.
+
+Threads would not do: half of the time of counting is ``numpy.bincount``, which keeps the
+interpreter's lock (numpy 2.4.6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+from edgepack.base.processes import Workers
+from edgepack.quantization.ranges.counter import Counter, Sample
+from edgepack.quantization.ranges.layout import Layout
+from edgepack.quantization.ranges.tally import Tally
+
+_ROOM = 2
+"""A sample waits while one is counted, so that the process never does."""
+
+
+class Helper:
+    """A :class:`~edgepack.quantization.ranges.counter.Counter` in a process of its own.
+
+    Use it as a context manager; leaving it ends the process.
+    """
+
+    def __init__(self, model: Path, layout: Layout) -> None:
+        self._workers = Workers(1)
+        self._thread = ThreadPoolExecutor(1)
+        self._pending: deque[Future[Any]] = deque()
+        self._call(_open, model, layout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._workers.__exit__(*error)
+        self._thread.shutdown(cancel_futures=True)
+
+    def has_room(self) -> bool:
+        """Return whether it can take a sample now.
+
+        Raises:
+            EdgepackError: What a sample that it has taken led to.
+        """
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
+        return len(self._pending) < _ROOM
+
+    def take(self, number: int, sample: Sample) -> None:
+        """Have a sample counted; what it leads to is raised later."""
+        self._call(_take, number, sample)
+
+    def end(self) -> dict[str, Tally]:
+        """Return what was counted of all samples.
+
+        Raises:
+            EdgepackError: What a sample led to.
+            ToolError: The process died.
+        """
+        self._call(_end)
+        while len(self._pending) > 1:
+            self._pending.popleft().result()
+        tallies: dict[str, Tally] = self._pending.popleft().result()
+        return tallies
+
+    def _call(self, function: Callable[..., Any], *arguments: object) -> None:
+        self._pending.append(self._thread.submit(self._workers.call, function, *arguments))
+
+
+class _Here:
+    """What this process counts for another one."""
+
+    open = contextlib.ExitStack()
+    counter: Counter
+
+
+def _open(model: Path, layout: Layout) -> None:
+    _Here.counter = _Here.open.enter_context(Counter.open(model, layout, 1, behind=False))
+
+
+def _take(number: int, sample: Sample) -> None:
+    _Here.counter.take(number, sample)
+
+
+def _end() -> dict[str, Tally]:
+    return _Here.counter.end()

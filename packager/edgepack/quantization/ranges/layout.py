@@ -1,0 +1,84 @@
+"""Which tensors of a model are observed, and what the statistics of the others follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgepack.quantization.ranges.channels import channels_second
+from edgepack.quantization.ranges.following import Bounds, Join, clamps, cut, joins, moves
+from edgepack.quantization.ranges.statistics import TensorStatistics
+from edgepack.quantization.ranges.tally import Clamp, Tally
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the statistics of the tensors that were asked for come about."""
+
+    names: tuple[str, ...]
+    """The tensors that were asked for."""
+    observed: frozenset[str]
+    """Those whose values are counted."""
+    made: tuple[str, ...]
+    """Those of the observed ones that nodes make, sorted; the others are inputs."""
+    outputs: tuple[str, ...]
+    """The model's outputs that nodes make, whether asked for or not."""
+    moved: dict[str, str]
+    """What :func:`~edgepack.quantization.ranges.following.moves` found."""
+    shortened: dict[str, str]
+    """What :func:`~edgepack.quantization.ranges.following.cut` found."""
+    joined: dict[str, Join]
+    """What :func:`~edgepack.quantization.ranges.following.joins` found."""
+    clamped: dict[str, Bounds]
+    """What :func:`~edgepack.quantization.ranges.following.clamps` found."""
+    channels_second: frozenset[str]
+    """What :func:`~edgepack.quantization.ranges.channels.channels_second` found."""
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, tensors: Collection[str]) -> Layout:
+        """Return the layout that observes as little of a model as it can."""
+        names = dict.fromkeys(tensors)
+        moved = moves(model, names)
+        shortened = cut(model, names.keys() - moved.keys())
+        joined = joins(model, names.keys() - moved.keys() - shortened.keys())
+        clamped = clamps(model, names.keys() - moved.keys() - shortened.keys() - joined.keys())
+        observed = names.keys() - moved.keys() - shortened.keys() - joined.keys() - clamped.keys()
+        made = {name for node in model.graph.node for name in node.output if name}
+        return cls(
+            names=tuple(names),
+            observed=frozenset(observed),
+            made=tuple(sorted(observed & made)),
+            outputs=tuple(value.name for value in model.graph.output if value.name in made),
+            moved=moved,
+            shortened=shortened,
+            joined=joined,
+            clamped=clamped,
+            channels_second=channels_second(model),
+        )
+
+    def tallies(self) -> dict[str, Tally]:
+        """Return a tally for each tensor, with nothing counted yet.
+
+        Counting the observed ones counts those that are clamped as well.
+        """
+        tallies = {name: Tally(is_second=name in self.channels_second) for name in self.names}
+        for name, bounds in self.clamped.items():
+            clamp = Clamp(tallies[name], bounds.low, bounds.high)
+            tallies[bounds.input].clamps.append(clamp)
+        return tallies
+
+    def statistics(self, tallies: Mapping[str, Tally]) -> dict[str, TensorStatistics]:
+        """Return the statistics of all tensors, as far as they have any, in their order."""
+        every = dict(tallies)
+        for name, join in self.joined.items():
+            every[name] = Tally.joined([every[one] for one in join.inputs], join.axis)
+        for name, after in reversed(self.shortened.items()):
+            every[name] = every[after]
+        for name, source in self.moved.items():
+            every[name] = every[source].moved()
+        found = {name: every[name].statistics() for name in self.names}
+        return {name: statistics for name, statistics in found.items() if statistics is not None}

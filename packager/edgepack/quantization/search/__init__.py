@@ -1,0 +1,1 @@
+"""Chooses what a quantized model keeps: ranges, methods, widths, layers in float."""

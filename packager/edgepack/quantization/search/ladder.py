@@ -1,0 +1,132 @@
+"""Taking more and more of a model out of 8 bits, what costs most for its length first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepack.errors import listed
+from edgepack.quantization.search.costs import Costs, Stretch
+from edgepack.quantization.search.scheme import Scheme
+
+WORTHWHILE_DB = 1.0
+"""What leaving twice as much float has to gain if that alone is not enough."""
+_HURTS = "it costs the most accuracy"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Place:
+    """What can be taken out of 8 bits: neighbouring nodes with their constants, or tensors."""
+
+    cost: float
+    nodes: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+    wide: bool = False
+    """Whether the tensors have 16 bits instead of none."""
+
+    @property
+    def density(self) -> float:
+        """The cost of each of its nodes or tensors."""
+        return self.cost / len(self.nodes or self.tensors)
+
+    def left_out_of(self, scheme: Scheme) -> Scheme:
+        """Return a scheme without this place in 8 bits."""
+        left = scheme.leaving(dict.fromkeys(self.nodes, _HURTS))
+        return left.with_tensors(self.tensors, wide=self.wide)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Schemes that take more and more places out of 8 bits."""
+
+    what: str
+    """What these are put in, for people."""
+    scheme: Scheme
+    places: Sequence[Place]
+    """In the order in which they are taken out."""
+    most: int
+    """So many are taken out at most."""
+    steps: int | None = None
+    """In so many steps at most, of at least 2; None stands for no limit."""
+
+    def counts(self) -> list[int]:
+        """Return how many places each step takes out: 1, 2, 4 and so on, and at last the most.
+
+        Where that would be too many steps, each is more than twice the one before.
+        """
+        factor = 2.0 if self.steps is None else max(2.0, self.most ** (1 / (self.steps - 1)))
+        counts, size = [], 1.0
+        while round(size) < self.most:
+            counts.append(round(size))
+            size *= factor
+        return [*counts, self.most] if self.most else []
+
+    def promising(self, missing_db: float) -> list[int]:
+        """Return how many places to take out to gain so many dB, going by what they cost.
+
+        A half more is there in case these are too few. Where all that may be taken out are, it is
+        the most for which doubling gains a dB.
+        """
+        for count in range(1, self.most + 1):
+            if self._gain_db(count) >= missing_db:
+                return list(dict.fromkeys((count, min(count + -(-count // 2), self.most))))
+        counts = self.counts()
+        gains = [self._gain_db(count) for count in (0, *counts)]
+        steps = [after - before for before, after in itertools.pairwise(gains)]
+        taken = [count for count, gain in zip(counts, steps, strict=True) if gain >= WORTHWHILE_DB]
+        return taken[-1:]
+
+    def _gain_db(self, count: int) -> float:
+        costs = [place.cost for place in self.places]
+        left = sum(costs[count:])
+        return 10 * math.log10(sum(costs) / left) if left else math.inf
+
+    def rung(self, count: int) -> tuple[str, Scheme]:
+        """Return the scheme without the first places, and what to call it."""
+        scheme = self.scheme
+        for place in self.places[:count]:
+            scheme = place.left_out_of(scheme)
+        names = [repr(n) for place in self.places[:count] for n in (*place.nodes, *place.tensors)]
+        return f"{self.what}: {listed(names, _SHOWN)}", scheme
+
+
+def float_ladder(scheme: Scheme, costs: Costs, most: float, steps: int | None = None) -> Ladder:
+    """Return one that leaves nodes and 8-bit tensors float, what costs most for its length first.
+
+    Args:
+        scheme: What they are left out of, with plain weights.
+        costs: Of its places.
+        most: The share of the places that may be left float.
+        steps: As in :class:`Ladder`.
+    """
+    nodes = [Place(each.cost, nodes=each.places) for each in costs.nodes if each.cost > 0]
+    tensors = [
+        place
+        for place in _places_of(costs.tensors, wide=False)
+        if scheme.wide.isdisjoint(place.tensors)
+    ]
+    places = sorted((*nodes, *tensors), key=lambda place: -place.density)
+    taken = np.cumsum([len(place.nodes or place.tensors) for place in places])
+    allowed = int(np.sum(taken <= most * taken[-1])) if places else 0
+    return Ladder("float", scheme, places, allowed, steps)
+
+
+def wide_ladder(scheme: Scheme, costs: Costs, steps: int) -> Ladder:
+    """Return one that gives tensors 16 bits, all of them in the end.
+
+    Args:
+        scheme: As in :func:`float_ladder`.
+        costs: Of its places.
+        steps: As in :class:`Ladder`.
+    """
+    places = _places_of(costs.tensors, wide=True)
+    return Ladder("16 bits", scheme, places, len(places), steps)
+
+
+def _places_of(tensors: Iterable[Stretch], *, wide: bool) -> list[Place]:
+    return [Place(each.cost, tensors=each.places, wide=wide) for each in tensors if each.cost > 0]

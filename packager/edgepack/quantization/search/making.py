@@ -1,0 +1,220 @@
+"""From a scheme to a QDQ file that fits its target, and to how close that is."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgepack.metrics.accuracy import SIMILAR_RANGE
+from edgepack.model.fusion import PRODUCTS, Architecture, FusionCoverage
+from edgepack.model.reading import write_model
+from edgepack.project.profile import Dialect
+from edgepack.quantization.methods.spread import spread_tensors
+from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
+from edgepack.quantization.qdq.kept_float import write_qdq
+from edgepack.quantization.qdq.writer import QdqWriter
+from edgepack.quantization.ranges.statistics import TensorStatistics
+from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut, Judged
+from edgepack.quantization.search.costs import Costs, place_costs
+from edgepack.quantization.search.cpu_fit import CpuFit, fit_to_cpu
+from edgepack.quantization.search.inner import InnerCloseness, inner_closeness
+from edgepack.quantization.search.scheme import Scheme
+from edgepack.quantization.search.search import Measured, Trial
+from edgepack.samples.spreading import spread
+from edgepack.steps.base import MODEL
+
+if TYPE_CHECKING:
+    import onnx
+
+# With 256 times as many steps, ranges may differ as much more before the smaller one is lost.
+_SIMILAR_RANGE = {
+    "uint8": SIMILAR_RANGE,
+    "int8": SIMILAR_RANGE,
+    "uint16": 256 * SIMILAR_RANGE,
+}
+_COST_SAMPLES = 4
+_INNER_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class QdqSettings:
+    """What all models of a variant have in common."""
+
+    dialect: Dialect
+    per_tensor_ops: tuple[str, ...] = ()
+    every_op: bool = False
+    cpu: Architecture | None = None
+    """The architecture, where the variant runs on onnxruntime's CPU provider."""
+
+    def writer(self, scheme: Scheme) -> QdqWriter:
+        """Return what writes a scheme."""
+        return QdqWriter(
+            scheme.model,
+            scheme.ranges,
+            self.dialect,
+            self.per_tensor_ops,
+            self.every_op,
+            weight_scales=scheme.weight_scales,
+            unpaired=scheme.unpaired,
+            wide=scheme.wide,
+        )
+
+
+def first_scheme(
+    model: onnx.ModelProto, statistics: Mapping[str, TensorStatistics], settings: QdqSettings
+) -> Scheme:
+    """Return what a search starts from: what statistics say, weights rounded to the nearest.
+
+    Ranges are from the lowest to the highest value. Tensors whose channels have unequal ranges
+    have no pair, and nodes that cannot be quantized stay float.
+
+    Args:
+        model: As :func:`~edgepack.quantization.qdq.writer.quantizable` returns it.
+        statistics: Of its tensors.
+        settings: What holds for all models of the variant.
+    """
+    ranges = {name: (found.low, found.high) for name, found in statistics.items()}
+    spread = spread_tensors(model, statistics, _SIMILAR_RANGE[settings.dialect.activations])
+    scheme = Scheme(model, model, ranges, unpaired=frozenset(spread))
+    return replace(scheme, left=settings.writer(scheme).unusable())
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model in a folder of its own."""
+
+    scheme: Scheme
+    """As written: on a CPU more nodes may stay float than was asked for."""
+    path: Path
+    has_integers: bool
+    """Whether something that is worth it is computed in integers: a product, if there are any."""
+
+
+@dataclass
+class QdqMaker:
+    """Writes models into folders of their own."""
+
+    settings: QdqSettings
+    folder: Path
+    _fits: dict[object, CpuFit] = field(default_factory=dict)
+
+    def write(self, scheme: Scheme) -> Written:
+        """Write a model; for a CPU, without what its optimizer would leave float.
+
+        Raises:
+            StepError: The scheme cannot be written.
+            ModelError: onnxruntime refuses the model.
+        """
+        path = Path(tempfile.mkdtemp(dir=self.folder)) / MODEL
+        model = write_qdq(self.settings.writer(scheme), scheme.left)
+        write_model(model, path)
+        if self.settings.cpu is None:
+            return Written(scheme, path, _has_integers(model))
+        fit = self._fit(scheme, path, self.settings.cpu)
+        fitted = scheme.leaving(fit.left)
+        if fitted.left != scheme.left:
+            write_model(write_qdq(self.settings.writer(fitted), fitted.left), path)
+        return Written(fitted, path, runs_integers(fit.coverage, scheme.exact))
+
+    def _fit(self, scheme: Scheme, path: Path, cpu: Architecture) -> CpuFit:
+        """Return how a model fits a CPU: found once for all schemes of the same form."""
+        form = (frozenset(scheme.left), scheme.unpaired, scheme.wide)
+        if form not in self._fits:
+            fit = fit_to_cpu(self.settings.writer(scheme), cpu, path, scheme.left)
+            self._fits[form] = fit
+            self._fits[(frozenset(fit.left), scheme.unpaired, scheme.wide)] = fit
+        return self._fits[form]
+
+
+@dataclass
+class JudgingMaker:
+    """Makes what a search tries, and judges it."""
+
+    maker: QdqMaker
+    held_out: HeldOut
+    fit: Callable[[Scheme], Scheme]
+    """Returns a scheme with its weights fitted to the activations that they meet."""
+    metric: Callable[[Path], Measured] | None = None
+    """None without a limit."""
+    _inners: dict[Path, InnerCloseness] = field(default_factory=dict)
+
+    def make(self, scheme: Scheme, *, fitted: bool = False) -> Trial | None:
+        """Return the scheme as a model, or None if nothing in it that is worth it is integer.
+
+        What a CPU leaves float is known once it is written: only then weights are fitted.
+        """
+        written = self.maker.write(scheme)
+        if not written.has_integers:
+            shutil.rmtree(written.path.parent)
+            return None
+        if fitted:
+            shutil.rmtree(written.path.parent)
+            written = self.maker.write(self.fit(written.scheme))
+        return self.judged(written)
+
+    def compare(self, trial: Trial, other: Trial) -> Judged:
+        """Return whether a trial's outputs are closer than another's.
+
+        Where the held-out samples are too few to tell, the tensors inside decide.
+        """
+        found = trial.closeness.judge(other.closeness)
+        if found.verdict == "unclear":
+            inside = self._inner(trial).judge(self._inner(other))
+            return Judged(inside.verdict, f"{found.why}; {inside.why}")
+        return found
+
+    def _inner(self, trial: Trial) -> InnerCloseness:
+        if trial.path not in self._inners:
+            self._inners[trial.path] = inner_closeness(
+                trial.scheme.exact, trial.path, self._few(_INNER_SAMPLES)
+            )
+        return self._inners[trial.path]
+
+    def _few(self, count: int) -> Chosen:
+        """Return some of the held-out samples, evenly spread over them."""
+        feeds = self.held_out.reference.feeds
+        return Chosen(feeds.samples, tuple(spread(feeds.indices, count)))
+
+    def judged(self, written: Written) -> Trial:
+        """Return how close a model is that is written already."""
+        return Trial(written.scheme, written.path, self.held_out.closeness(written.path))
+
+    def costs(self, trial: Trial) -> Costs:
+        """Return what places cost, over a few of the held-out samples."""
+        reference = FloatOutputs(self.held_out.reference.model, self._few(_COST_SAMPLES))
+        few = HeldOut(reference, self.held_out.scores_output)
+        plain = trial.scheme.plain
+        found = place_costs(self.maker.settings.writer(plain), plain.left, few)
+        if not trial.scheme.weight_scales:
+            return found
+        return found.with_fitted_weights(few.closeness(trial.path).error_share)
+
+    def measure(self, trial: Trial) -> Measured:
+        """Return what the user's metric says."""
+        if self.metric is None:
+            raise TypeError("without a limit there is no metric")
+        return self.metric(trial.path)
+
+
+def runs_integers(found: FusionCoverage, source: onnx.ModelProto) -> bool:
+    """Return whether a CPU would run as integers what is worth it: a product, if there are any."""
+    return bool(found.integer_products if has_products(source) else found.integer_ops)
+
+
+def _has_integers(model: onnx.ModelProto) -> bool:
+    """Return whether a QDQ model has a product of integers, or a pair if it has no products."""
+    nodes = model.graph.node
+    products = [node for node in nodes if node.op_type in PRODUCTS]
+    if not products:
+        return any(node.op_type == QUANTIZE for node in nodes)
+    rounded = {node.output[0] for node in nodes if node.op_type == DEQUANTIZE}
+    return any(rounded.issuperset(node.input[:2]) for node in products)
+
+
+def has_products(model: onnx.ModelProto) -> bool:
+    """Return whether a model has a convolution or matrix product."""
+    return any(node.op_type in PRODUCTS for node in model.graph.node)

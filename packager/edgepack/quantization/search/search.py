@@ -1,0 +1,445 @@
+"""Choosing how a model is quantized: what is tried, in which order, and what is kept.
+
+Five questions, each asked only if the one before leaves it open:
+
+1. Which methods bring the outputs nearer to the float model's? (:meth:`Search.improve`)
+2. Are the outputs more than noise? If not, what costs most stays float, or int8 is refused.
+   (:meth:`Search.require_signal`)
+3. Are outputs that are read value by value near enough? If not, what costs most stays float, if a
+   little of the model does. (:meth:`Search.approach`)
+4. Do inputs that no sample shows break an output? If so, ranges are widened for them, or all is
+   searched for anew with such inputs among the samples, where the samples lose nothing by it.
+   (:meth:`Search.hold`, :meth:`Search.hold_anew`)
+5. Does the model meet the limit that the user sets? If not, tensors go to 16 bits where the dialect
+   allows it, then layers stay float, as few as possible. (:meth:`Search.meet`)
+
+The first four are judged on held-out calibration samples
+(:mod:`edgepack.quantization.search.closeness`), the fifth by the user's own metric.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from edgepack.base.worker import report
+from edgepack.errors import EdgepackError, StepError, listed
+from edgepack.metrics.accuracy import EQUAL_SQNR_DB
+from edgepack.quantization.qdq.dialect import WITHOUT_INT8
+from edgepack.quantization.search.closeness import NOTICEABLE_DB, Closeness, Judged
+from edgepack.quantization.search.costs import Costs
+from edgepack.quantization.search.ladder import WORTHWHILE_DB, Ladder, float_ladder, wide_ladder
+from edgepack.quantization.search.scheme import Scheme
+from edgepack.samples.changing import WORDS
+
+if TYPE_CHECKING:
+    from edgepack.quantization.search.outside import Holding
+
+Array = np.ndarray[Any, Any]
+
+REPAIRED_DB = 10.0
+"""What a ruined model is brought to if it can: an error of a tenth of what its outputs vary by."""
+NEAR_DB = 20.0
+"""What outputs that are read value by value are brought towards: an error of a tenth of what they
+vary by. Of nanodet_m's worst channels 20.8 dB so are 25.0 about 0, and 12.3 are 17.7: it keeps 89 %
+of its detections at 17.5 dB about 0, 96 % at 22 dB and 98.5 % at 23.5 dB (u8/s8, 274 detections in
+200 images, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
+MOST_MEASURED = 12
+"""How often the metric is measured at most for one model."""
+MOST_REPAIRED, MOST_APPROACHED = 1 / 2, 1 / 4
+"""The share of the places that are left float at most, to repair noise or meet a limit, and to
+approach the float model: int8 is what was asked for."""
+MOST_HELD = 3
+"""For how many kinds of inputs ranges are widened at most."""
+_MET = (0.0, 0.0)
+
+Stage = Literal["activations", "model", "limit"]
+"""What is judged: activations in integers with the weights exact, on held-out calibration samples;
+the whole model in integers, on the same; or that, on the evaluation samples. Figures of different
+stages are of different things, so that one cannot be held against the other."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A scheme that was tried: its file, and how close that is."""
+
+    scheme: Scheme
+    """As written: more nodes may stay float than was asked for."""
+    path: Path
+    """The model in a folder of its own."""
+    closeness: Closeness
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the user's metric says of a model, on the evaluation samples."""
+
+    drop: float
+    """How much worse than the float model, in the metric's unit; NaN where the metric is."""
+    sqnr_db: float
+    """Of the worst group of channels of the worst output."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One line of what a search did."""
+
+    what: str
+    on: str
+    """The samples it was judged on: ``calibration`` (those held out) or ``evaluation``."""
+    accepted: bool = False
+    """Whether it was kept: the last one that was is the best."""
+    sqnr_db: float | None = None
+    """Of the worst group of channels of the worst output; None if there was nothing to judge."""
+    agreement: float | None = None
+    """Share of samples with the float model's best class."""
+    metric_drop: float | None = None
+    stage: Stage = "model"
+    why: str = ""
+    """Why it was kept or not, for people."""
+
+    def __str__(self) -> str:
+        parts = [
+            "" if self.metric_drop is None else f"metric drop {self.metric_drop:.4f}",
+            "" if self.sqnr_db is None else f"{self.sqnr_db:.1f} dB",
+            "" if self.agreement is None else f"agreement {self.agreement:.0%}",
+        ]
+        found = ", ".join(filter(None, parts))
+        return f"{self.what}{': ' if found else ''}{found}{' (kept)' if self.accepted else ''}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON-ready values, the same in every build of the same inputs."""
+        numbers = {
+            "sqnr_db": self.sqnr_db and round(max(self.sqnr_db, -EQUAL_SQNR_DB), 1),
+            "agreement": self.agreement and round(self.agreement, 4),
+            "metric_drop": self.metric_drop and round(self.metric_drop, 6),
+        }
+        texts = {"what": self.what, "on": self.on, "stage": self.stage, "why": self.why}
+        return {**texts, "accepted": self.accepted, **numbers}
+
+
+class Limit(Protocol):
+    """How much may be lost."""
+
+    def excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
+        """Return by how much the drop is too large and the SQNR too small; (0, 0) if met."""
+
+
+class Maker(Protocol):
+    """Writes and judges models; the search knows neither files nor samples."""
+
+    def make(self, scheme: Scheme, *, fitted: bool = False) -> Trial | None:
+        """Return the scheme as a model, or None if it would compute nothing in integers.
+
+        Args:
+            scheme: What to write.
+            fitted: Whether to fit its weights first, to what stays quantized of it.
+        """
+
+    def compare(self, trial: Trial, other: Trial) -> Judged:
+        """Return whether a trial's outputs are closer to the float model's than another's."""
+
+    def costs(self, trial: Trial) -> Costs:
+        """Return what places cost."""
+
+    def measure(self, trial: Trial) -> Measured:
+        """Return what the user's metric says."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Something that may bring the outputs nearer, or not."""
+
+    what: str
+    """Its name for people."""
+    apply: Callable[[Scheme], Iterable[Scheme]]
+    """Returns one scheme, several alternatives, or none where it has nothing to do."""
+
+
+@dataclass
+class Search:
+    """Keeps the best model and a record of all that was tried."""
+
+    maker: Maker
+    best: Trial
+    tried: list[Tried] = field(default_factory=list)
+    _measured: int = 0
+    _excess: tuple[float, float] = (math.inf, math.inf)
+    """By how much the best one misses the limit."""
+
+    def improve(self, methods: Sequence[Method]) -> None:
+        """Try methods one after the other, each on top of those that were kept."""
+        first = "what the search starts from, with weights rounded too"
+        what = "ranges from lowest to highest, nearest rounding"
+        self._record(what, self.best, accepted=True, why=first)
+        for method in methods:
+            report(0, 0, method.what)
+            with self.optional(method.what):
+                for scheme in method.apply(self.best.scheme):
+                    self._try(method.what, scheme)
+
+    @contextmanager
+    def optional(self, what: str) -> Iterator[None]:
+        """Record an error of what nothing depends on, instead of raising it.
+
+        Args:
+            what: Its name for people.
+        """
+        try:
+            yield
+        except EdgepackError as error:
+            failed = f"{what} failed, {error.problem}"
+            self.tried.append(Tried(failed, "calibration", why="it failed"))
+
+    def _try(self, what: str, scheme: Scheme) -> None:
+        trial = self.maker.make(scheme)
+        if trial is not None:
+            self._settle_if_closer(what, trial)
+
+    def _settle_if_closer(self, what: str, trial: Trial) -> None:
+        found = self.maker.compare(trial, self.best)
+        self._settle(what, trial, accepted=found.verdict == "closer", why=found.why)
+
+    def require_signal(self) -> None:
+        """Make sure that the outputs are more than noise, if need be with places left float.
+
+        What costs most is left float, until the error is a tenth of what the outputs vary by.
+
+        Raises:
+            StepError: With half of the places left float, the outputs still are noise.
+        """
+        ruined, ruin = self.best, self.best.closeness.ruin
+        if not ruin:
+            return
+
+        def has_signal(what: str, trial: Trial) -> bool:
+            found = trial.closeness
+            is_enough = found.resolved_db >= REPAIRED_DB and not found.ruin
+            closer = self.maker.compare(trial, self.best)
+            why = "its outputs are no noise any more" if is_enough else closer.why
+            accepted = is_enough or closer.verdict == "closer"
+            self._settle(what, trial, accepted=accepted, why=why)
+            return is_enough
+
+        self._climb([self._to_float(self.best, MOST_REPAIRED)], has_signal, fitted=False)
+        if self.best is not ruined:
+            self._fit_anew()
+        if self.best.closeness.ruin:
+            raise StepError(
+                f"int8 gives noise: on held-out calibration samples {ruin}; tried:"
+                f" {describe(self.tried)}",
+                hint="quantize weights with one scale per channel if the provider takes that, give"
+                f" calibration samples like those in use, or {WITHOUT_INT8}",
+            )
+
+    def _fit_anew(self) -> None:
+        trial = self.maker.make(self.best.scheme, fitted=True)
+        if trial is not None:
+            self._settle_if_closer("weights fitted to what stays quantized", trial)
+
+    def approach(self, least_db: float) -> None:
+        """Bring the worst output near the float model's, if a quarter of the places is enough.
+
+        Otherwise as much is left float as gains a dB over half of it.
+
+        Args:
+            least_db: SQNR of the worst group of channels of the worst output, in dB.
+        """
+        missing = least_db - self.best.closeness.sqnr_db
+        if missing <= 0:
+            return
+        fitted = bool(self.best.scheme.weight_scales)
+        ladder = self._to_float(self.best, MOST_APPROACHED)
+        for what, scheme in map(ladder.rung, ladder.promising(missing)):
+            trial = self.maker.make(scheme, fitted=fitted)
+            if trial is None:
+                return
+            is_enough = trial.closeness.sqnr_db >= least_db
+            gain = trial.closeness.gain_db(self.best.closeness)
+            is_worthwhile = gain >= WORTHWHILE_DB
+            why = (
+                f"it reaches {least_db:g} dB"
+                if is_enough
+                else f"{gain:+.1f} dB; leaving more float is worth {WORTHWHILE_DB:g} dB or more"
+            )
+            self._settle(what, trial, accepted=is_enough or is_worthwhile, why=why)
+            if is_enough:
+                return
+
+    def hold(self, holding: Holding) -> None:
+        """Widen ranges for inputs that no sample shows, where samples lose nothing by it.
+
+        A kind of input after the other, the one that breaks an output most first; of many kinds
+        some, for weights are fitted anew for each.
+
+        Args:
+            holding: Finds which inputs break a model, and widens ranges for them.
+        """
+        broken = holding.errors(self.best.path)
+        fitted = bool(self.best.scheme.weight_scales)
+        for kind in list(dict.fromkeys(each.input for each in broken))[:MOST_HELD]:
+            if kind not in {each.input for each in broken}:
+                continue
+            what = f"ranges that hold {WORDS[kind]} too"
+            report(0, 0, what)
+            scheme = holding.widened(self.best.scheme.plain, kind)
+            trial = self.maker.make(scheme, fitted=fitted)
+            if trial is None:
+                return
+            judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
+            gain_db = trial.closeness.gain_db(self.best.closeness)
+            is_mended = len(left) < len(broken) and kind not in {each.input for each in left}
+            is_free = judged.verdict != "farther" and gain_db > -WORTHWHILE_DB
+            mended = "they break nothing any more" if is_mended else "something is broken still"
+            why = f"{mended}; {judged.why}"
+            self._settle(what, trial, accepted=is_mended and is_free, why=why)
+            broken = left if self.best is trial else broken
+
+    def hold_anew(self, holding: Holding, anew: Callable[[Sequence[str]], Trial]) -> None:
+        """Search once more with what still breaks the model among the samples, and keep the better.
+
+        Which ranges and methods suit the samples is chosen on these, and may be what breaks others.
+
+        Args:
+            holding: Finds which inputs break a model.
+            anew: Returns what was found with kinds of inputs among the samples, judged on the same
+                samples as all else.
+        """
+        broken = holding.errors(self.best.path)
+        if not broken:
+            return
+        kinds = list(dict.fromkeys(each.input for each in broken))
+        words = listed([WORDS[kind] for kind in kinds], len(kinds))
+        what = f"all anew, with {words} among the samples"
+        trial = anew(kinds)
+        judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
+        gain_db = trial.closeness.gain_db(self.best.closeness)
+        is_mended = len(left) < len(broken) and (not left or left[0].error <= broken[0].error)
+        more_float = trial.scheme.float_places > self.best.scheme.float_places
+        least_db = WORTHWHILE_DB if more_float else -WORTHWHILE_DB
+        is_free = judged.verdict != "farther" and gain_db > least_db
+        mended = f"{len(left)} outputs are broken so, and {len(broken)} were"
+        why = f"{mended}; {'more stays float; ' if more_float else ''}{judged.why}"
+        self._settle(what, trial, accepted=is_mended and is_free, why=why)
+
+    def meet(self, limit: Limit, *, wide: bool = False) -> None:
+        """Search for a model that meets a limit; where none does, keep the nearest.
+
+        What costs least at run time is tried first.
+
+        Args:
+            limit: What the user allows.
+            wide: Whether the provider takes operators of 16 bits beside those of 8.
+        """
+
+        def meets(what: str, trial: Trial) -> bool:
+            return self._meets(what, trial, limit)
+
+        if not meets("as it is", self.best):
+            fitted = bool(self.best.scheme.weight_scales)
+            self._climb(self._ladders(wide=wide), meets, fitted=fitted)
+
+    def _climb(
+        self, ladders: Iterable[Ladder], is_enough: Callable[[str, Trial], bool], *, fitted: bool
+    ) -> None:
+        """Take more and more out of 8 bits, until it is enough; then look for less that is.
+
+        Args:
+            ladders: Climbed one after the other.
+            is_enough: Told what was made, and the model; keeps it or not.
+            fitted: Whether to fit weights.
+        """
+
+        def reaches(ladder: Ladder, count: int) -> bool:
+            what, scheme = ladder.rung(count)
+            trial = self.maker.make(scheme, fitted=fitted)
+            return trial is not None and is_enough(what, trial)
+
+        for ladder in ladders:
+            missed = 0
+            for count in ladder.counts():
+                if reaches(ladder, count):
+                    self._lower(reaches, ladder, missed, count)
+                    return
+                missed = count
+
+    def _lower(
+        self, reaches: Callable[[Ladder, int], bool], ladder: Ladder, missed: int, enough: int
+    ) -> None:
+        """Look for the lowest rung that is enough, above one that is not."""
+        while enough - missed > 1 and self._measured < MOST_MEASURED:
+            middle = (missed + enough) // 2
+            if reaches(ladder, middle):
+                enough = middle
+            else:
+                missed = middle
+
+    def _meets(self, what: str, trial: Trial, limit: Limit) -> bool:
+        """Return whether a model meets a limit; keep it if it does, or is nearer than the best."""
+        found = self.maker.measure(trial)
+        excess = limit.excess(found.drop, found.sqnr_db)
+        is_kept = excess == _MET or excess < self._excess
+        known = math.isfinite(found.drop)
+        self.tried.append(
+            Tried(
+                what if known else f"{what}, with which the metric is no number",
+                "evaluation",
+                is_kept,
+                found.sqnr_db,
+                metric_drop=found.drop if known else None,
+                stage="limit",
+                why=_limit_text(excess, is_kept=is_kept),
+            )
+        )
+        self._measured += 1
+        self._excess = min(excess, self._excess)
+        if trial is not self.best:
+            self._keep(trial, accepted=is_kept)
+        return excess == _MET
+
+    def _ladders(self, *, wide: bool) -> Iterator[Ladder]:
+        """Yield what may bring the outputs nearer, that which costs least at run time first."""
+        costs, scheme = self.maker.costs(self.best), self.best.scheme.plain
+        if wide and costs.tensors_db >= NOTICEABLE_DB:
+            # As many measurements again are left for nodes that stay float.
+            ladder = wide_ladder(scheme, costs, (MOST_MEASURED - self._measured) // 2)
+            yield ladder
+            _, scheme = ladder.rung(ladder.most)
+        yield float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
+
+    def _to_float(self, trial: Trial, most: float) -> Ladder:
+        return float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
+
+    def _settle(self, what: str, trial: Trial, *, accepted: bool, why: str) -> None:
+        self._record(what, trial, accepted=accepted, why=why)
+        self._keep(trial, accepted=accepted)
+
+    def _record(self, what: str, trial: Trial, *, accepted: bool, why: str) -> None:
+        found = trial.closeness
+        self.tried.append(
+            Tried(what, "calibration", accepted, found.sqnr_db, found.agreement, why=why)
+        )
+
+    def _keep(self, trial: Trial, *, accepted: bool) -> None:
+        """Make a trial the best one, or not; remove the file of the other."""
+        loser = self.best if accepted else trial
+        self.best = trial if accepted else self.best
+        shutil.rmtree(loser.path.parent)
+
+
+def _limit_text(excess: tuple[float, float], *, is_kept: bool) -> str:
+    if excess == _MET:
+        return "it meets the limit"
+    return "it misses the limit by less than before" if is_kept else "it misses the limit"
+
+
+def describe(tried: Sequence[Tried]) -> str:
+    """Return what was tried as one line, in which what was kept is marked."""
+    return "; ".join(map(str, tried))

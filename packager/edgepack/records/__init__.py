@@ -1,0 +1,1 @@
+"""What a measurement leaves, and its pure judges: runs, comparisons, tunings, verdicts."""

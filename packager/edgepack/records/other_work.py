@@ -1,0 +1,87 @@
+"""Whether others took so much of a processor that a time is not the model's alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.records.run import OtherWork, ProcessRun, Scenario
+
+TAKEN_SHARE = 0.05
+"""Of the cores that a model runs on: from here on the times are not the model's alone. An inference
+waits for the slowest of its threads, so that 5 % taken from two cores disturbs up to every tenth
+inference, which is what p90 is about. A clock may be low for as much of the time."""
+NOTED_SHARE = 0.01
+"""Of the same: what is noted."""
+NOTED_CORES = 0.1
+"""What others may use of any cores without being noted: memory, caches and power are shared."""
+_ON_CORES = ("cpu", "xnnpack", "acl")
+"""Backends whose nodes run in threads on the processor's cores."""
+
+
+def threads_of(variant: ManifestVariant, scenario: Scenario, cpu_count: int) -> int:
+    """Return on how many cores a variant's inferences run at once.
+
+    One thread drives what is not the processor: a GPU, an NPU.
+    """
+    options = variant.providers[0].options
+    if variant.backend == "openvino" and options.get("device_type", "CPU").startswith("CPU"):
+        each = int(options.get("num_of_threads", cpu_count))
+    elif variant.backend in _ON_CORES:
+        own = options.get("intra_op_num_threads", variant.session.intra_op_num_threads)
+        each = int(own) or cpu_count
+    else:
+        each = 1
+    return each * scenario.threads
+
+
+def taken_share(work: OtherWork, threads: int) -> float:
+    """Return what part others took of the cores that so many threads run on.
+
+    What others use of the cores that the threads leave competes with nobody. A host takes cores
+    from who uses them.
+    """
+    wanted = min(threads, work.cores)
+    competing = max(0.0, work.other_cores - (work.cores - wanted))
+    return min(1.0, (competing + work.stolen_cores) / wanted)
+
+
+def work_reason(work: OtherWork, threads: int) -> str:
+    """Return why a time is not the model's alone; nothing if others took too little for that."""
+    share = taken_share(work, threads)
+    if share < TAKEN_SHARE:
+        return ""
+    wanted = min(threads, work.cores)
+    on = "the core" if wanted == 1 else f"the {wanted} cores"
+    waited = (
+        ""
+        if isinstance(work.waiting, NotMeasured)
+        else f"; something waited for a core {work.waiting:.0%} of the time"
+    )
+    return (
+        f"others took {share:.0%} of {on} that the model runs on: other processes used"
+        f" {work.other_cores:.2f} of {work.cores}, the host of a virtual machine took"
+        f" {work.stolen_cores:.2f}{waited}"
+    )
+
+
+def work_notes(runs: Sequence[ProcessRun], threads: int, *, judged: bool) -> list[str]:
+    """Return a sentence on how much others used at most, if it is not nothing.
+
+    What is so much that it is a reason against the runs is not said again where it is ``judged``.
+    """
+    known = [run.other_work for run in runs if isinstance(run.other_work, OtherWork)]
+    most = max(known, key=lambda work: (taken_share(work, threads), work.other_cores), default=None)
+    if most is None:
+        return []
+    share = taken_share(most, threads)
+    used = max(work.other_cores for work in known)
+    is_reason = judged and share >= TAKEN_SHARE
+    if is_reason or (share < NOTED_SHARE and used < NOTED_CORES):
+        return []
+    return [
+        (
+            f"other processes used up to {used:.2f} of {most.cores} cores during a run, and others"
+            f" took up to {share:.0%} of those that the model runs on"
+        )
+    ]

@@ -1,0 +1,509 @@
+"""``RunReport``: the record of one bundle measured on one device.
+
+Everything raw is kept; what a table shows is computed from it. What could not be measured is
+:class:`~edgepack.bundle.manifest.NotMeasured` with its reason, never None or 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, NotMeasured, OutsideError
+from edgepack.project.profile import Id, StrictModel
+
+SCHEMA_VERSION: Literal[2] = 2
+
+Count = Annotated[int, Field(ge=0)]
+Ns = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(max_length=10_000)]
+
+OLDER = NotMeasured(reason="the edgepack that made this report did not measure it")
+"""Of what reports of schema version 1 lack."""
+LOW_POWER = "low power"
+"""The power mode of a phone that saves power."""
+NO_BATTERY = NotMeasured(reason="the device has no battery, or does not tell")
+TIMELESS = NotMeasured(reason="it took no time")
+
+
+class Valid(StrictModel):
+    """The numbers are what they say they are."""
+
+    kind: Literal["valid"] = "valid"
+
+
+Cause = Literal[
+    "outputs", "stream", "placement", "supply", "settings", "queries", "work", "conditions"
+]
+"""What has to be mended for numbers that can be used; ``stream`` is a state that became NaN or
+infinite, ``work`` is other work on the device, ``conditions`` is heat, or too few runs."""
+
+
+class Invalid(StrictModel):
+    """The numbers must not be used."""
+
+    kind: Literal["invalid"] = "invalid"
+    reasons: Annotated[list[str], Field(min_length=1)]
+    cause: Cause = "conditions"
+    """Of the reason that weighs most."""
+
+
+class Inconclusive(StrictModel):
+    """Nothing is wrong with the numbers, but there are too few to conclude anything."""
+
+    kind: Literal["inconclusive"] = "inconclusive"
+    reason: str
+
+
+Verdict = Annotated[Valid | Invalid | Inconclusive, Field(discriminator="kind")]
+
+
+class Conditions(StrictModel):
+    """What decided the device's speed at one moment."""
+
+    governor: Name | NotMeasured
+    """Of all cores, joined by ``+`` where they differ."""
+    temperature_c: float | NotMeasured
+    """Of the hottest thermal zone."""
+    throttle_events: Count | NotMeasured
+    """Since boot, over all cores."""
+    throttled_now: list[Name] | NotMeasured
+    """Causes; empty if it runs at full speed."""
+    throttled_since_boot: list[Name] | NotMeasured
+    """Causes that occurred at any time since boot; they stay until the next one."""
+    power_mode: Name | NotMeasured = OLDER
+    """As the device names it: ``MAXN`` of a Jetson, ``low power`` of a phone."""
+    load: Annotated[float, Field(ge=0)] | NotMeasured = OLDER
+    """Processes that run or wait to, on average over the last minute."""
+    battery_percent: Annotated[float, Field(ge=0, le=100)] | NotMeasured = NO_BATTERY
+    """How full a phone's battery is."""
+
+
+class Sample(StrictModel):
+    """What the sensors said at one moment of a run. A sensor that said nothing is absent."""
+
+    at_ns: Ns
+    """By the clock of :attr:`ProcessRun.timed_from_ns`."""
+    temperatures_c: dict[Name, float] = {}
+    """By thermal zone, numbered where several have one name."""
+    clocks_hz: dict[Name, Count] = {}
+    """By cluster of cores (``policy0``) or unit (``gpu``)."""
+    busy: dict[Name, float] = {}
+    """How many cores of a cluster worked since the sample before, 0.5 for half the time of one; of
+    another unit, the part of the time."""
+    power_w: dict[Name, float] = {}
+    """By rail or domain."""
+    throttled: list[Name] = []
+    """Causes for which the device is slowed down now."""
+    load: float | None = None
+
+
+class Sampling(StrictModel):
+    """The sensors during one process run, read by a process of low priority."""
+
+    interval_s: Annotated[float, Field(gt=0)]
+    samples: list[Sample]
+    unknown: dict[Name, Name]
+    """Why a kind of sensor (``temperature``, ``clocks``, ``power``, ``throttling``, ``load``) was
+    not read."""
+    trip_points_c: dict[Name, float] = {}
+    """By thermal zone: the temperature from which the system slows the device down."""
+    cpu_ns: Count
+    """Processor time that the sampler took, from its first reading on."""
+    elapsed_ns: Ns
+    """How long it read."""
+
+
+class Energy(StrictModel):
+    """What the timed part of a run took, over all that the sensor covers; idle power included."""
+
+    joules: Annotated[float, Field(ge=0)]
+    source: Name
+    """Which sensor: ``RAPL package-0``, ``INA3221 VDD_IN``."""
+
+
+class OtherWork(StrictModel):
+    """What others took of the processor in the timed part of a run, by the system's own counters.
+
+    Cores are averages over that time: 0.5 is half of the time of one core.
+    """
+
+    cores: Annotated[int, Field(gt=0)]
+    """That the measured process may use; what happens on others is not counted."""
+    own_cores: Annotated[float, Field(ge=0)]
+    """On which the measured process ran."""
+    other_cores: Annotated[float, Field(ge=0)]
+    """On which other processes ran, or the kernel."""
+    stolen_cores: Annotated[float, Field(ge=0)]
+    """That the host of a virtual machine gave to others, while this one had work for them."""
+    waiting: Annotated[float, Field(ge=0, le=1)] | NotMeasured
+    """For what part of the time any process on the device had work and waited for a core."""
+
+
+class DeviceFacts(StrictModel):
+    """What the device and its software are, as the harness found them."""
+
+    os: Name
+    arch: Name
+    model: Name | NotMeasured
+    cpu: Name | NotMeasured
+    cpu_count: Annotated[int, Field(gt=0)]
+    emulated: bool
+    """Whether the processor is an emulated one, whose time is not a device's time."""
+    python: Name
+    numpy: Name
+    onnxruntime: Name
+    providers: list[Name]
+    """All that this build of onnxruntime has."""
+    driver: Name | NotMeasured = OLDER
+    """Of a Jetson the version of L4T, else of NVIDIA's driver."""
+    boot_id: Name | NotMeasured
+    conditions: Conditions
+
+
+class PassedOver(StrictModel):
+    """A variant that the loader did not use, and why."""
+
+    variant: Name
+    reason: Name
+
+
+class Selection(StrictModel):
+    """What the loader chose on the device."""
+
+    variant: Name
+    passed_over: list[PassedOver]
+    device: DeviceFacts
+
+
+class Trial(StrictModel):
+    """How far the loader is with a variant, as the device says it every few seconds."""
+
+    variant: Id
+    building: bool
+    """Whether nothing was kept of its engines and compiled models when it began."""
+    seconds: Annotated[float, Field(ge=0)]
+    kept_bytes: Count
+    """What is kept of them by now."""
+
+    def __str__(self) -> str:
+        doing = "building engines of" if self.building else "trying"
+        minutes, seconds = divmod(int(self.seconds), 60)
+        took = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+        kept = f", {self.kept_bytes / 1e6:.1f} MB" if self.building and self.kept_bytes else ""
+        return f"{doing} {self.variant}: {took}{kept}"
+
+
+class ProcessRun(StrictModel):
+    """One process that loaded the model, checked it, warmed up and timed it."""
+
+    variant: Name
+    session_create_ns: Ns
+    """Warm: the model's file was read before."""
+    first_inference_ns: Ns
+    warm_up_iterations: Count
+    steady: bool
+    """Whether the last three windows of the warm-up agreed within 3 %."""
+    latencies_ns: Annotated[list[Ns], Field(min_length=1)]
+    """Every timed query in order, by the device's monotonic clock. Nothing is dropped. A query is
+    one inference, but in the load scenarios ``multi-stream`` and ``offline``; of ``server`` it is
+    counted from the moment at which it was to arrive."""
+    timed_from_ns: Ns | NotMeasured = OLDER
+    """When the first query began."""
+    timed_to_ns: Ns | NotMeasured = OLDER
+    """When the last one ended."""
+    inferences: Annotated[int, Field(gt=0)] | NotMeasured = OLDER
+    """In that time, over all queries."""
+    golden_min_sqnr_db: float
+    """Over all goldens and outputs, checked on the timed session before timing; -200 stands for
+    outputs that cannot be compared."""
+    not_finite: Annotated[list[Name], Field(exclude_if=lambda given: not given)] = []
+    """Of a model with a state, whose timed inferences are frames of a stream: the outputs that had
+    NaN or infinity after them, where no golden one has. Written only where there are some."""
+    boot_id: Name | NotMeasured
+    before: Conditions
+    after: Conditions
+    sampling: Sampling | NotMeasured = OLDER
+    energy: Energy | NotMeasured = OLDER
+    other_work: OtherWork | NotMeasured = OLDER
+
+    @property
+    def timed_ns(self) -> int | NotMeasured:
+        """From the beginning of the first query to the end of the last."""
+        if isinstance(self.timed_from_ns, NotMeasured):
+            return self.timed_from_ns
+        if isinstance(self.timed_to_ns, NotMeasured):
+            return self.timed_to_ns
+        return self.timed_to_ns - self.timed_from_ns
+
+    @property
+    def throughput(self) -> float | NotMeasured:
+        """Inferences a second in that time."""
+        if isinstance(self.inferences, NotMeasured):
+            return self.inferences
+        took_ns = self.timed_ns
+        if isinstance(took_ns, NotMeasured):
+            return took_ns
+        return self.inferences * 1e9 / took_ns if took_ns > 0 else TIMELESS
+
+    @property
+    def samples_per_query(self) -> float:
+        """Inferences in one query."""
+        if isinstance(self.inferences, NotMeasured):
+            return 1.0
+        return self.inferences / len(self.latencies_ns)
+
+
+def all_latencies_ns(runs: Sequence[ProcessRun]) -> list[int]:
+    """Return all latencies of process runs, in order."""
+    return [latency for run in runs for latency in run.latencies_ns]
+
+
+class Creation(StrictModel):
+    """How long making a session takes, each time in a process of its own."""
+
+    cold_ns: Annotated[list[Ns], Field(min_length=1)] | NotMeasured
+    """With the model's file not in memory, and engines and compiled models kept."""
+    warm_ns: Annotated[list[Ns], Field(min_length=1)]
+    """With the file in memory."""
+
+
+class Scenario(StrictModel):
+    """How queries arrive, in the words of MLPerf LoadGen."""
+
+    name: Literal["single-stream", "multi-stream", "server", "offline"] = "single-stream"
+    samples_per_query: Annotated[int, Field(gt=0)] = 1
+    queries_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Of ``server``: on average; the times between arrivals are exponential."""
+    latency_bound_ms: Annotated[float, Field(gt=0)] | None = None
+    """Of ``server``: 99 % of the queries have to be answered within it."""
+    threads: Annotated[int, Field(gt=0)] = 1
+    """Inferences at once; of ``single-stream`` always one."""
+
+
+SINGLE_STREAM = Scenario()
+
+
+class SweepPoint(StrictModel):
+    """The model with inputs of other sizes than its goldens have."""
+
+    shapes: dict[Name, list[Count]]
+    """Of each input."""
+    batch: Annotated[int, Field(gt=0)]
+    """Samples in one inference."""
+    latencies_ns: list[Ns]
+    """Of one process run, as a single stream."""
+    steady: bool = True
+    """Whether its warm-up ended steady."""
+    problem: Name = ""
+    """Why there are none."""
+
+
+class Canary(StrictModel):
+    """A small model that is the same in every bundle, measured in the same session."""
+
+    model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    medians_ns: Annotated[list[Ns], Field(min_length=1)]
+    """Of each of its process runs, on the CPU in one thread."""
+
+
+class TunedSetting(StrictModel):
+    """A setting of the device that was changed for the measurement."""
+
+    name: Name
+    """``governor of policy0``, ``power mode``."""
+    before: Name
+    during: Name
+    restored: bool
+
+
+class PlacedNode(StrictModel):
+    """One node as it ran, and where. What a provider compiled is one node."""
+
+    name: Name
+    op: Name
+    provider: Name
+    mean_us: float
+    """Microseconds, by onnxruntime's profiler, over all runs but the first."""
+    median_us: float | NotMeasured = OLDER
+    """The same, which one run that was interrupted does not move."""
+
+    @property
+    def cost_us(self) -> float:
+        """The median, or the mean where the bundle's harness was older and told that alone."""
+        return self.mean_us if isinstance(self.median_us, NotMeasured) else self.median_us
+
+
+class Placement(StrictModel):
+    """Which provider ran each node, from a profile made in a process of its own."""
+
+    variant: Name
+    runs: Count
+    nodes: list[PlacedNode]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of nodes by provider, most first."""
+        return dict(Counter(node.provider for node in self.nodes).most_common())
+
+    def share(self, provider: str) -> float:
+        """Return the share of nodes that ran on a provider."""
+        return self.counts.get(provider, 0) / len(self.nodes) if self.nodes else 0.0
+
+
+class Memory(StrictModel):
+    """Peaks of resident memory of a process of its own."""
+
+    baseline_bytes: Count
+    """With Python, numpy and onnxruntime, before the model."""
+    loaded_bytes: Count
+    peak_bytes: Count
+    """After ``runs`` inferences."""
+    runs: Count
+
+    @property
+    def model_bytes(self) -> int:
+        """What the model added to the peak."""
+        return self.peak_bytes - self.baseline_bytes
+
+
+class VariantFacts(StrictModel):
+    """What the bundle's manifest says of one variant."""
+
+    id: Name
+    recipe: Name
+    model_bytes: Count
+    min_sqnr_db: float
+    accuracy: Accuracy | NotMeasured
+    """On the build host's CPU."""
+    layers: list[LayerError] | NotMeasured = []
+    """The error of each node on the build host's CPU, worst first; some of the worst."""
+    tried: list[Attempt] = []
+    """What was tried to keep its accuracy."""
+    outside: list[OutsideError] | NotMeasured = []
+    """What inputs unlike the samples break on the build host's CPU, the farthest first."""
+    input_ranges: dict[str, tuple[float, float]] = {}
+    """The values that each quantized input was calibrated with."""
+    untold: list[str] = []
+    """Changes of the model that the bundle's goldens do not tell."""
+
+
+class RunReport(StrictModel):
+    """One bundle, measured on one device."""
+
+    schema_version: Literal[2]
+    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+    created: str
+    """ISO 8601, UTC, by the host's clock."""
+    device: Name
+    """The device's name in the inventory."""
+    facts: DeviceFacts
+    project: Name = ""
+    """The project's name, which stays the same over its versions; empty if it is not known."""
+    bundle: Name
+    """The bundle's id."""
+    manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    target: Name
+    bundle_bytes: Count
+    variants: list[VariantFacts]
+    variant_requested: Name | Literal["first that works"]
+    variant_used: Name
+    passed_over: list[PassedOver]
+    preset: Name
+    scenario: Scenario = SINGLE_STREAM
+    edgepack: Name = ""
+    """The version that made this report; empty where it did not say so."""
+    argv: list[Name] = []
+    """The command of a timed process run on the device."""
+    runs: Annotated[list[ProcessRun], Field(min_length=1)]
+    creation: Creation | NotMeasured = OLDER
+    memory: Memory | NotMeasured
+    placement: Placement | NotMeasured
+    sweep: list[SweepPoint] = []
+    canary: Canary | NotMeasured = OLDER
+    tuned: list[TunedSetting] = []
+    unfinished: Name = ""
+    """Why it ended early; then what was measured until then is here."""
+    verdict: Verdict
+    heavy_tail: Name = ""
+    """Why p90, p95, p99, mean, throughput and energy are inconclusive, and only p50 may be used;
+    empty if all may, and in older reports."""
+    notes: list[str]
+    """What the reader has to know that does not make the numbers invalid."""
+
+    @property
+    def latencies_ns(self) -> list[int]:
+        """All latencies of all process runs, in order."""
+        return all_latencies_ns(self.runs)
+
+
+class EvaluationReport(StrictModel):
+    """The project's metric, measured through a device's own execution provider."""
+
+    schema_version: Literal[1]
+    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+    created: str
+    """ISO 8601, UTC, by the host's clock."""
+    device: Name
+    """The device's name in the inventory."""
+    facts: DeviceFacts
+    project: Name = ""
+    """The project's name; empty if it is not known."""
+    bundle: Name
+    manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    target: Name
+    variant: Name
+    """The one that the device used."""
+    passed_over: list[PassedOver]
+    samples_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Of the evaluation set."""
+    measured: Accuracy
+    interval: tuple[float, float] | NotMeasured = OLDER
+    """Of the measured value, at 95 %."""
+    simulated: Accuracy | NotMeasured
+    """On the build host's CPU, from the bundle's manifest."""
+    placement: Placement | NotMeasured
+    reasons: list[Name] = []
+    """Why the metric must not be used; empty if it may."""
+    inference_ns: list[Ns]
+    """Of every sample, on the device."""
+    resumed: Count = 0
+    """How many samples an earlier call had run, which did not come to its end."""
+    elapsed_ns: Ns
+    """The whole evaluation, by the host's clock; of what was resumed its last call."""
+
+
+class ImportedReport(StrictModel):
+    """What the log of another benchmark tool says.
+
+    It has no conditions, no outputs that were checked and no process runs, so that its numbers are
+    shown and not judged.
+    """
+
+    schema_version: Literal[1]
+    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+    created: str
+    """ISO 8601, UTC: of the log where that says it, else of its file."""
+    tool: Literal["onnxruntime_perf_test", "trtexec", "benchmark_app", "litert_benchmark_model"]
+    tool_version: Name | NotMeasured
+    device: Name
+    """As the user names it."""
+    model: Name
+    """As the log, or else the user, names it."""
+    log: Name
+    """The name of the file that was read."""
+    log_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    provider: Name | NotMeasured
+    latencies_ns: list[Ns] | NotMeasured
+    """Every inference, where the log has them."""
+    statistics_ns: dict[Name, float]
+    """As the tool computed them: ``mean``, ``p50``, ``p90``, ``min``, ``max``, ``std``."""
+    phases_ns: dict[Name, float] = {}
+    """``session create``, ``first inference``, ``compile``, as far as the log has them."""
+    throughput: Annotated[float, Field(ge=0)] | NotMeasured
+    """Inferences a second."""
+    peak_bytes: Count | NotMeasured
+    notes: list[str] = []

@@ -1,0 +1,126 @@
+"""How queries arrive, in the words of MLPerf LoadGen: what may be asked, and what was kept.
+
+Source: loadgen/test_settings.h and mlperf.conf, https://github.com/mlcommons/inference: 8 samples a
+query of multi-stream, Poisson arrivals and the 99th percentile of server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from edgepack.base import statistics
+from edgepack.bundle.manifest import ManifestVariant
+from edgepack.errors import UsageError, nearest
+from edgepack.records.run import ProcessRun, Scenario
+
+SAMPLES_PER_QUERY = 8
+NAMES: dict[str, Literal["single-stream", "multi-stream", "server", "offline"]] = {
+    "single-stream": "single-stream",
+    "multi-stream": "multi-stream",
+    "server": "server",
+    "offline": "offline",
+}
+NS_PER_MS = 1e6
+
+
+def make_scenario(
+    name: str = "single-stream",
+    *,
+    queries_per_s: float | None = None,
+    latency_bound_ms: float | None = None,
+    samples_per_query: int | None = None,
+) -> Scenario:
+    """Return the scenario that options describe.
+
+    Raises:
+        UsageError: There is no such scenario, an option belongs to another one, or one is missing.
+    """
+    if name not in NAMES:
+        raise UsageError(
+            f"there is no scenario {name!r}", hint=nearest(name, NAMES), where="--scenario"
+        )
+    owned: list[tuple[str, float | None, str]] = [
+        ("--qps", queries_per_s, "server"),
+        ("--latency-bound-ms", latency_bound_ms, "server"),
+        ("--samples-per-query", samples_per_query, "multi-stream"),
+    ]
+    for option, value, owner in owned:
+        if value is None:
+            continue
+        if name != owner:
+            raise UsageError(
+                f"{option} belongs to the scenario {owner}, and this one is {name}",
+                hint=f"add --scenario {owner}, or leave {option} out",
+            )
+        if not 0 < value < math.inf:
+            raise UsageError(f"{option} is {value:g}", hint="give a number above 0")
+    missing = [option for option, value, owner in owned[:2] if owner == name and value is None]
+    if missing:
+        raise UsageError(
+            f"the scenario server needs {' and '.join(missing)}",
+            hint="such as --scenario server --qps 50 --latency-bound-ms 20",
+        )
+    if name == "multi-stream":
+        samples_per_query = samples_per_query or SAMPLES_PER_QUERY
+    return Scenario(
+        name=NAMES[name],
+        samples_per_query=samples_per_query or 1,
+        queries_per_s=queries_per_s,
+        latency_bound_ms=latency_bound_ms,
+    )
+
+
+def with_threads(scenario: Scenario, cpu_count: int, variant: ManifestVariant) -> Scenario:
+    """Return the scenario with as many inferences at once as fill the processor's cores.
+
+    Each takes the threads of the variant's session; one that takes a thread per core is run alone.
+    """
+    each = variant.session.intra_op_num_threads or cpu_count
+    threads = 1 if scenario.name == "single-stream" else max(1, cpu_count // each)
+    return scenario.model_copy(update={"threads": threads})
+
+
+def harness_arguments(scenario: Scenario) -> list[str]:
+    """Return the harness's arguments: none for a single stream, which older harnesses know too."""
+    if scenario.name == "single-stream":
+        return []
+    arguments = [f"--scenario={scenario.name}", f"--threads={scenario.threads}"]
+    if scenario.name == "multi-stream":
+        arguments.append(f"--samples-per-query={scenario.samples_per_query}")
+    if scenario.queries_per_s is not None:
+        arguments.append(f"--qps={scenario.queries_per_s!r}")
+    return arguments
+
+
+def command_options(scenario: Scenario) -> list[str]:
+    """Return the options of ``edgepack bench`` that ask for the scenario."""
+    if scenario.name == "single-stream":
+        return []
+    options = ["--scenario", scenario.name]
+    if scenario.name == "multi-stream":
+        options += ["--samples-per-query", str(scenario.samples_per_query)]
+    if scenario.name == "server":
+        options += ["--qps", f"{scenario.queries_per_s:g}"]
+        options += ["--latency-bound-ms", f"{scenario.latency_bound_ms:g}"]
+    return options
+
+
+def scenario_reasons(scenario: Scenario, runs: Sequence[ProcessRun]) -> Iterator[str]:
+    """Yield why the runs do not show that the scenario's bound is kept, a sentence each."""
+    if scenario.latency_bound_ms is None:
+        return
+    latencies_ns = [latency for run in runs for latency in run.latencies_ns]
+    if len(latencies_ns) < statistics.MIN_SAMPLES_P99:
+        yield (
+            f"{len(latencies_ns)} queries were made, and their p99 needs"
+            f" {statistics.MIN_SAMPLES_P99}"
+        )
+        return
+    p99_ms = statistics.percentile(latencies_ns, 99) / NS_PER_MS
+    if p99_ms > scenario.latency_bound_ms:
+        yield (
+            f"p99 is {p99_ms:.4g} ms at {scenario.queries_per_s:g} queries/s, and the bound is"
+            f" {scenario.latency_bound_ms:g} ms"
+        )

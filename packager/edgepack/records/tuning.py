@@ -1,0 +1,138 @@
+"""``TuneReport``: every setting that was tried on a device, what it did, and what to use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from edgepack.bundle.manifest import NotMeasured
+from edgepack.project.profile import Provider, SessionSettings, StrictModel
+from edgepack.records.comparison import ComparedMetric
+from edgepack.records.deciding import Outcome
+from edgepack.records.run import Count, DeviceFacts, Memory, Name, Ns, PassedOver, VariantFacts
+from edgepack.records.topology import Topology
+
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class Settings(StrictModel):
+    """One variant with the settings of its session, in the manifest's words."""
+
+    variant: Name
+    session: SessionSettings
+    providers: Annotated[list[Provider], Field(min_length=1)]
+
+    @property
+    def key(self) -> str:
+        """The same for the same settings."""
+        session = sorted(self.session.config.items())
+        level = self.session.graph_optimization_level
+        listed = [(provider.name, sorted(provider.options.items())) for provider in self.providers]
+        return repr((self.variant, self.session.intra_op_num_threads, level, session, listed))
+
+    @property
+    def override(self) -> str:
+        """What the harness on the device takes: JSON without the variant."""
+        return self.model_dump_json(exclude={"variant"})
+
+
+class RunTimes(StrictModel):
+    """The latencies of one process run."""
+
+    p50_ns: Ns
+    p90_ns: Ns
+
+
+class Latency(StrictModel):
+    """The p50 over process runs, in nanoseconds."""
+
+    p50_ns: float
+    """The median over the runs' medians."""
+    low_ns: float | None
+    """The 95 % interval of the geometric mean over the runs; None with one run."""
+    high_ns: float | None
+
+
+class Candidate(StrictModel):
+    """Settings that were tried, and what they did."""
+
+    number: Count
+    settings: Settings
+    defaults: bool
+    """Whether they are onnxruntime's own."""
+    present: bool
+    """Whether they are the bundle's."""
+    runs: list[RunTimes]
+    """In the order in which they were made."""
+    rung: Count
+    """The last one that it was in, from 1; 0 if none was reached."""
+    latency: Latency | NotMeasured
+    memory: Memory | NotMeasured
+    problem: Name = ""
+    """Why it is out: it crashed, or its outputs were wrong."""
+
+
+class Confirmation(StrictModel):
+    """The fastest settings against others, in pairs of process runs in ABBA order."""
+
+    base: Count
+    """The number of the fastest defaults; if they are the fastest, of what the bundle has."""
+    candidate: Count
+    base_runs: list[RunTimes]
+    candidate_runs: list[RunTimes]
+    """Of each pair, its run."""
+    metrics: list[ComparedMetric]
+    outcome: Outcome
+    """PASS: it is not slower at p50, and nothing shows that it is at p90."""
+
+
+class TuneReport(StrictModel):
+    """The search for the best settings of one bundle on one device."""
+
+    schema_version: Literal[1]
+    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+    created: str
+    """ISO 8601, UTC, by the host's clock."""
+    edgepack: Name
+    device: Name
+    """The device's name in the inventory."""
+    facts: DeviceFacts
+    topology: Topology
+    project: Name
+    bundle: Name
+    manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    target: Name
+    variants: list[VariantFacts]
+    passed_over: list[PassedOver]
+    """Variants that the device does not take, or that miss the project's limits."""
+    seed: int
+    budget_s: float
+    elapsed_s: float
+    """How long was measured."""
+    candidates: list[Candidate]
+    front: list[Count]
+    """Candidates that no other is at least as good as in latency, accuracy, memory and size, and
+    better in one; of those that were in the last rung of their variant. Fastest first."""
+    confirmation: Confirmation | NotMeasured
+    answer: Count
+    """The candidate to use: the fastest if that was confirmed, or else the fastest defaults, or
+    what the bundle has where those failed against it."""
+    why: Name
+    unfinished: Name = ""
+    """Why it ended early; then what was measured until then is here."""
+    notes: list[str] = []
+
+    def candidate(self, number: int) -> Candidate:
+        """Return a candidate by its number."""
+        return self.candidates[number]
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether pairs showed that the answer is no slower than what it was compared with."""
+        found = self.confirmation
+        return (
+            isinstance(found, Confirmation)
+            and found.outcome == "PASS"
+            and found.candidate == self.answer
+        )

@@ -1,0 +1,1 @@
+"""Shows reports: tables, texts and the HTML page with its figures."""

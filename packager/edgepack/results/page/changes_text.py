@@ -1,0 +1,88 @@
+"""Changes in histories, in words; and whether a build may pass in spite of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from edgepack.errors import LimitError
+from edgepack.results.store.changes import Change, Series
+from edgepack.results.store.splits import LEAST_POINTS
+
+
+def newest(series: Iterable[Series], last: int | None) -> list[Series]:
+    """Return series with only those changes that began within so many of their newest runs."""
+    return [
+        replace(
+            one,
+            changes=tuple(
+                change for change in one.changes if last is None or change.newer_runs <= last
+            ),
+        )
+        for one in series
+    ]
+
+
+def series_lines(series: Sequence[Series]) -> Iterator[str]:
+    """Say of each series in words what happened, the one with the newest run first."""
+    if not series:
+        yield "there are no benchmarks to look at"
+    for one in series:
+        yield (
+            f"{one.project}, {one.target}, {one.device_model}, {one.variant},"
+            f" onnxruntime {one.onnxruntime}: {_count(one.runs, 'run')}"
+            f" from {one.first} to {one.last}"
+        )
+        if one.invalid_runs:
+            yield f"  {_count(one.invalid_runs, 'invalid or unfinished run')} left out"
+        for why in one.restarted:
+            yield f"  not compared with earlier runs; {why}"
+        if not one.long_enough:
+            yield f"  too few to look for changes: {LEAST_POINTS} are needed"
+        elif not one.changes:
+            yield "  no change"
+        for change in one.changes:
+            yield f"  {change_text(change)}"
+
+
+def change_text(change: Change) -> str:
+    """Return a change as one line."""
+    word = "slower" if change.slower else "faster"
+    bundles = f"{change.bundle} {change.manifest_sha256[:12]}"
+    before = f"{change.bundle_before} {change.manifest_sha256_before[:12]}"
+    if before != bundles:
+        bundles += f", before {before}"
+    return (
+        f"{change.metric} is {abs(change.ratio - 1):.1%} {word} since {change.since} ({bundles}):"
+        f" {change.before_ms:#.4g} ms in {_count(change.runs_before, 'run')},"
+        f" then {change.after_ms:#.4g} ms in {change.runs_after}; {change.reason}"
+    )
+
+
+def require_no_slowdown(series: Iterable[Series]) -> None:
+    """Refuse slowdowns but those that the device alone is to blame for.
+
+    Raises:
+        LimitError: There is one.
+    """
+    slow = [
+        (one, change)
+        for one in series
+        for change in one.changes
+        if change.slower and change.blame != "device"
+    ]
+    if slow:
+        raise LimitError(
+            "".join(
+                [
+                    "models became slower",
+                    *(f"\n  - {one.variant}: {change_text(change)}" for one, change in slow),
+                ]
+            ),
+            hint="measure both bundles side by side: edgepack compare; what is meant to be slower"
+            " passes once --last or --since leaves it out",
+        )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

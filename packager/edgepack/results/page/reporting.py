@@ -1,0 +1,113 @@
+"""``edgepack report``: the page about what the results store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgepack.errors import UsageError, nearest
+from edgepack.records.run import EvaluationReport, RunReport
+from edgepack.results.page.html import MAKE_ONE, write_html
+from edgepack.results.store.rows import RunRow
+from edgepack.results.store.store import ResultsStore, RunFilter
+
+NEWEST = 100
+"""Runs that a page shows, unless more are asked for."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that was written."""
+
+    path: Path
+    shown: int
+    """Runs that it shows."""
+    found: int
+    """Runs that it could have shown."""
+
+
+def report(
+    path: Path,
+    store: ResultsStore,
+    *,
+    runs: Sequence[str] = (),
+    wanted: RunFilter | None = None,
+    last: int = NEWEST,
+) -> Page:
+    """Write one HTML file about stored runs, each compared with the last one before it.
+
+    Args:
+        path: The file; it is replaced whole or not at all.
+        store: Where they are kept.
+        runs: Ids of runs and evaluations. Without them: the newest that are wanted.
+        wanted: Which runs, where no ids are given.
+        last: At most so many, where no ids are given.
+
+    Raises:
+        UsageError: There is none, or an id is not one of a run or an evaluation.
+        ToolError: The file cannot be written.
+        BundleError: A report is broken.
+    """
+    benches = store.rows(replace(wanted or RunFilter(), kind="bench"))
+    ids = list(runs) or [row.id for row in benches[-last:]]
+    if not ids:
+        raise _none_found(store, wanted)
+    named = store.load_all(list(dict.fromkeys(ids)))
+    reports = [each for each in named if isinstance(each, RunReport)]
+    evaluations = [each for each in named if isinstance(each, EvaluationReport)]
+    others = [each.id for each in named if not isinstance(each, RunReport | EvaluationReport)]
+    if others:
+        raise UsageError(
+            f"{others[0]} is of another tool's log, which the page does not show",
+            hint=f"edgepack runs show {others[0]}",
+        )
+    if not reports:
+        raise UsageError("none of these is a run", hint="edgepack runs list", where=store.name)
+    everything = store.rows(RunFilter(kind="bench"))
+    history = store.load_all(_ids_before(reports, everything))
+    kept = {each.id: each for each in [*_evaluations(store, reports), *evaluations]}
+    write_html(
+        reports,
+        path,
+        evaluations=list(kept.values()),
+        history=[each for each in history if isinstance(each, RunReport)],
+    )
+    return Page(path, len(reports), len(runs) or len(benches))
+
+
+def _none_found(store: ResultsStore, wanted: RunFilter | None) -> UsageError:
+    """Return that no run is wanted, and what may be meant instead."""
+    kept = store.rows(RunFilter(kind="bench"))
+    for field in ("project", "target", "device"):
+        asked = getattr(wanted, field, None)
+        known = sorted({name for row in kept if (name := getattr(row, field))})
+        if asked and asked not in known and known:
+            problem = f"the results store has no run with the {field} {asked!r}"
+            return UsageError(problem, hint=nearest(asked, known), where=store.name)
+    return UsageError("the results store has no such run", hint=MAKE_ONE, where=store.name)
+
+
+def _ids_before(reports: Sequence[RunReport], rows: Sequence[RunRow]) -> list[str]:
+    """Return the ids of the last runs before these, of the same subject each."""
+    last: dict[tuple[str | None, ...], str] = {}
+    before: dict[str, str | None] = {}
+    for row in rows:
+        subject = (row.project or row.bundle, row.target, row.device, row.variant, row.scenario)
+        before[row.id] = last.get(subject)
+        last[subject] = row.id
+    shown = {report.id for report in reports}
+    found = (before.get(report.id) for report in reports)
+    return list(dict.fromkeys(run for run in found if run and run not in shown))
+
+
+def _evaluations(store: ResultsStore, reports: Sequence[RunReport]) -> list[EvaluationReport]:
+    """Return the newest evaluation of each bundle, device and variant that is shown."""
+    subjects = {(each.manifest_sha256, each.device, each.variant_used) for each in reports}
+    newest = {
+        (row.manifest_sha256, row.device, row.variant): row.id
+        for row in store.rows(RunFilter(kind="evaluation"))
+        if (row.manifest_sha256, row.device, row.variant) in subjects
+    }
+    found = store.load_all(list(newest.values()))
+    return [each for each in found if isinstance(each, EvaluationReport)]

@@ -1,0 +1,624 @@
+"""What the page shows of one run: texts that are ready to print, and figures as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.base import statistics
+from edgepack.bundle.manifest import Accuracy, LayerError, NotMeasured
+from edgepack.quantization.search.outside import OutsideError
+from edgepack.records.run import (
+    SINGLE_STREAM,
+    Canary,
+    Conditions,
+    PlacedNode,
+    Placement,
+    ProcessRun,
+    RunReport,
+    SweepPoint,
+    VariantFacts,
+)
+from edgepack.records.verdict import heavy_tail_of, remedy
+from edgepack.results.page.outside import broken_outputs, range_texts
+from edgepack.results.page.plots import (
+    STRETCHES,
+    Figure,
+    Minute,
+    Rail,
+    Range,
+    distribution_figure,
+    minutes,
+    rails,
+    sustained_figure,
+    timeline_figure,
+)
+from edgepack.results.page.table import (
+    device_rows,
+    golden_limit_text,
+    golden_text,
+    near_text,
+    others_text,
+    r2_text,
+    tuned_text,
+)
+from edgepack.results.page.tried import TriedStage, tried_stages
+from edgepack.results.store.previous import Since, percent
+from edgepack.results.summary import (
+    NS_PER_MS,
+    Summary,
+    but_p50,
+    cold_creations_ns,
+    interval_text,
+    known,
+    mebibytes,
+    memory_text,
+    milliseconds,
+    peak_memory,
+    placement_text,
+    provider_word,
+    rate,
+    scenario_text,
+    verdict_reasons,
+    verdict_word,
+    warm_creations_ns,
+)
+
+COSTLIEST_NODES = 12
+WORST_LAYERS = 12
+EQUAL_DB = 60
+"""Layers as near to the float model as this have a full bar."""
+STEADY_CLOCK = 0.97
+"""Of the highest; a run below it has lost its clocks."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number of a run with what has to be known to read it."""
+
+    what: str
+    value: str
+    below: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """A provider's part of the nodes and of the time; parts are percent."""
+
+    provider: str
+    nodes: int
+    of_nodes: float
+    of_time: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row of a table with a bar; the length is percent of the longest."""
+
+    name: str
+    op: str
+    note: str
+    value: str
+    length: float
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One process run as the page shows it."""
+
+    number: int
+    queries: int
+    p50: str
+    p90: str
+    session_create: str
+    first_inference: str
+    warm_up_iterations: int
+    steady: str
+    golden: str
+    conditions: str
+
+
+@dataclass(frozen=True)
+class AccuracyRow:
+    """One variant of the bundle as the page shows it."""
+
+    variant: str
+    size: str
+    metric: str
+    fp32: str
+    value: str
+    drop: str
+    interval: str
+    samples: str
+    agreement: str
+    r2: str
+    """Of the worst output."""
+    worst: str
+    used: bool
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """The model with inputs of one size as the page shows it."""
+
+    batch: int
+    shapes: str
+    p50: str
+    p90: str
+    throughput: str
+    queries: int
+    problem: str
+
+
+@dataclass(frozen=True)
+class UnshownVariant:
+    """What nothing has shown of one variant, and what is not known of that."""
+
+    id: str
+    broken: list[OutsideError]
+    not_measured: str
+    ranges: list[str]
+    untold: list[str]
+
+
+@dataclass(frozen=True)
+class TriedVariant:
+    """What a build tried to keep one variant's accuracy."""
+
+    variant: str
+    stages: list[TriedStage]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One run as the page shows it."""
+
+    anchor: str
+    report: RunReport
+    summary: Summary
+    verdict: str
+    reasons: list[str]
+    remedy: str
+    """What to do about them, with the one command for it; nothing if the verdict is VALID."""
+    headline: str
+    tiles: list[Tile]
+    since: Since | None
+    seen: str
+    """What the timeline shows."""
+    figures: dict[str, Figure]
+    """By the name of their place: ``timeline``, ``distribution``, ``sustained``."""
+    unknown: list[str]
+    """Kinds of sensors that were not read, with the reason."""
+    overhead: str
+    phases: list[Rail]
+    phases_unknown: str
+    minutes: list[Minute]
+    sustained: str
+    """How the last minute compares with the first."""
+    runs: list[RunRow]
+    shares: list[Share]
+    nodes: list[Bar]
+    node_statistic: str
+    """What the nodes' times are: their median, or their mean in older reports."""
+    placement: str
+    layers_of: str
+    layers: list[Bar]
+    layers_not_measured: str
+    variants: list[AccuracyRow]
+    unshown: list[UnshownVariant]
+    """Of variants of which there is something to tell."""
+    tried: list[TriedVariant]
+    """Of variants for which something was tried; none in reports of older bundles."""
+    sweep: list[SweepRow]
+    canary: str
+    tuned: list[tuple[str, str]]
+    device: list[tuple[str, str]]
+
+
+def section_of(
+    anchor: str, report: RunReport, summary: Summary, since: Since | None, detail: int = STRETCHES
+) -> Section:
+    """Return what the page shows of a report.
+
+    Args:
+        anchor: The section's id in the page.
+        report: The report.
+        summary: Its figures.
+        since: What changed since the last one.
+        detail: About how many points its timeline has.
+    """
+    by_minute = minutes(report)
+    figures = {
+        "timeline": timeline_figure(report, detail),
+        "distribution": distribution_figure(report),
+    }
+    if by_minute:
+        figures["sustained"] = sustained_figure(by_minute)
+    cold = cold_creations_ns(report)
+    placement = None if isinstance(report.placement, NotMeasured) else report.placement
+    variant, layers = _layers(report)
+    return Section(
+        anchor=anchor,
+        report=report,
+        summary=summary,
+        verdict=verdict_word(report),
+        reasons=verdict_reasons(report),
+        remedy=remedy(report, Path("BUNDLE")),
+        headline=headline(summary),
+        tiles=_tiles(report, summary),
+        since=since,
+        seen=_seen(report, summary),
+        figures=figures,
+        unknown=unknown_sensors(report),
+        overhead=_overhead(report),
+        phases=rails(_phases(report, summary)),
+        phases_unknown=known(cold) if isinstance(cold, NotMeasured) else "",
+        minutes=by_minute,
+        sustained=_sustained(by_minute),
+        runs=_run_rows(report, summary),
+        shares=_shares(placement) if placement else [],
+        nodes=_node_bars(placement.nodes) if placement else [],
+        node_statistic=_node_statistic(placement.nodes) if placement else "",
+        placement=placement_text(report),
+        layers_of=variant,
+        layers=[_layer_bar(layer) for layer in layers[:WORST_LAYERS]],
+        layers_not_measured=next(
+            (v.layers.reason for v in report.variants if isinstance(v.layers, NotMeasured)), ""
+        ),
+        variants=_variant_rows(report),
+        unshown=[
+            each
+            for each in map(_unshown, report.variants)
+            if each.broken or each.not_measured or each.ranges or each.untold
+        ],
+        tried=[
+            TriedVariant(variant.id, tried_stages(variant.tried))
+            for variant in report.variants
+            if variant.tried
+        ],
+        sweep=[_sweep_row(point) for point in report.sweep],
+        canary=_canary(report.canary),
+        tuned=[(setting.name, tuned_text(setting)) for setting in report.tuned],
+        device=[*device_rows(report), *_software(report)],
+    )
+
+
+def headline(summary: Summary) -> str:
+    """Return the median with its interval."""
+    unknown = isinstance(summary.median_interval_ms, NotMeasured)
+    reach = "" if unknown else f", {_p50_reach(summary)}"
+    return f"p50 {milliseconds(summary.p50_ms)}{reach}"
+
+
+def _p50_reach(summary: Summary) -> str:
+    """Return the one interval that a page has of a run's p50, in words."""
+    interval = summary.median_interval_ms
+    if isinstance(interval, NotMeasured):
+        return known(interval)
+    return f"95 %: {interval_text(interval)}"
+
+
+def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
+    runs = f"{len(report.runs)} process runs"
+    doubt = "inconclusive; " if summary.heavy_tail else ""
+    tail = f"{doubt}p95 {milliseconds(summary.p95_ms)}"
+    if not isinstance(summary.p99_ms, NotMeasured):
+        tail += f", p99 {milliseconds(summary.p99_ms)}"
+    return [
+        Tile("latency p50", milliseconds(summary.p50_ms), f"{_p50_reach(summary)}; {runs}"),
+        Tile("latency p90", milliseconds(summary.p90_ms), f"{tail}, {summary.samples:,} queries"),
+        _tile(
+            "throughput",
+            summary.throughput,
+            lambda value: f"{rate(value)}/s",
+            f"{doubt}inferences, {scenario_text(report.scenario)}",
+        ),
+        _tile("session create, cold", summary.cold_create_ms, milliseconds, _cold_count(report)),
+        Tile(
+            "session create, warm",
+            milliseconds(summary.session_create_ms),
+            f"median of {len(warm_creations_ns(report))}",
+        ),
+        Tile("first inference", milliseconds(summary.first_inference_ms), f"median of {runs}"),
+        _memory_tile(report),
+        _tile(
+            "energy",
+            summary.energy_mj,
+            lambda value: f"{value:.3g} mJ",
+            f"{doubt}{_energy_source(report)}",
+        ),
+        Tile("golden outputs", golden_text(report), golden_limit_text(report)),
+    ]
+
+
+def _tile(what: str, value: float | NotMeasured, text: Callable[[float], str], below: str) -> Tile:
+    if isinstance(value, NotMeasured):
+        return Tile(what, "unknown", value.reason)
+    return Tile(what, text(value), below)
+
+
+def _memory_tile(report: RunReport) -> Tile:
+    if isinstance(report.memory, NotMeasured):
+        return Tile("peak memory", "unknown", report.memory.reason)
+    return Tile("peak memory", peak_memory(report), memory_text(report))
+
+
+def _cold_count(report: RunReport) -> str:
+    cold = cold_creations_ns(report)
+    return "" if isinstance(cold, NotMeasured) else f"median of {len(cold)}"
+
+
+def _energy_source(report: RunReport) -> str:
+    energy = report.runs[0].energy
+    return (
+        ""
+        if isinstance(energy, NotMeasured)
+        else f"per inference, idle power included; {energy.source}"
+    )
+
+
+def unknown_sensors(report: RunReport) -> list[str]:
+    """Return which kinds of sensors were not read, each with its reason."""
+    found: dict[str, None] = {}
+    for run in report.runs:
+        if isinstance(run.sampling, NotMeasured):
+            found[f"all sensors over time: unknown ({run.sampling.reason})"] = None
+        else:
+            for kind, reason in run.sampling.unknown.items():
+                found[f"{kind}: unknown ({reason})"] = None
+    return list(found)
+
+
+def _seen(report: RunReport, summary: Summary) -> str:
+    parts = [f"Latency {milliseconds(summary.p50_ms)} at the median"]
+    samples = [
+        sample
+        for run in report.runs
+        if not isinstance(run.sampling, NotMeasured)
+        for sample in run.sampling.samples
+    ]
+    warm = [max(sample.temperatures_c.values()) for sample in samples if sample.temperatures_c]
+    parts.append(f"at {min(warm):.0f} to {max(warm):.0f} °C" if warm else "temperature unknown")
+    clocks: dict[str, list[int]] = {}
+    for sample in samples:
+        for name, hertz in sample.clocks_hz.items():
+            clocks.setdefault(name, []).append(hertz)
+    lowest = min((min(all_) / max(all_) for all_ in clocks.values() if max(all_)), default=None)
+    parts.append("clocks unknown" if lowest is None else _clock_text(lowest))
+    return ", ".join(parts)
+
+
+def _clock_text(lowest: float) -> str:
+    return "steady clocks" if lowest >= STEADY_CLOCK else f"clocks down to {100 * lowest:.0f} %"
+
+
+def _overhead(report: RunReport) -> str:
+    sampled = [run.sampling for run in report.runs if not isinstance(run.sampling, NotMeasured)]
+    elapsed = sum(each.elapsed_ns for each in sampled)
+    if not elapsed:
+        return ""
+    part = sum(each.cpu_ns for each in sampled) / elapsed
+    return (
+        f"Sensors read every {sampled[0].interval_s:g} s; that took {100 * part:.2f} % of one core."
+    )
+
+
+def _phases(report: RunReport, summary: Summary) -> list[Range]:
+    cold = cold_creations_ns(report)
+    found = []
+    if not isinstance(cold, NotMeasured):
+        found.append(_range_of("session create, cold", cold))
+    found.append(_range_of("session create, warm", warm_creations_ns(report)))
+    found.append(_range_of("first inference", [run.first_inference_ns for run in report.runs]))
+    found.append(_p50_range(summary))
+    doubt = " (inconclusive)" if summary.heavy_tail else ""
+    return [*found, _range_ms(f"p90 of a run{doubt}", summary.run_p90s_ms)]
+
+
+def _p50_range(summary: Summary) -> Range:
+    p50_ms, interval = summary.p50_ms, summary.median_interval_ms
+    low, high = p50_ms, p50_ms
+    if not isinstance(interval, NotMeasured):
+        low, high = interval.low, interval.high
+    return Range("p50", milliseconds(p50_ms), _p50_reach(summary), low, p50_ms, high)
+
+
+def _range_of(label: str, values_ns: Sequence[int]) -> Range:
+    return _range_ms(label, [value / NS_PER_MS for value in values_ns])
+
+
+def _range_ms(label: str, ms: Sequence[float]) -> Range:
+    low, high = min(ms), max(ms)
+    note = f"{milliseconds(low)} to {milliseconds(high)}, n = {len(ms)}"
+    middle = statistics.median(ms)
+    return Range(label, milliseconds(middle), note, low, middle, high)
+
+
+def _sustained(found: Sequence[Minute]) -> str:
+    if len(found) < 2:
+        return ""
+    first, last = found[0], found[-1]
+    return (
+        f"Minute 1 has a median of {milliseconds(first.median)}, minute {last.number} one of"
+        f" {milliseconds(last.median)}: {percent(last.median / max(first.median, 1e-9))}."
+    )
+
+
+def _run_rows(report: RunReport, summary: Summary) -> list[RunRow]:
+    p90s = [but_p50(summary, p90_ms, milliseconds) for p90_ms in summary.run_p90s_ms]
+    found = zip(report.runs, summary.run_medians_ms, p90s, strict=True)
+    return [_run_row(number, *each) for number, each in enumerate(found, 1)]
+
+
+def _run_row(number: int, run: ProcessRun, p50_ms: float, p90: str) -> RunRow:
+    return RunRow(
+        number=number,
+        queries=len(run.latencies_ns),
+        p50=milliseconds(p50_ms),
+        p90=p90,
+        session_create=milliseconds(run.session_create_ns / NS_PER_MS),
+        first_inference=milliseconds(run.first_inference_ns / NS_PER_MS),
+        warm_up_iterations=run.warm_up_iterations,
+        steady="yes" if run.steady else "no",
+        golden=near_text(run.golden_min_sqnr_db),
+        conditions=_warmth(run.before, run.after),
+    )
+
+
+def _warmth(before: Conditions, after: Conditions) -> str:
+    first, last = before.temperature_c, after.temperature_c
+    if isinstance(first, NotMeasured) or isinstance(last, NotMeasured):
+        return "unknown"
+    return f"{first:.1f} to {last:.1f} °C"
+
+
+def _shares(placement: Placement) -> list[Share]:
+    whole = sum(node.cost_us for node in placement.nodes) or 1.0
+    time = dict.fromkeys(placement.counts, 0.0)
+    for node in placement.nodes:
+        time[node.provider] += node.cost_us
+    return [
+        Share(
+            provider=provider_word(provider),
+            nodes=count,
+            of_nodes=round(100 * placement.share(provider), 1),
+            of_time=round(100 * time[provider] / whole, 1),
+        )
+        for provider, count in placement.counts.items()
+    ]
+
+
+def _node_bars(nodes: Sequence[PlacedNode]) -> list[Bar]:
+    whole = sum(node.cost_us for node in nodes) or 1.0
+    costliest = sorted(nodes, key=lambda node: -node.cost_us)[:COSTLIEST_NODES]
+    longest = costliest[0].cost_us if costliest and costliest[0].cost_us > 0 else 1.0
+    return [
+        Bar(
+            name=node.name,
+            op=node.op,
+            note=provider_word(node.provider),
+            value=f"{node.cost_us:,.1f} µs, {100 * node.cost_us / whole:.1f} %",
+            length=round(100 * max(node.cost_us, 0) / longest, 1),
+        )
+        for node in costliest
+    ]
+
+
+def _node_statistic(nodes: Sequence[PlacedNode]) -> str:
+    return "mean" if any(isinstance(node.median_us, NotMeasured) for node in nodes) else "median"
+
+
+def _layers(report: RunReport) -> tuple[str, list[LayerError]]:
+    """Return the layers of the variant that ran, or of the first that has any."""
+    rated = {
+        variant.id: variant.layers
+        for variant in report.variants
+        if variant.layers and not isinstance(variant.layers, NotMeasured)
+    }
+    if not rated:
+        return "", []
+    shown = report.variant_used if report.variant_used in rated else next(iter(rated))
+    return shown, rated[shown]
+
+
+def _layer_bar(layer: LayerError) -> Bar:
+    length = max(0.0, min(1.0, 1 - layer.sqnr_db / EQUAL_DB))
+    return Bar(layer.node, layer.op, "", near_text(layer.sqnr_db), round(100 * length, 1))
+
+
+def _variant_rows(report: RunReport) -> list[AccuracyRow]:
+    rows = []
+    for variant in report.variants:
+        size, used = mebibytes(variant.model_bytes), variant.id == report.variant_used
+        if isinstance(variant.accuracy, Accuracy):
+            rows.append(_accuracy_row(variant.id, size, variant.accuracy, used=used))
+        else:
+            rows.append(_unrated_row(variant.id, size, variant.accuracy, used=used))
+    return rows
+
+
+def _unshown(variant: VariantFacts) -> UnshownVariant:
+    lost = variant.outside.reason if isinstance(variant.outside, NotMeasured) else ""
+    ranges = range_texts(variant)
+    return UnshownVariant(variant.id, broken_outputs(variant), lost, ranges, variant.untold)
+
+
+def _unrated_row(variant: str, size: str, why: NotMeasured, *, used: bool) -> AccuracyRow:
+    return AccuracyRow(
+        variant=variant,
+        size=size,
+        metric=f"not measured: {why.reason}",
+        fp32="n/a",
+        value="n/a",
+        drop="n/a",
+        interval="n/a",
+        samples="n/a",
+        agreement="n/a",
+        r2="n/a",
+        worst="n/a",
+        used=used,
+    )
+
+
+def _metric_text(accuracy: Accuracy) -> str:
+    return accuracy.metric + (f" of {accuracy.output}" if accuracy.output else "")
+
+
+def _accuracy_row(variant: str, size: str, accuracy: Accuracy, *, used: bool) -> AccuracyRow:
+    drop, interval = accuracy.drop, accuracy.drop_interval
+    worst = accuracy.worst
+    return AccuracyRow(
+        variant=variant,
+        size=size,
+        metric="; ".join(filter(None, (_metric_text(accuracy), others_text(accuracy)))),
+        fp32=f"{accuracy.fp32:#.4g}"
+        if isinstance(accuracy.fp32, float)
+        else f"not measured: {accuracy.fp32.reason}",
+        value=f"{accuracy.value:#.4g}",
+        drop="n/a" if drop is None else f"{drop:+.4f}",
+        interval="n/a" if interval is None else f"{interval[0]:+.4f} to {interval[1]:+.4f}",
+        samples=str(accuracy.samples),
+        agreement="n/a" if accuracy.agreement is None else f"{100 * accuracy.agreement:.2f} %",
+        r2=r2_text(accuracy) or "n/a",
+        worst=f"{worst.output}: cosine {worst.cosine:.4f}, {near_text(worst.sqnr_db)}"
+        if worst
+        else "n/a",
+        used=used,
+    )
+
+
+def _sweep_row(point: SweepPoint) -> SweepRow:
+    shapes = ", ".join(f"{name} {'x'.join(map(str, dims))}" for name, dims in point.shapes.items())
+    if not point.latencies_ns:
+        return SweepRow(point.batch, shapes, "n/a", "n/a", "n/a", 0, point.problem or "no queries")
+    p50_ms = statistics.median(point.latencies_ns) / NS_PER_MS
+    p90 = milliseconds(statistics.percentile(point.latencies_ns, 90) / NS_PER_MS)
+    tail = heavy_tail_of(SINGLE_STREAM, point.latencies_ns)
+    speed = f"{rate(point.batch / max(p50_ms, 1e-9) * 1e3)} samples/s"
+    queries = len(point.latencies_ns)
+    return SweepRow(
+        point.batch,
+        shapes,
+        milliseconds(p50_ms),
+        f"{p90} (inconclusive)" if tail else p90,
+        speed,
+        queries,
+        "" if point.steady else "its warm-up was not steady",
+    )
+
+
+def _canary(canary: Canary | NotMeasured) -> str:
+    if isinstance(canary, NotMeasured):
+        return known(canary)
+    found = _range_of("", canary.medians_ns)
+    return f"{found.value} ({found.note})"
+
+
+def _software(report: RunReport) -> list[tuple[str, str]]:
+    return [
+        ("numpy", report.facts.numpy),
+        ("edgepack", report.edgepack or "unknown (the report does not say)"),
+        ("command", " ".join(report.argv) or "unknown (the report does not say)"),
+        ("bundle's manifest", f"sha256 {report.manifest_sha256}"),
+    ]

@@ -1,0 +1,1 @@
+"""Keeps reports: the database, its rows, documents, imports and exports."""

@@ -1,0 +1,294 @@
+"""The database of the results store: its URL, its transactions, its version, its errors."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    NullPool,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from edgepack.base.files import writing
+from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
+from edgepack.results.store.schema import REVISIONS, VERSION_TABLE
+
+VARIABLE = "EDGEPACK_RESULTS"
+MIGRATIONS = Path(__file__).parent / "migrations"
+WAIT_S = 60
+"""How long a process waits while another one writes."""
+WRITING_LOCK = 0x65646765
+"""Of PostgreSQL's advisory locks, the one that whoever writes holds."""
+EXAMPLES = "sqlite:////home/me/results.sqlite, postgresql://me@host/results"
+DRIVERS = dict.fromkeys(("postgres", "postgresql"), "postgresql+psycopg")
+"""Of URLs that name none."""
+PACKAGES = {"psycopg": "'edgepack[postgres]'"}
+"""What brings a driver, where its own name does not."""
+CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+NOT_AS_MADE = ("SQLITE_ERROR", "")
+"""Of SQLite: a table lacks what its version has, or a text is none."""
+
+
+def default_file() -> Path:
+    """Return the file of the user's own store, which need not exist yet."""
+    import platformdirs
+
+    return platformdirs.user_data_path("edgepack") / "results.sqlite"
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database whose tables are this version's. No password is in its text or its errors."""
+
+    engine: Engine
+    name: str
+    """Its URL, without what is secret."""
+    file: Path | None
+    """Where it lies, if it is SQLite's."""
+    password: str
+    is_default: bool
+    """Whether it is the user's own, where nothing else was asked for."""
+
+    def __repr__(self) -> str:
+        return f"Database({self.name!r})"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection to read by; in SQLite it sees one state of the database.
+
+        Raises:
+            ToolError: The database cannot be reached or used.
+            BundleError: It is corrupt.
+        """
+        with self._telling_errors(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Give a connection; all that is written by it is kept when the block ends, or nothing.
+
+        One process writes at a time, so that two that replace the same report both succeed.
+
+        Raises:
+            ToolError: The database cannot be reached or written.
+            BundleError: It is corrupt.
+        """
+        engine = self.engine.execution_options(edgepack_writes=True)
+        with self._telling_errors(), engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(text(f"SET LOCAL lock_timeout = '{WAIT_S}s'"))
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({WRITING_LOCK})"))
+            yield connection
+
+    @contextmanager
+    def _telling_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._told(error) from None
+        except UnicodeDecodeError as error:  # of SQLite's message, which cites what it cannot read
+            raise self._corrupt(str(error)) from None
+
+    def _told(self, error: DBAPIError) -> EdgepackError:
+        said = str(error.orig).strip()
+        if self.password:
+            said = said.replace(self.password, "***")
+        code = getattr(error.orig, "sqlite_errorname", "")
+        if code.startswith(CORRUPT) or (self.file and code in NOT_AS_MADE):
+            return self._corrupt(said)
+        return ToolError(
+            f"the results store cannot be used: {said}", hint=self._remedy(code), where=self.name
+        )
+
+    def _corrupt(self, said: str) -> BundleError:
+        file, away = (shlex.quote(f"{self.file}{end}") for end in ("", ".broken"))
+        return BundleError(
+            f"the results store is corrupt: {said}",
+            hint=f"it is left as it is; move it away: mv {file} {away}"
+            f" (what can be saved of it: sqlite3 {away} .recover)",
+            where=self.name,
+        )
+
+    def _remedy(self, code: str) -> str:
+        if code.startswith("SQLITE_BUSY"):
+            return f"another process has been writing for {WAIT_S} s; wait for it, or end it"
+        if self.file:
+            return (
+                "free some space, and see that you may write the file and its folder;"
+                f" or name another store: {VARIABLE}=sqlite:////tmp/results.sqlite"
+            )
+        return (
+            f"check the server, and the URL of --results or {VARIABLE};"
+            f" a writer waits {WAIT_S} s for others"
+        )
+
+
+def open_database(url: str | None) -> Database:
+    """Open a database, and make its tables or bring them to this version.
+
+    Args:
+        url: As SQLAlchemy has it; None stands for the environment's ``EDGEPACK_RESULTS``, and
+            where that is not set for SQLite's :func:`default_file`.
+
+    Raises:
+        UsageError: The URL names no database that can be used.
+        ToolError: The database's driver is missing, or it cannot be reached or written.
+        BundleError: It is corrupt, or a newer edgepack made it; then it is left as it is.
+    """
+    where = "--results" if url else VARIABLE
+    asked = url or os.environ.get(VARIABLE)
+    own = URL.create("sqlite", database=str(default_file()))
+    found = _parsed(asked, where) if asked else own
+    if found == own:
+        with writing("the results store", default_file()):
+            default_file().parent.mkdir(parents=True, exist_ok=True)
+    file = _file(found, where)
+    hidden = found.password or found.query.get("password", "")
+    database = Database(
+        engine=_engine(found, where),
+        name=_shown(found),
+        file=file,
+        password=str(hidden),
+        is_default=found == own,
+    )
+    _migrate(database)
+    return database
+
+
+def _parsed(url: str, where: str) -> URL:
+    try:
+        found = make_url(url)
+    except (ArgumentError, ValueError):
+        _refuse("this is no URL of a database", where)  # the text may have a password in it
+    if found.drivername in DRIVERS:
+        found = found.set(drivername=DRIVERS[found.drivername])
+    return found
+
+
+def _shown(url: URL) -> str:
+    open_options = {name: value for name, value in url.query.items() if "pass" not in name}
+    return url.set(query=open_options).render_as_string(hide_password=True)
+
+
+def _file(url: URL, where: str) -> Path | None:
+    if url.get_backend_name() != "sqlite":
+        return None
+    if not url.database or url.database == ":memory:":
+        _refuse("a results store in memory keeps nothing", where)
+    path = Path(url.database).absolute()
+    if not path.parent.is_dir():
+        _refuse(f"there is no folder {path.parent}", where)
+    return path
+
+
+def _refuse(problem: str, where: str) -> NoReturn:
+    raise UsageError(problem, hint=f"give one such as {EXAMPLES}", where=where) from None
+
+
+def _engine(url: URL, where: str) -> Engine:
+    try:
+        if url.get_backend_name() != "sqlite":
+            return create_engine(url, poolclass=NullPool, hide_parameters=True)
+        engine = create_engine(
+            url,
+            poolclass=NullPool,
+            hide_parameters=True,
+            connect_args={"timeout": WAIT_S, "isolation_level": None},
+        )
+    except NoSuchModuleError:
+        _refuse(f"there is no kind of database {url.drivername!r}", where)
+    except ModuleNotFoundError as error:
+        package = PACKAGES.get(error.name or "", error.name)
+        raise ToolError(
+            f"the driver of the results store is missing: {error.name}",
+            hint=f"pip install {package}",
+            where=where,
+        ) from error
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    """Begin a transaction of SQLite, which Python's module would begin too late.
+
+    Who is going to write waits for its turn here: from reading to writing nobody can wait.
+    """
+    if connection.get_execution_options().get("edgepack_writes"):
+        # Of a file that is not there yet: what prune frees goes back to the disk.
+        connection.exec_driver_sql("PRAGMA auto_vacuum = FULL")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _migrate(database: Database) -> None:
+    with database.reading() as connection:
+        version = _version(connection)
+    if version == REVISIONS[-1]:
+        return
+    _require_known(version, database)
+    with database.writing() as connection:
+        version = _version(connection)  # another process may have done it meanwhile
+        _require_known(version, database)
+        if version == REVISIONS[-1]:
+            return
+        if database.file and version:
+            with writing("a copy of the results store", database.file):
+                _copy(database.file, database.file.with_name(f"{database.file.name}.{version}"))
+        _upgrade(connection)
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608
+
+
+def _require_known(version: str | None, database: Database) -> None:
+    if version is None or version in REVISIONS:
+        return
+    raise BundleError(
+        f"a newer edgepack made the results store: its version is {version}, this edgepack knows"
+        f" {REVISIONS[-1]} and older",
+        hint="pip install --upgrade edgepack",
+        where=database.name,
+    )
+
+
+def _copy(file: Path, copy: Path) -> None:
+    """Copy a database that nobody writes, so that the copy is whole or is not there."""
+    partial = copy.with_name(f"{copy.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(file)) as old, closing(sqlite3.connect(partial)) as new:
+            old.backup(new)
+        partial.replace(copy)
+    except sqlite3.Error as error:
+        raise OSError(0, str(error)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -1,0 +1,134 @@
+"""Whether two measurements were made under the same conditions, so that their numbers compare.
+
+Conditions are what stays for as long as nobody changes the device, its software or how it is asked:
+its kind, its versions, its clock governor, the load scenario. What differs from one run to the next
+(temperature, load, boot) is none of them, and what is measured (bundle, variant) is not either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+
+from edgepack.bundle.manifest import NotMeasured
+from edgepack.records.run import DeviceFacts, EvaluationReport, RunReport, Scenario
+
+UNKNOWN = "unknown"
+HARNESS = "edgepack_harness.py"
+MEASURE = "edgepack_measure"
+STEADY = "quick, standard or gate"
+PRESET_KINDS = {"smoke": "smoke", "sustained": "sustained"}
+"""The presets whose latencies are of another kind than those of a short, steady run."""
+
+Report = RunReport | EvaluationReport
+
+
+def fingerprint(report: Report) -> str:
+    """Return 12 hexadecimal digits that are equal where the conditions are.
+
+    The store keeps what this says when a report is saved. So where conditions are told in another
+    way than before, histories start anew; the version's second number, which is a condition of
+    benchmarks, has to change with it, so that users read why.
+
+    A fact that a device does not tell is ``unknown``, whatever the reason: two devices that both
+    do not tell it have the same.
+    """
+    text = json.dumps(conditions(report), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def differences(first: Report, second: Report) -> list[str]:
+    """Say in words which conditions differ: ``clock governor: performance, then powersave``.
+
+    Returns:
+        One sentence for each that differs; none where the fingerprints are equal.
+    """
+    before, after = conditions(first), conditions(second)
+    names = [*before, *(name for name in after if name not in before)]
+    told = [(name, before.get(name, UNKNOWN), after.get(name, UNKNOWN)) for name in names]
+    return [f"{name}: {old}, then {new}" for name, old, new in told if old != new]
+
+
+def conditions(report: Report) -> dict[str, str]:
+    """Return the conditions by name, as words."""
+    return {**_of_device(report.facts), **_of_measurement(report)}
+
+
+def _of_device(facts: DeviceFacts) -> dict[str, str]:
+    return {
+        "device model": _word(facts.model),
+        "processor": _word(facts.cpu),
+        "architecture": facts.arch,
+        "cores": str(facts.cpu_count),
+        "emulated": "yes" if facts.emulated else "no",
+        "system": _release(facts.os),
+        "driver": _word(facts.driver),
+        "Python": _release(facts.python),
+        "numpy": _release(facts.numpy),
+        "onnxruntime": facts.onnxruntime,
+        "providers": ", ".join(sorted(facts.providers)),
+    }
+
+
+def _of_measurement(report: Report) -> dict[str, str]:
+    if isinstance(report, EvaluationReport):
+        settled = report.facts.conditions
+        return {
+            "preset": "evaluation",
+            "clock governor": _word(settled.governor),
+            "power mode": _word(settled.power_mode),
+        }
+    settled = report.runs[0].before
+    return {
+        "preset": PRESET_KINDS.get(report.preset, STEADY),
+        "clock governor": _word(settled.governor),
+        "power mode": _word(settled.power_mode),
+        "scenario": _scenario(report.scenario),
+        "run prefix": " ".join(run_prefix(report.argv)) or "none",
+        "session settings": _option(report.argv, "--session") or "the bundle's",
+        "edgepack": _release(report.edgepack) or UNKNOWN,
+    }
+
+
+def run_prefix(argv: list[str]) -> list[str]:
+    """Return what stands before the harness in the command of a process run: ``taskset -c 2-3``.
+
+    That is Python, or on a phone ``env`` before the measuring program.
+    """
+    if any(word.endswith(f"/{MEASURE}") for word in argv) and "env" in argv:
+        return argv[: argv.index("env")]
+    script = next((n for n, word in enumerate(argv) if word.endswith(HARNESS)), 0)
+    before = argv[:script]
+    options = len(before) - 1
+    while options >= 0 and before[options].startswith("-"):
+        options -= 1
+    return before[: max(options, 0)]
+
+
+def _option(argv: list[str], name: str) -> str:
+    return next((value for one, value in itertools.pairwise(argv) if one == name), "")
+
+
+def _scenario(scenario: Scenario) -> str:
+    words: list[str] = [scenario.name]
+    if scenario.samples_per_query != 1:
+        words.append(f"{scenario.samples_per_query} samples a query")
+    if scenario.threads != 1:
+        words.append(f"{scenario.threads} threads")
+    if scenario.queries_per_s is not None:
+        words.append(f"{scenario.queries_per_s:g} queries a second")
+    if scenario.latency_bound_ms is not None:
+        words.append(f"bound {scenario.latency_bound_ms:g} ms")
+    return ", ".join(words)
+
+
+def _word(fact: object) -> str:
+    return UNKNOWN if isinstance(fact, NotMeasured) else str(fact)
+
+
+def _release(version: str) -> str:
+    """Return a version to its second number, with the words before it: ``Linux 6.12``."""
+    found = re.match(r"\D*\d+(\.\d+)?", version)
+    return found[0] if found else version

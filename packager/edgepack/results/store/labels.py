@@ -1,0 +1,58 @@
+"""Says which runs of a list do not compare, because their conditions differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgepack.errors import BundleError, UsageError
+from edgepack.records.run import EvaluationReport, RunReport
+from edgepack.results.store.fingerprint import differences
+from edgepack.results.store.rows import RunRow, project_of
+from edgepack.results.store.store import ResultsStore
+
+MOST = 10
+"""Labels, the newest."""
+
+
+def incomparable(store: ResultsStore, rows: Sequence[RunRow]) -> list[str]:
+    """Say where, among runs of one variant on one device, the conditions changed.
+
+    Args:
+        store: Where the runs are.
+        rows: Some of them, oldest first.
+
+    Returns:
+        One line for each run whose conditions are others than those of the run before it:
+        ``RUN and RUN do not compare: onnxruntime: 1.31.1, then 1.32.0``.
+    """
+    newest: dict[tuple[str | None, ...], RunRow] = {}
+    changes = []
+    for row in rows:
+        subject = row.kind, project_of(row), row.target, row.device, row.variant
+        before = newest.get(subject)
+        if before and before.fingerprint != row.fingerprint:
+            changes.append((before.id, row.id))
+        newest[subject] = row
+    return [_label(store, *change) for change in changes[-MOST:]]
+
+
+def reasons(store: ResultsStore, before: str, after: str) -> list[str]:
+    """Say why two stored runs with different fingerprints do not compare.
+
+    Raises:
+        ToolError: The store cannot be reached.
+    """
+    try:
+        first, second = store.load_all([before, after])
+    except (BundleError, UsageError) as error:  # also one that was pruned just now
+        return [error.problem]
+    conditions = RunReport | EvaluationReport
+    if not isinstance(first, conditions) or not isinstance(second, conditions):
+        return ["they are logs of other tools"]
+    return differences(first, second) or [
+        "another edgepack stored the one, and told conditions apart in another way"
+    ]
+
+
+def _label(store: ResultsStore, before: str, after: str) -> str:
+    return f"{before} and {after} do not compare: {'; '.join(reasons(store, before, after))}"

@@ -1,0 +1,208 @@
+"""What changed since the last run of the same project, target, device and variant.
+
+The two were not measured side by side, so that a difference may be the day's: it says where to
+look, and ``edgepack compare`` decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgepack.base import statistics
+from edgepack.base.statistics import Interval
+from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.records.run import RunReport, VariantFacts
+from edgepack.results.store.fingerprint import differences
+from edgepack.results.summary import (
+    NS_PER_MS,
+    Summary,
+    mebibytes,
+    milliseconds,
+    placement_text,
+    provider_word,
+)
+
+FASTER_SLOWER = ("faster", "slower")
+MOVED_NODES = 5
+"""Named in a report; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure of two runs; texts are ready to print."""
+
+    what: str
+    before: str
+    after: str
+    ratio: Interval | float | None
+    """After divided by before, with its 95 % interval where there are enough process runs."""
+    words: tuple[str, str] = ("smaller", "larger")
+    """For a ratio below and above 1."""
+    inconclusive: bool = False
+    """Whether one of the two figures must not be judged by."""
+
+    @property
+    def direction(self) -> str:
+        """``less`` or ``more`` where all of the interval is; else nothing."""
+        if self.ratio is None or self.inconclusive:
+            return ""
+        sure = self.ratio if isinstance(self.ratio, Interval) else Interval(*[self.ratio] * 3)
+        return "more" if sure.low > 1 else "less" if sure.high < 1 else ""
+
+    @property
+    def word(self) -> str:
+        """What the ratio means, in a word."""
+        if self.inconclusive:
+            return "inconclusive"
+        if self.before == self.after:
+            return "same"
+        if self.ratio is None:
+            return "differs"
+        named = dict(zip(("less", "more"), self.words, strict=True))
+        return named.get(self.direction, "no change shown")
+
+    @property
+    def ratio_text(self) -> str:
+        """The change in percent, with its interval."""
+        if self.ratio is None:
+            return ""
+        if isinstance(self.ratio, float):
+            return percent(self.ratio)
+        low, high = percent(self.ratio.low), percent(self.ratio.high)
+        return f"{percent(self.ratio.estimate)} ({low} to {high})"
+
+
+@dataclass(frozen=True)
+class Since:
+    """The last run before this one, and what differs."""
+
+    run: RunReport
+    changes: list[Change]
+    differences: list[str]
+    """Conditions that differ."""
+    placement: list[str]
+    """Nodes that run elsewhere."""
+
+
+def same_subject(report: RunReport) -> tuple[str, ...]:
+    """Return what two runs share that can be compared."""
+    name = report.project or report.bundle
+    return (name, report.target, report.device, report.variant_used, report.scenario.name)
+
+
+def last_before(report: RunReport, others: Sequence[RunReport]) -> RunReport | None:
+    """Return the newest run of the same subject that is older than this one."""
+    subject, moment = same_subject(report), (report.created, report.id)
+    older = [
+        each
+        for each in others
+        if (each.created, each.id) < moment and same_subject(each) == subject
+    ]
+    return max(older, key=lambda each: (each.created, each.id), default=None)
+
+
+def since(before: RunReport, after: RunReport, summaries: tuple[Summary, Summary]) -> Since:
+    """Return what changed from one run to the next, whose summaries are given too."""
+    changes = _changes(before, after, *summaries)
+    return Since(before, changes, differences(before, after), _moved(before, after))
+
+
+def ratio_of_medians(before: Sequence[float], after: Sequence[float]) -> Interval | float:
+    """Return the ratio of two groups of process runs, after divided by before.
+
+    The interval is Welch's at 95 %, on the logarithms; without two runs in each it is a number.
+    """
+    first, second = ([math.log(max(value, 1e-9)) for value in group] for group in (before, after))
+    difference = statistics.mean(second) - statistics.mean(first)
+    if min(len(first), len(second)) < 2:
+        return math.exp(difference)
+    errors = [statistics.standard_deviation(logs) ** 2 / len(logs) for logs in (first, second)]
+    if not sum(errors):
+        return math.exp(difference)
+    parts = zip(errors, (first, second), strict=True)
+    degrees = sum(errors) ** 2 / sum(error**2 / (len(logs) - 1) for error, logs in parts)
+    reach = statistics.t_quantile(0.975, max(1, int(degrees))) * math.sqrt(sum(errors))
+    return Interval(
+        math.exp(difference), math.exp(difference - reach), math.exp(difference + reach)
+    )
+
+
+def percent(ratio: float) -> str:
+    """Return a ratio as a change in percent."""
+    return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) -> list[Change]:
+    unusable = "invalid" in (before.verdict.kind, after.verdict.kind)
+    found = [
+        Change(
+            "latency p50",
+            milliseconds(old.p50_ms),
+            milliseconds(new.p50_ms),
+            ratio_of_medians(old.run_medians_ms, new.run_medians_ms),
+            FASTER_SLOWER,
+            unusable,
+        ),
+        Change(
+            "latency p90",
+            milliseconds(old.p90_ms),
+            milliseconds(new.p90_ms),
+            ratio_of_medians(old.run_p90s_ms, new.run_p90s_ms),
+            FASTER_SLOWER,
+            unusable or bool(old.heavy_tail or new.heavy_tail),
+        ),
+        Change(
+            "session create, warm",
+            milliseconds(old.session_create_ms),
+            milliseconds(new.session_create_ms),
+            ratio_of_medians(_creations(before), _creations(after)),
+            FASTER_SLOWER,
+            unusable,
+        ),
+    ]
+    if not isinstance(before.memory, NotMeasured) and not isinstance(after.memory, NotMeasured):
+        found.append(_bytes("peak memory", before.memory.peak_bytes, after.memory.peak_bytes))
+    found.append(_bytes("bundle", before.bundle_bytes, after.bundle_bytes))
+    sizes = [_used(report).model_bytes for report in (before, after)]
+    found.append(_bytes("model file", *sizes))
+    return [*found, *_accuracy(before, after)]
+
+
+def _bytes(what: str, before: int, after: int) -> Change:
+    return Change(what, mebibytes(before), mebibytes(after), after / max(before, 1))
+
+
+def _creations(report: RunReport) -> list[float]:
+    return [run.session_create_ns / NS_PER_MS for run in report.runs]
+
+
+def _used(report: RunReport) -> VariantFacts:
+    return next(each for each in report.variants if each.id == report.variant_used)
+
+
+def _accuracy(before: RunReport, after: RunReport) -> list[Change]:
+    old, new = _used(before).accuracy, _used(after).accuracy
+    if isinstance(old, Accuracy) and isinstance(new, Accuracy) and old.metric == new.metric:
+        what = f"{new.metric} on the build host"
+        return [Change(what, f"{old.value:.4g}", f"{new.value:.4g}", None)]
+    return []
+
+
+def _moved(before: RunReport, after: RunReport) -> list[str]:
+    if isinstance(before.placement, NotMeasured) or isinstance(after.placement, NotMeasured):
+        return []
+    found = []
+    if before.placement.counts != after.placement.counts:
+        found.append(f"nodes by provider: {placement_text(before)}, then {placement_text(after)}")
+    was = {node.name: node.provider for node in before.placement.nodes}
+    moved = [
+        f"{node.name}: {provider_word(was[node.name])}, then {provider_word(node.provider)}"
+        for node in after.placement.nodes
+        if was.get(node.name, node.provider) != node.provider
+    ]
+    found += moved[:MOVED_NODES]
+    if len(moved) > MOVED_NODES:
+        found.append(f"and {len(moved) - MOVED_NODES} more nodes")
+    return found

@@ -1,0 +1,182 @@
+"""What the results store can say of a report without reading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from edgepack.base.clock import stamp
+from edgepack.base.statistics import Interval, median, percentile
+from edgepack.bundle.manifest import NotMeasured
+from edgepack.records.run import EvaluationReport, ImportedReport, RunReport
+from edgepack.results.store.documents import Kind, Report, kind_of
+from edgepack.results.store.fingerprint import fingerprint
+from edgepack.results.summary import NS_PER_MS, summarize, verdict_word
+
+LARGEST = 2**63 - 1
+"""Of what a database takes for a whole number."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One stored report in short. What it does not tell, or did not measure, is None."""
+
+    id: str
+    created: str
+    """ISO 8601, UTC."""
+    kind: Kind
+    bundle: str
+    """The bundle's id; of a report that was imported, the model's name."""
+    device: str
+    project: str | None = None
+    """See :func:`project_of`."""
+    target: str | None = None
+    device_model: str | None = None
+    variant: str | None = None
+    preset: str | None = None
+    scenario: str | None = None
+    runtime: str | None = None
+    """The version of onnxruntime; of a report that was imported, of the tool."""
+    fingerprint: str | None = None
+    """Of the conditions: rows with another one do not compare."""
+    p50_ms: float | None = None
+    """Over all latencies of all process runs, as ``p90_ms``."""
+    p90_ms: float | None = None
+    """None, as ``run_p90_ms``, where a heavy tail makes it inconclusive."""
+    low_ms: float | None = None
+    """Of the 95 % interval of the run medians, as ``high_ms``."""
+    high_ms: float | None = None
+    peak_bytes: int | None = None
+    bundle_bytes: int | None = None
+    canary_ns: float | None = None
+    """Median of the canary model's run medians."""
+    canary_sha256: str | None = None
+    """Of the canary model."""
+    manifest_sha256: str | None = None
+    """What tells bundles of one id apart."""
+    run_p50_ms: float | None = None
+    """The median over process runs of each one's p50, as ``run_p90_ms`` of its p90."""
+    run_p90_ms: float | None = None
+    metric: str | None = None
+    """Of an evaluation: its metric's name."""
+    value: float | None = None
+    """Of an evaluation: what the device reached."""
+    value_low: float | None = None
+    """Of its 95 % interval, as ``value_high``."""
+    value_high: float | None = None
+    verdict: str | None = None
+    """VALID, INVALID or INCONCLUSIVE; what was imported is not judged."""
+    unfinished: bool = False
+    """Whether the benchmark ended early."""
+
+
+def project_of(row: RunRow) -> str:
+    """Return the project's name; of a report that lacks it, the bundle's without its version."""
+    name = row.bundle.removesuffix(f"-{row.target}") if row.target else ""
+    return row.project or name.rpartition("-")[0] or row.bundle
+
+
+def row_of(report: Report) -> RunRow:
+    """Return a report in short."""
+    row = _row(report)
+    return replace(row, project=project_of(row))
+
+
+def _row(report: Report) -> RunRow:
+    match report:
+        case RunReport():
+            return _of_run(report)
+        case EvaluationReport():
+            return _of_evaluation(report)
+        case ImportedReport():
+            return _of_imported(report)
+
+
+def _of_run(report: RunReport) -> RunRow:
+    summary = summarize(report)
+    interval = summary.median_interval_ms
+    low, high = (interval.low, interval.high) if isinstance(interval, Interval) else (None, None)
+    memory, canary = report.memory, report.canary
+    return replace(
+        _measured(report, report.variant_used),
+        preset=_text(report.preset),
+        scenario=report.scenario.name,
+        p50_ms=summary.p50_ms,
+        p90_ms=None if summary.heavy_tail else summary.p90_ms,
+        low_ms=low,
+        high_ms=high,
+        peak_bytes=None if isinstance(memory, NotMeasured) else min(memory.peak_bytes, LARGEST),
+        bundle_bytes=min(report.bundle_bytes, LARGEST),
+        canary_ns=None if isinstance(canary, NotMeasured) else median(canary.medians_ns),
+        canary_sha256=None if isinstance(canary, NotMeasured) else canary.model_sha256,
+        run_p50_ms=_over_runs(report, 50),
+        run_p90_ms=None if summary.heavy_tail else _over_runs(report, 90),
+        verdict=verdict_word(report),
+        unfinished=bool(report.unfinished),
+    )
+
+
+def _of_evaluation(report: EvaluationReport) -> RunRow:
+    times, interval = report.inference_ns, report.interval
+    low, high = (None, None) if isinstance(interval, NotMeasured) else interval
+    return replace(
+        _measured(report, report.variant),
+        p50_ms=median(times) / NS_PER_MS if times else None,
+        p90_ms=percentile(times, 90) / NS_PER_MS if times else None,
+        metric=_text(report.measured.metric),
+        value=report.measured.value,
+        value_low=low,
+        value_high=high,
+        verdict="INVALID" if report.reasons else "VALID",
+    )
+
+
+def _measured(report: RunReport | EvaluationReport, variant: str) -> RunRow:
+    """Return what every report of a bundle on a device tells."""
+    return RunRow(
+        id=report.id,
+        created=_stamp(report.created),
+        kind=kind_of(report),
+        project=_text(report.project),
+        bundle=_text(report.bundle) or "",
+        target=_text(report.target),
+        device=_text(report.device) or "",
+        device_model=_text(report.facts.model),
+        variant=_text(variant),
+        runtime=_text(report.facts.onnxruntime),
+        fingerprint=fingerprint(report),
+        manifest_sha256=_text(report.manifest_sha256),
+    )
+
+
+def _of_imported(report: ImportedReport) -> RunRow:
+    statistics, peak = report.statistics_ns, report.peak_bytes
+    return RunRow(
+        id=report.id,
+        created=_stamp(report.created),
+        kind=kind_of(report),
+        project=_text(report.model),
+        bundle=_text(report.model) or "",
+        device=_text(report.device) or "",
+        runtime=_text(report.tool_version),
+        p50_ms=statistics["p50"] / NS_PER_MS if "p50" in statistics else None,
+        p90_ms=statistics["p90"] / NS_PER_MS if "p90" in statistics else None,
+        peak_bytes=None if isinstance(peak, NotMeasured) else min(peak, LARGEST),
+    )
+
+
+def _over_runs(report: RunReport, percent: float) -> float:
+    return median([percentile(run.latencies_ns, percent) for run in report.runs]) / NS_PER_MS
+
+
+def _stamp(created: str) -> str:
+    """Return a time so that those of all reports sort."""
+    try:
+        return stamp(datetime.fromisoformat(created))
+    except ValueError:
+        return created
+
+
+def _text(fact: str | NotMeasured) -> str | None:
+    """Return a fact as a database can keep it: PostgreSQL has no NUL in texts."""
+    return None if isinstance(fact, NotMeasured) or not fact else fact.replace("\0", "\ufffd")

@@ -1,0 +1,337 @@
+"""The results store: every report whole, and in short, in a database."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgepack.base.clock import stamp
+from edgepack.base.files import write_atomically, writing
+from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
+from edgepack.results.store.documents import (
+    Kind,
+    Report,
+    parse_report,
+    read_document,
+    read_documents,
+)
+from edgepack.results.store.rows import RunRow, row_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Insert
+
+AT_ONCE = 500
+"""Rows in one statement: databases limit its parameters."""
+NEAREST_AMONG = 1000
+"""The newest reports, whose ids are held against one that is not there."""
+GROUP = ("kind", "project", "target", "device", "variant")
+"""Of reports that agree in these, the newest are kept."""
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which reports are asked for: those that have every value that is given here."""
+
+    kind: Kind | None = None
+    project: str | None = None
+    target: str | None = None
+    device: str | None = None
+    device_model: str | None = None
+    variant: str | None = None
+    runtime: str | None = None
+    verdict: str | None = None
+    since: datetime | None = None
+    """With its time zone."""
+    limit: int | None = None
+    """Only so many, the newest."""
+
+
+class ResultsStore:
+    """A database of reports. Several processes may use one at once.
+
+    Args:
+        url: As SQLAlchemy has it. Default: the environment's ``EDGEPACK_RESULTS``, else
+            ``results.sqlite`` in the user's data directory. Into the latter the report files that
+            older versions kept in ``reports`` beside it are taken over once; they stay
+            where they are.
+
+    Tables are made, or brought to this version, when a store is opened.
+
+    Raises:
+        UsageError: The URL names no database that can be used.
+        ToolError: The database's driver is missing, or it cannot be reached or written; so do all
+            methods.
+        BundleError: The database is corrupt, or a newer edgepack made it. It is left as it is.
+    """
+
+    broken: tuple[EdgepackError, ...] = ()
+    """What is wrong with report files that could not be taken over; tried again next time."""
+
+    def __init__(self, url: str | None = None) -> None:
+        from edgepack.results.store.database import default_file, open_database
+
+        self._database = open_database(url)
+        if self._database.is_default:
+            self._take_over(default_file().with_name("reports"))
+
+    def __repr__(self) -> str:
+        return f"ResultsStore({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The URL, without its password."""
+        return self._database.name
+
+    def save(self, *reports: Report) -> None:
+        """Keep reports, all or none of them; one with the same id is replaced."""
+        self._write([(report, report.model_dump_json().encode()) for report in reports])
+
+    def add(self, paths: Sequence[Path]) -> list[Report]:
+        """Keep the reports of JSON files as they are, all or none of them, and return them.
+
+        Raises:
+            BundleError: One cannot be read, or a newer edgepack made it.
+        """
+        raws = [(raw, str(path)) for path in paths for raw in read_documents(path)]
+        reports = [parse_report(raw, where) for raw, where in raws]
+        self._write(zip(reports, [raw for raw, _ in raws], strict=True))
+        return reports
+
+    def load(self, report_id: str) -> Report:
+        """Return one report by its id.
+
+        Raises:
+            UsageError: There is no such report.
+            BundleError: It is broken, or a newer edgepack made it.
+        """
+        return self.load_all([report_id])[0]
+
+    def load_all(self, report_ids: Sequence[str]) -> list[Report]:
+        """Return reports by their ids, in the same order and each once.
+
+        Raises:
+            UsageError: One of them is not there.
+            BundleError: One of them is broken, or a newer edgepack made it.
+        """
+        return [self._parsed(one, raw) for one, raw in self.documents(report_ids).items()]
+
+    def documents(self, report_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the JSON of reports by their ids, in the same order and as it was kept.
+
+        Raises:
+            UsageError: One of them is not there.
+            BundleError: One of them is broken.
+        """
+        from sqlalchemy import select
+
+        from edgepack.results.store.schema import documents
+
+        found: dict[str, bytes] = {}
+        with self._database.reading() as connection:
+            for some in _batches(report_ids):
+                wanted = select(documents.c.id, documents.c.json).where(documents.c.id.in_(some))
+                found |= {row.id: row.json for row in connection.execute(wanted)}
+        missing = [one for one in report_ids if one not in found]
+        if missing:
+            raise UsageError(f"there is no report {missing[0]!r}", hint=self._near(missing[0]))
+        return {one: self._unpacked(one, found[one]) for one in report_ids}
+
+    def rows(self, wanted: RunFilter | None = None) -> list[RunRow]:
+        """Return what is kept, in short and oldest first, without reading the reports."""
+        from sqlalchemy import select
+
+        from edgepack.results.store.schema import runs
+
+        wanted = wanted or RunFilter()
+        columns = [runs.c[field.name] for field in fields(RunRow)]
+        query = (
+            select(*columns)
+            .where(*_conditions(wanted))
+            .order_by(runs.c.created.desc(), runs.c.id.desc())
+            .limit(wanted.limit)
+        )
+        with self._database.reading() as connection:
+            found = [RunRow(*values) for values in connection.execute(query)]
+        return found[::-1]
+
+    def prune(
+        self, keep: int, project: str | None = None, *, dry_run: bool = False
+    ) -> list[RunRow]:
+        """Forget all but the newest reports of each variant, device, target and project.
+
+        Args:
+            keep: How many stay of each kind of report.
+            project: Only of this one.
+            dry_run: Forget nothing, and only say what would go.
+
+        Returns:
+            What goes, oldest first.
+        """
+        from sqlalchemy import func, select
+
+        from edgepack.results.store.schema import runs
+
+        newest_first = runs.c.created.desc(), runs.c.id.desc()
+        place = func.row_number().over(
+            partition_by=[runs.c[name] for name in GROUP], order_by=newest_first
+        )
+        ranked = (
+            select(runs, place.label("place"))
+            .where(*_conditions(RunFilter(project=project)))
+            .subquery()
+        )
+        columns = [ranked.c[field.name] for field in fields(RunRow)]
+        surplus = select(*columns).where(ranked.c.place > keep).order_by("created", "id")
+        with self._database.writing() as connection:
+            going = [RunRow(*values) for values in connection.execute(surplus)]
+            if not dry_run:
+                _delete(connection, [row.id for row in going])
+        return going
+
+    def _write(self, reports: Iterable[tuple[Report, bytes]]) -> None:
+        """Write reports, in one transaction."""
+        kept = [_packed(report, raw) for report, raw in reports]
+        with self._database.writing() as connection:
+            _delete(connection, [one.row.id for one in kept])
+            _insert(connection, kept)
+
+    def _take_over(self, folder: Path) -> None:
+        """Keep what the files of a folder hold, but those of which that was done before."""
+        from sqlalchemy import select
+
+        from edgepack.results.store.schema import files, runs
+
+        names = {path.name for path in folder.glob("*.json")}
+        if not names:
+            return
+        with self._database.reading() as connection:
+            names -= set(connection.execute(select(files.c.name)).scalars())
+        found, broken = {}, []
+        for name in sorted(names):
+            try:
+                raw = read_document(folder / name)
+                found[name] = _packed(parse_report(raw, str(folder / name)), raw)
+            except BundleError as error:
+                broken.append(error)
+        self.broken = tuple(broken)
+        if not found:
+            return
+        with self._database.writing() as connection:
+            done = set(connection.execute(select(files.c.name)).scalars())
+            there = set(connection.execute(select(runs.c.id)).scalars())
+            new = {name: kept for name, kept in found.items() if name not in done}
+            _insert(connection, [kept for kept in new.values() if kept.row.id not in there])
+            _execute(connection, files.insert(), [{"name": name} for name in new])
+
+    def _parsed(self, report_id: str, raw: bytes) -> Report:
+        return parse_report(raw, f"{report_id} in {self.name}", _remedy(report_id))
+
+    def _unpacked(self, report_id: str, packed: bytes) -> bytes:
+        try:
+            return zlib.decompress(packed)
+        except zlib.error as error:
+            raise BundleError(
+                f"the report cannot be read: {error}",
+                hint=_remedy(report_id),
+                where=f"{report_id} in {self.name}",
+            ) from error
+
+    def _near(self, report_id: str) -> str:
+        ids = [row.id for row in self.rows(RunFilter(limit=NEAREST_AMONG))]
+        close = difflib.get_close_matches(report_id, ids, n=1)
+        return f"did you mean {close[0]!r}?" if close else "list them: edgepack runs list"
+
+
+def keep_report(store: ResultsStore, report: Report) -> None:
+    """Save a report; where the store does not take it, write it to a file, so that none is lost.
+
+    Raises:
+        ToolError: It is not in the store, but in the file that the message names.
+    """
+    try:
+        store.save(report)
+    except (BundleError, ToolError) as error:
+        path = _write_aside(report)
+        raise ToolError(
+            f"{error.problem}; the report was written to {path}",
+            hint=f"{error.hint}; then: edgepack runs import {shlex.quote(str(path))}",
+            where=error.where,
+        ) from error
+
+
+def _write_aside(report: Report) -> Path:
+    """Write a report to a file of the user's, or where that cannot be, to a temporary one."""
+    from edgepack.results.store.database import default_file
+
+    text, name = report.model_dump_json() + "\n", f"{report.id}.json"
+    path = default_file().with_name("unsaved") / name
+    try:
+        write_atomically(path, text)
+    except OSError:
+        path = Path(tempfile.gettempdir()) / name
+        with writing("the report", path):
+            write_atomically(path, text)
+    return path
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A report as it is kept."""
+
+    row: RunRow
+    document: bytes
+
+
+def _packed(report: Report, raw: bytes) -> _Kept:
+    return _Kept(row_of(report), zlib.compress(raw))
+
+
+def _insert(connection: Connection, kept: Iterable[_Kept]) -> None:
+    """Write reports of which none is there; of several with one id, the last."""
+    from edgepack.results.store.schema import documents, runs
+
+    by_id = {one.row.id: one for one in kept}
+    _execute(connection, runs.insert(), [asdict(one.row) for one in by_id.values()])
+    packed = [{"id": one.row.id, "json": one.document} for one in by_id.values()]
+    _execute(connection, documents.insert(), packed)
+
+
+def _execute(
+    connection: Connection, statement: Insert, values: Sequence[Mapping[str, object]]
+) -> None:
+    """Execute a statement for each of some values; without any it would be for all defaults."""
+    if values:
+        connection.execute(statement, values)
+
+
+def _delete(connection: Connection, report_ids: Sequence[str]) -> None:
+    from edgepack.results.store.schema import documents, runs
+
+    for some in _batches(report_ids):
+        for table in (documents, runs):  # the one refers to the other
+            connection.execute(table.delete().where(table.c.id.in_(some)))
+
+
+def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE))
+
+
+def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
+    from edgepack.results.store.schema import runs
+
+    asked = {name: value for name, value in asdict(wanted).items() if value is not None}
+    asked.pop("limit", None)
+    since = asked.pop("since", None)
+    conditions = [runs.c[name] == value for name, value in asked.items()]
+    return [*conditions, runs.c.created >= stamp(since)] if since else conditions
+
+
+def _remedy(report_id: str) -> str:
+    return f"measure again with edgepack bench; in runs list {report_id} stays until runs prune"

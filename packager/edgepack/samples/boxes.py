@@ -1,0 +1,211 @@
+"""Which objects are in a picture: by COCO's annotations, or by a text file for each picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from pydantic import BaseModel, FiniteFloat, ValidationError
+
+from edgepack.errors import SamplesError, listed
+from edgepack.ondevice.edgepack_images import Placement
+from edgepack.samples.labels import by_path
+from edgepack.samples.sample_set import Array
+
+_SHOWN = 5
+_ROUNDED = 1e-3
+"""Of a picture's side: what tools write of a box at its edge may be beyond it by so much."""
+
+
+def holds_boxes(labels: Path) -> bool:
+    """Return whether labels are boxes: COCO's ``.json``, or a folder with a ``.txt`` each."""
+    return labels.suffix == ".json" or labels.is_dir()
+
+
+def label_files(labels: Path) -> list[Path]:
+    """Return the files that labels are read from, sorted by path."""
+    return sorted(labels.rglob("*.txt")) if labels.is_dir() else [labels]
+
+
+def image_boxes(
+    files: Sequence[Path],
+    folder: Path,
+    labels: Path,
+    places: Sequence[Placement],
+    classes: Sequence[str],
+) -> Array:
+    """Return the boxes in each image, in pixels of the image as it is upright.
+
+    Args:
+        files: The images.
+        folder: In which they lie.
+        labels: COCO's ``.json``, or a folder with a YOLO ``.txt`` for each image, at the path that
+            the image has within its own folder.
+        places: Of the images, which say how large each is.
+        classes: The names of the model's classes, in their order; empty where it has none. COCO's
+            categories are classes by their names, or else in the order of their ids. YOLO's are.
+
+    Returns:
+        float64 ``(images, boxes, 5)``: class, left, top, right, bottom; rows of NaN fill it up.
+
+    Raises:
+        SamplesError: A file is missing or wrong, an image is not in it or has another size there,
+            or a category is none of the model's classes.
+    """
+    sizes = [(place.picture_width, place.picture_height) for place in places]
+    if labels.is_dir():
+        found = _yolo([labels / path.relative_to(folder) for path in files], sizes, labels)
+    else:
+        given = _read_coco(labels)
+        table = {PurePosixPath(image.file_name).as_posix(): image for image in given.images}
+        found = _coco(labels, given, by_path(files, folder, table, labels.name), sizes, classes)
+    padded = np.full((len(found), max(map(len, found), default=0), 5), np.nan)
+    for rows, boxes in zip(padded, found, strict=True):
+        rows[: len(boxes)] = boxes
+    return padded
+
+
+_Size = tuple[int, int]
+"""Width and height."""
+
+
+class _Image(BaseModel):
+    id: int | str
+    file_name: str
+    width: int | None = None
+    height: int | None = None
+
+
+class _Annotation(BaseModel):
+    image_id: int | str
+    category_id: int
+    bbox: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]
+    """Left, top, width, height."""
+    iscrowd: int = 0
+
+
+class _Category(BaseModel):
+    id: int
+    name: str
+
+
+class _Coco(BaseModel):
+    """What boxes take of the format. Source: https://cocodataset.org/#format-data."""
+
+    images: list[_Image]
+    annotations: list[_Annotation]
+    categories: list[_Category]
+
+
+def _read_coco(path: Path) -> _Coco:
+    try:
+        return _Coco.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise SamplesError(
+            f"cannot read the labels {str(path)!r}: {error.strerror}",
+            hint="'labels' under samples.evaluation names a file beside edgepack.yaml",
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise SamplesError(
+            f"{str(path)!r} has no boxes as COCO's annotations do: {place} {first['msg']}",
+            hint="it holds images (id, file_name), annotations (image_id, category_id, bbox) and"
+            " categories (id, name)",
+        ) from error
+
+
+def _coco(
+    path: Path,
+    given: _Coco,
+    images: Sequence[_Image],
+    sizes: Sequence[_Size],
+    classes: Sequence[str],
+) -> list[Array]:
+    index = _class_of(path, given, classes)
+    boxes: dict[int | str, list[list[float]]] = {image.id: [] for image in given.images}
+    for each in given.annotations:
+        if not each.iscrowd and each.image_id in boxes:
+            left, top, width, height = each.bbox
+            boxes[each.image_id].append(
+                [index[each.category_id], left, top, left + width, top + height]
+            )
+    found = []
+    for image, size in zip(images, sizes, strict=True):
+        _check_size(path, image, size)
+        found.append(np.array(boxes[image.id], np.float64).reshape(-1, 5))
+    return found
+
+
+def _class_of(path: Path, given: _Coco, classes: Sequence[str]) -> dict[int, int]:
+    """Return the class of each category that there are boxes of, by the category's id."""
+    names = {category.id: category.name for category in given.categories}
+    used = {each.category_id for each in given.annotations if not each.iscrowd}
+    order = list(classes) or [names[id_] for id_ in sorted(names)]
+    wrong = [names.get(id_, f"id {id_}") for id_ in sorted(used) if names.get(id_) not in order]
+    if wrong:
+        raise SamplesError(
+            f"{str(path)!r} has boxes of {listed([repr(name) for name in wrong], _SHOWN)}, which"
+            f" {'is' if len(wrong) == 1 else 'are'} none of the {len(order)} classes",
+            hint="name categories as the model's labels are named (labels of the output, in"
+            " edgepack.yaml), or take their annotations out",
+        )
+    if not classes:
+        return {id_: number for number, id_ in enumerate(sorted(names))}
+    return {id_: order.index(names[id_]) for id_ in used}
+
+
+def _check_size(path: Path, image: _Image, size: _Size) -> None:
+    written = image.width, image.height
+    if None not in written and written != size:
+        raise SamplesError(
+            f"{str(path)!r} says that {image.file_name!r} has {written[0]} x {written[1]} pixels,"
+            f" and upright, as its EXIF orientation says, it has {size[0]} x {size[1]}",
+            hint="annotate the image as it is, or turn and scale it as it was annotated",
+        )
+
+
+def _yolo(images: Sequence[Path], sizes: Sequence[_Size], folder: Path) -> list[Array]:
+    paths = [path.with_suffix(".txt") for path in images]
+    if not any(path.is_file() for path in paths):
+        raise SamplesError(
+            f"{str(folder)!r} has boxes for none of the {len(images)} images",
+            hint=f"an image's boxes lie at its own path: {str(paths[0])!r}; one without any may"
+            " lack its file",
+        )
+    return [
+        _yolo_boxes(path, size) if path.is_file() else np.zeros((0, 5))
+        for path, size in zip(paths, sizes, strict=True)
+    ]
+
+
+def _yolo_boxes(path: Path, size: _Size) -> Array:
+    """Return the boxes of a file with rows of class, centre x and y, width and height."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SamplesError(
+            f"cannot read the labels {str(path)!r}: {error}", hint="each is a text file"
+        ) from error
+    boxes = [_yolo_box(f"{path}:{n}", line) for n, line in enumerate(lines, 1) if line.strip()]
+    rows = np.array(boxes, np.float64).reshape(-1, 5)
+    centre, half = rows[:, 1:3], rows[:, 3:] / 2
+    corners = np.hstack([centre - half, centre + half]) * np.tile(size, 2)
+    return np.hstack([rows[:, :1], corners])
+
+
+def _yolo_box(where: str, line: str) -> list[float]:
+    try:
+        index, *box = (float(value) for value in line.split())
+    except ValueError:
+        index, box = -1.0, []
+    is_class = index >= 0 and index.is_integer()
+    if not is_class or len(box) != 4 or not all(0 <= value <= 1 + _ROUNDED for value in box):
+        raise SamplesError(
+            f"{line.strip()[:80]!r} is no box",
+            hint="a line is class, centre x, centre y, width and height, as parts of the image's"
+            " sides: 0 0.5 0.5 0.2 0.1",
+            where=where,
+        )
+    return [index, *box]

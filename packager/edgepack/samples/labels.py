@@ -1,0 +1,122 @@
+"""Which class an image is of: by its folder, or by a CSV file."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import numpy as np
+
+from edgepack.errors import SamplesError
+from edgepack.samples.images import image_files
+from edgepack.samples.sample_set import Array
+
+T = TypeVar("T")
+_INT64_MAX = 2**63 - 1
+
+
+def image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path) -> Array:
+    """Return the class index of each image: from a CSV of ``file,label``, or from its folder.
+
+    With ``folders`` the classes are all subfolders of ``folder`` that hold images, sorted, even
+    if none of a class is among ``files``. In a CSV the file is the path within ``folder``, or a
+    bare name that only one image has.
+
+    Raises:
+        SamplesError: An image is in no class's folder, or the CSV is missing or wrong, has no
+            row for an image, or does not tell which image a row is for.
+    """
+    images = image_files(folder)
+    if labels == "folders":
+        classes = _classes(images, folder)
+        return np.array([classes.index(path.relative_to(folder).parts[0]) for path in files])
+    return np.array(by_path(files, folder, _read_label_table(project / labels), labels))
+
+
+def by_path(files: Sequence[Path], folder: Path, table: Mapping[str, T], labels: str) -> list[T]:
+    """Return what a table has for each image: by its path within the folder, or its name alone.
+
+    Raises:
+        SamplesError: It has nothing for an image, or several things, or several images that a name
+            without a folder may stand for.
+    """
+    same_name = Counter(path.name for path in image_files(folder))
+    found = [_label(path.relative_to(folder), table, same_name[path.name]) for path in files]
+    known = [label for label in found if label is not None]
+    if len(known) < len(files):
+        first = files[found.index(None)].relative_to(folder).as_posix()
+        raise SamplesError(
+            f"{labels!r} has no label for {len(files) - len(known)} images, {first!r} first",
+            hint=f"it names each file as it lies in {str(folder)!r}: {first}",
+        )
+    return known
+
+
+def _classes(images: Sequence[Path], folder: Path) -> list[str]:
+    loose = [path.name for path in images if path.parent == folder]
+    if loose:
+        raise SamplesError(
+            f"{len(loose)} images lie in {str(folder)!r} itself, {loose[0]!r} first: they have no"
+            " class",
+            hint="move each into the folder of its class, or remove it",
+        )
+    return sorted({path.relative_to(folder).parts[0] for path in images})
+
+
+def _label(path: Path, table: Mapping[str, T], same_name: int) -> T | None:
+    """Look an image up by its path within the folder, then by its name alone."""
+    exact = table.get(path.as_posix())
+    if exact is not None:
+        return exact
+    rows = [row for row in table if PurePosixPath(row).name == path.name]
+    if not rows:
+        return None
+    if len(rows) > 1 or same_name > 1:
+        raise SamplesError(
+            f"the label of {path.as_posix()!r} is ambiguous: {same_name} images have this name,"
+            f" and the rows {rows}",
+            hint=f"write the file with its folders: {path.as_posix()}",
+        )
+    return table[rows[0]]
+
+
+def _read_label_table(path: Path) -> dict[str, int]:
+    """Return the labels by file, as a POSIX path; rows without a number, as a header, are left."""
+    try:
+        # Spreadsheets begin UTF-8 files with a byte order mark.
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if len(row) >= 2]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SamplesError(
+            f"cannot read the labels {str(path)!r}: {error}",
+            hint="'labels' names a CSV file with rows of file,label, or is 'folders'",
+        ) from error
+    table: dict[str, int] = {}
+    for file_name, text in ((row[0].strip(), row[1].strip()) for row in rows):
+        if not text.isdecimal():
+            continue
+        name, label = PurePosixPath(file_name).as_posix(), _class_index(path, file_name, text)
+        if table.setdefault(name, label) != label:
+            raise SamplesError(
+                f"{str(path)!r} labels {name!r} with {table[name]} and with {label}",
+                hint="keep one of the two rows",
+            )
+    if not table:
+        raise SamplesError(
+            f"{str(path)!r} has no row of file,label with a number for a label",
+            hint="labels are class indices: cat.jpg,3",
+        )
+    return table
+
+
+def _class_index(path: Path, file_name: str, text: str) -> int:
+    # Python refuses to read numbers of thousands of digits.
+    if len(text) > len(str(_INT64_MAX)) or int(text) > _INT64_MAX:
+        raise SamplesError(
+            f"{str(path)!r} labels {file_name!r} with {text[:30]}, more than 64 bits hold",
+            hint="labels are class indices: cat.jpg,3",
+        )
+    return int(text)

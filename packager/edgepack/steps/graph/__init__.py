@@ -1,0 +1,1 @@
+"""Steps that change a float graph and keep what it computes."""

@@ -1,0 +1,1 @@
+"""Steps that put preprocessing and tokenizers in front of a model."""

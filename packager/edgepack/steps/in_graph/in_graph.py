@@ -1,0 +1,339 @@
+"""Preprocessing put into the finished model: it takes pictures and texts.
+
+It comes after the recipe, so that numbers are those of the model without it; the samples that a
+recipe needs are the tensors made of pictures and texts (steps/in_graph/picture_samples.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from edgepack.errors import StepError
+from edgepack.metrics.accuracy import min_sqnr_db
+from edgepack.model.facts import EXTENSIONS, TensorSpec, default_opset, signature
+from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.running import Arrays, make_session, run_session
+from edgepack.ondevice import edgepack_images as images
+from edgepack.project.project import ImageInput, TokensInput
+from edgepack.samples.sample_set import SampleSet, text_bytes
+from edgepack.samples.spreading import spread
+from edgepack.samples.tokenizers import BytePairs, parse_tokenizer
+from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.in_graph.pictures import Described, is_jpeg, made_pictures, pixels_of
+from edgepack.steps.in_graph.preprocessing import OPSET, picture_nodes, put_before
+from edgepack.steps.in_graph.texts import (
+    MADE,
+    DescribedTexts,
+    made_names,
+    put_text_before,
+    read_tokenizers,
+    text_of,
+    text_tensors,
+)
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+Array = np.ndarray[Any, Any]
+
+MOST_LEVELS = 1.0
+"""How far a value may be from Pillow's, in 1/255 before ``scale``."""
+MOST_MEAN_LEVELS = 4.0
+"""The same on average over a JPEG that the model decodes. onnxruntime-extensions 0.15.2 is at most
+3 from Pillow's decoder on 167 photographs, half a level as a rule (2026-11-22)."""
+FAULT = "this is a fault in edgepack or onnxruntime: please report it"
+OTHER_TEXT = (
+    "leave such texts out of the samples if callers never give them, and see docs/preprocessing.md"
+    " for what operators cannot do; or leave 'extensions' out"
+)
+OTHER_PICTURE = (
+    "save it upright and opaque, as decode_image neither turns pictures as EXIF says nor lays"
+    " transparency over white; or leave 'extensions' out"
+)
+_SAME_DB = 60.0
+_PROBES = 4
+_SHOWN = 16
+_ODD_SIZES = ((1, 1), (1, 40), (300, 7), (255, 257), (480, 640))
+"""Heights and widths of pictures that the proof makes."""
+
+
+@dataclass(frozen=True)
+class InGraph:
+    """The model with what makes its tensors of pictures and texts in front.
+
+    Inputs: ``model``, opset 18 or newer; ``samples``, as the new model takes them; the file of each
+    text's tokenizer (:func:`~edgepack.steps.in_graph.texts.tokenizer_input`).
+    """
+
+    name: ClassVar[str] = "in-graph"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
+    cacheable = True
+    signature: tuple[TensorSpec, ...]
+    """The inputs of the new model."""
+    described: Described
+    texts: DescribedTexts = ()
+
+    def check(self, inputs: Inputs) -> None:
+        """Make sure that the model can have the nodes.
+
+        Raises:
+            StepError: Its opset is too old, or a picture's input is an output as well.
+        """
+        model = read_structure(inputs["model"] / MODEL)
+        if default_opset(model) < OPSET:
+            raise StepError(
+                f"preprocessing in the graph needs opset {OPSET}, the model has"
+                f" {default_opset(model)}",
+                hint="this is a fault in edgepack: please report it with the model",
+            )
+        outputs = {value.name for value in model.graph.output}
+        texts = (name for each in self.texts for name in made_names(*each))
+        for name in (*(name for name, _ in self.described), *texts):
+            if name in outputs:
+                raise StepError(
+                    f"the input {name!r} is an output of the model, too",
+                    hint="export the model without that output, or leave 'preprocess' out",
+                )
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``model.onnx``."""
+        model = read_model(inputs["model"] / MODEL)
+        for name, image in self.described:
+            put_before(model, self._given(name), image)
+        tokenizers = read_tokenizers(inputs, self.texts)
+        for (name, tokens), tokenizer in zip(self.texts, tokenizers, strict=True):
+            put_text_before(model, self._given(name), tokens, tokenizer)
+        write_model(model, out / MODEL)
+        return Notes(f"{' and '.join(self._done())} put into the graph")
+
+    def _done(self) -> list[str]:
+        done = []
+        if names := ", ".join(repr(name) for name, _ in self.described):
+            files = any(len(self._shape(name)) == 1 for name, _ in self.described)
+            near = "" if files else ", within 1/255 of Pillow's before 'scale',"
+            what = "decoding and preprocessing" if files else "preprocessing"
+            done.append(f"{what} of {names}{near}")
+        if names := ", ".join(repr(name) for name, _ in self.texts):
+            done.append(f"the tokenizer of {names}")
+        return done
+
+    def _shape(self, name: str) -> tuple[int | str, ...]:
+        return next(spec.shape or () for spec in self.signature if spec.name == name)
+
+    def _given(self, name: str) -> onnx.ValueInfoProto:
+        from onnx import TensorProto, helper
+
+        return helper.make_tensor_value_info(name, TensorProto.UINT8, self._shape(name))
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that tensors are as they have to be, and outputs those of the model for them.
+
+        Raises:
+            StepError: They are not: names the input, the size of the picture and how far it is, or
+                the text.
+            ModelError: The model does not load or run.
+        """
+        probes = SampleSet.read(inputs["samples"])
+        sessions = {
+            name: picture_session(image, out, as_file=len(self._shape(name)) == 1)
+            for name, image in self.described
+        }
+        for name, image in self.described:
+            made = made_pictures(self._shape(name), _ODD_SIZES)
+            for pixels in (*made, *(feed[name] for feed in probes)):
+                require_equal(name, image, pixels, sessions[name])
+        before, after = make_session(inputs["model"] / MODEL), make_session(out / MODEL)
+        taken, _ = signature(read_structure(inputs["model"] / MODEL))
+        dtypes = {spec.name: spec.dtype for spec in taken}
+        texts = self._proven_texts(inputs, probes, taken, out)
+        for index in spread(range(len(probes)), _PROBES):
+            feed = probes.inputs(index)
+            tensors = {
+                name: _run(sessions[name], feed[name]).astype(dtypes[name], copy=False)
+                for name, _ in self.described
+            }
+            for (name, _), proven in zip(self.texts, texts, strict=True):
+                tensors |= proven[text_of(feed[name])]
+            expected = run_session(before, {**feed, **tensors})
+            found = min_sqnr_db(expected, run_session(after, feed))
+            if found < _SAME_DB:
+                raise StepError(
+                    f"with preprocessing in the graph the outputs are {found:.0f} dB from those of"
+                    " the model",
+                    hint="this is a fault in edgepack: please report it with the model",
+                )
+
+    def _proven_texts(
+        self,
+        inputs: Inputs,
+        probes: SampleSet,
+        taken: tuple[TensorSpec, ...],
+        scratch: Path,
+    ) -> list[dict[str, Arrays]]:
+        """Prove the tensors of the samples' texts and of some more; return them by text."""
+        proven = []
+        tokenizers = read_tokenizers(inputs, self.texts)
+        for (name, tokens), tokenizer in zip(self.texts, tokenizers, strict=True):
+            texts = ["", *MADE, *(text_of(feed[name]) for feed in probes)]
+            proof = TextProof(name, tokens, tokenizer, taken)
+            proven.append(proof.tensors(texts, scratch))
+        return proven
+
+
+@dataclass(frozen=True)
+class TextProof:
+    """A tokenizer in the graph beside one that was written anew."""
+
+    name: str
+    tokens: TokensInput
+    tokenizer: str
+    """The content of its file."""
+    taken: tuple[TensorSpec, ...]
+    """The inputs of the model without it."""
+
+    def tensors(self, texts: Sequence[str], scratch: Path) -> dict[str, Arrays]:
+        """Return what both make of each text.
+
+        Raises:
+            StepError: They make different things of one.
+        """
+        session, parsed = self._session(scratch), parse_tokenizer(self.tokenizer)
+        texts = [*texts, *_odd_words(self.tokenizer)]
+        found = {}
+        for text in texts:
+            expected = text_tensors(parsed, text, self.name, self.tokens, self.taken)
+            made = run_session(session, {self.name: text_bytes(text)})
+            for name, values in expected.items():
+                if not np.array_equal(made[_made(name)], values):
+                    raise StepError(
+                        f"{name!r} of the text {text[:80]!r} is {_short(made[_made(name)])}, not"
+                        f" {_short(values)}, which the tokenizer says",
+                        hint=OTHER_TEXT,
+                    )
+            found[text] = expected
+        return found
+
+    def _session(self, scratch: Path) -> onnxruntime.InferenceSession:
+        """Return a session that makes the model's inputs of a text, and does nothing else."""
+        from onnx import TensorProto, helper
+
+        specs = [s for s in self.taken if s.name in made_names(self.name, self.tokens)]
+        values = {
+            spec.name: helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)) for spec in specs
+        }
+        graph = helper.make_graph(
+            [helper.make_node("Identity", [name], [_made(name)]) for name in values],
+            "tokenizer",
+            [helper.make_tensor_value_info(s.name, values[s.name], s.shape) for s in specs],
+            [helper.make_tensor_value_info(_made(n), kind, None) for n, kind in values.items()],
+        )
+        opset = helper.make_opsetid("", OPSET)
+        model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+        given = helper.make_tensor_value_info(self.name, TensorProto.UINT8, ["bytes"])
+        put_text_before(model, given, self.tokens, self.tokenizer)
+        return _session(model, scratch)
+
+
+@lru_cache(maxsize=1)
+def _odd_words(tokenizer: str) -> list[str]:
+    """Return what an operator may take for one word of the vocabulary where it is several."""
+    parsed = parse_tokenizer(tokenizer)
+    return list(parsed.unreachable()) if isinstance(parsed, BytePairs) else []
+
+
+def _made(name: str) -> str:
+    return f"{name}/made"
+
+
+def _short(values: Array) -> str:
+    """Return the ids of a text, or the first of them."""
+    ids = values.ravel().tolist()
+    return f"{ids[:_SHOWN]}" + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
+
+
+def _session(model: onnx.ModelProto, scratch: Path) -> onnxruntime.InferenceSession:
+    """Return a session of a model that lies in a folder for no longer than it takes."""
+    path = scratch / "preprocessing.onnx"
+    write_model(model, path)
+    session = make_session(path)
+    path.unlink()
+    return session
+
+
+def picture_session(
+    image: ImageInput, scratch: Path, *, as_file: bool = False
+) -> onnxruntime.InferenceSession:
+    """Return a session of nothing but what makes a tensor of a picture.
+
+    Args:
+        image: What is done to it.
+        scratch: A folder to write to; nothing stays there.
+        as_file: Whether the picture is the bytes of an image file.
+    """
+    from onnx import TensorProto, helper
+
+    made = picture_nodes("preprocess", "pixels", image, as_file=as_file)
+    shape: list[str | int | None] = ["bytes"] if as_file else ["height", "width", 3]
+    graph = helper.make_graph(
+        made.nodes,
+        "preprocessing",
+        [helper.make_tensor_value_info("pixels", TensorProto.UINT8, shape)],
+        [helper.make_tensor_value_info(made.nodes[-1].output[0], TensorProto.FLOAT, None)],
+        made.constants,
+    )
+    # IR 8 is the one of opset 18 (onnx/docs/Versioning.md, table of released versions).
+    domains = {"": OPSET, EXTENSIONS: 1} if as_file else {"": OPSET}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return _session(model, scratch)
+
+
+def _run(session: onnxruntime.InferenceSession, pixels: Array) -> Array:
+    return next(iter(run_session(session, {"pixels": pixels}).values()))
+
+
+def require_equal(
+    name: str, image: ImageInput, given: Array, session: onnxruntime.InferenceSession
+) -> None:
+    """Prove that a session makes the tensor of a picture that Pillow and numpy make.
+
+    Raises:
+        StepError: A value is further than :data:`MOST_LEVELS` from it, or, where the session
+            decodes a JPEG, the mean is further than :data:`MOST_MEAN_LEVELS`.
+    """
+    expected = images.tensor(pixels_of(given), image.model_dump())
+    apart = levels_apart(expected, _run(session, given), image)
+    size, hint = " x ".join(map(str, given.shape[:2])), FAULT
+    if given.ndim == 1:
+        size, hint = f"{given.size} bytes", OTHER_PICTURE
+    what = f"the tensor {name!r} of a picture of {size} is"
+    if is_jpeg(given):
+        if apart.mean() > MOST_MEAN_LEVELS:
+            raise StepError(
+                f"{what} {apart.mean():.1f} levels of 255 from what Pillow makes of it, on"
+                f" average; {MOST_MEAN_LEVELS:g} are allowed for another JPEG decoder",
+                hint=hint,
+            )
+    elif apart.max() > MOST_LEVELS:
+        raise StepError(
+            f"{what} {apart.max():.2f} levels of 255 from what Pillow makes of it", hint=hint
+        )
+
+
+def levels_apart(expected: Array, found: Array, image: ImageInput) -> Array:
+    """Return the differences of two tensors in levels of 255, as they were before ``scale``.
+
+    What float32 rounds is left out: a millionth of the largest value.
+    """
+    channels = (1, -1, 1, 1) if image.layout == "NCHW" else (1, 1, 1, -1)
+    step = np.abs(image.scale / np.array(image.std or [1.0])).reshape(channels)
+    rounding = 1e-6 * float(np.abs(expected).max())
+    apart = np.maximum(np.abs(expected.astype(np.float64) - found) - rounding, 0.0)
+    return np.asarray(apart / np.maximum(step, np.finfo(np.float64).tiny))

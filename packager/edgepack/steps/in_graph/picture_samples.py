@@ -1,0 +1,125 @@
+"""Steps that make sample sets for models with preprocessing in the graph (in_graph.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from edgepack.model.facts import TensorSpec
+from edgepack.model.running import Arrays, random_inputs
+from edgepack.ondevice import edgepack_images as images
+from edgepack.ondevice.edgepack_wordpiece import Tokenizer
+from edgepack.samples.sample_set import Sample, SampleSet, text_bytes, write_sample_set
+from edgepack.samples.spreading import spread
+from edgepack.samples.tokenizers import parse_tokenizer
+from edgepack.steps.base import Inputs, Notes
+from edgepack.steps.comparing import SEED
+from edgepack.steps.graph.prepared import sized
+from edgepack.steps.in_graph.pictures import Described, made_pictures, pixels_of
+from edgepack.steps.in_graph.texts import (
+    MADE,
+    DescribedTexts,
+    read_tokenizers,
+    text_of,
+    text_tensors,
+)
+from edgepack.steps.samples import SamplesStep
+
+_LONGEST = 512
+"""Of a picture among the probes, which go into the bundle as goldens, uncompressed."""
+_MADE_SIZES = ((240, 320), (333, 250), (64, 64), (97, 131))
+"""Heights and widths of made pictures."""
+
+
+@dataclass(frozen=True)
+class InGraphProbes(SamplesStep):
+    """Some pictures and texts that stand for all: goldens are made of them, and proofs use them.
+
+    Input: ``samples``, a set of which some are taken, pictures cut to 512 pixels a side where the
+    model takes any size; without it, some are made.
+    """
+
+    name: ClassVar[str] = "in-graph-probes"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
+    signature: tuple[TensorSpec, ...]
+    names: tuple[str, ...]
+    """The inputs that take pictures."""
+    sizes: tuple[tuple[str, tuple[int, ...]], ...]
+    """Symbolic dimensions that have several sizes and no others."""
+    count: int
+    texts: tuple[str, ...] = ()
+    """The inputs that take texts."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write the set."""
+        if "samples" in inputs:
+            given = SampleSet.read(inputs["samples"])
+            chosen = spread(range(len(given)), self.count)
+            write_sample_set(out, self.signature, (self._cut(given, index) for index in chosen))
+            return Notes(f"{len(chosen)} of {len(given)} samples")
+        write_sample_set(out, self.signature, self._made())
+        return Notes("made of seeded random numbers")
+
+    def _cut(self, given: SampleSet, index: int) -> Sample:
+        feed = given.inputs(index)
+        for spec in self.signature:
+            if spec.name in self.names and len(spec.shape or ()) == 3 and not self._is_sized(spec):
+                feed[spec.name] = feed[spec.name][:_LONGEST, :_LONGEST]
+        return f"sample {index}", feed
+
+    def _is_sized(self, spec: TensorSpec) -> bool:
+        """Return whether an input takes some sizes alone."""
+        known = dict(self.sizes)
+        return any(isinstance(size, int) or size in known for size in (spec.shape or ())[:2])
+
+    def _made(self) -> Iterator[Sample]:
+        for number, picture in enumerate(_MADE_SIZES):
+            chosen = {name: sizes[number % len(sizes)] for name, sizes in self.sizes}
+            specs = sized(self.signature, chosen)
+            plain = [spec for spec in specs if spec.name not in (*self.names, *self.texts)]
+            feed = random_inputs(plain, seed=SEED + number)
+            feed |= {name: text_bytes(MADE[number % len(MADE)]) for name in self.texts}
+            for spec in specs:
+                if spec.name in self.names:
+                    made = made_pictures(spec.shape or (), [picture], SEED + number)
+                    feed[spec.name] = next(made)
+            yield f"made picture {number}", feed
+
+
+@dataclass(frozen=True)
+class TensorSamples(SamplesStep):
+    """The tensors that the model without preprocessing takes.
+
+    Inputs: ``samples``, of pictures and texts; the file of each text's tokenizer.
+    """
+
+    name: ClassVar[str] = "tensor-samples"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
+    signature: tuple[TensorSpec, ...]
+    """The inputs of the model without preprocessing."""
+    described: Described
+    texts: DescribedTexts = ()
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write the set, with the labels that there are."""
+        given = SampleSet.read(inputs["samples"])
+        tokenizers = [parse_tokenizer(each) for each in read_tokenizers(inputs, self.texts)]
+        samples = (
+            (name, self._tensors(feed, tokenizers))
+            for name, feed in zip(given.names, given, strict=True)
+        )
+        write_sample_set(out, self.signature, samples, given.labels, places=given.places)
+        return Notes(f"tensors made of {len(given)} samples", {"samples": len(given)})
+
+    def _tensors(self, feed: Arrays, tokenizers: Sequence[Tokenizer]) -> Arrays:
+        dtypes = {spec.name: spec.dtype for spec in self.signature}
+        made = {
+            name: images.tensor(pixels_of(feed[name]), image.model_dump()).astype(dtypes[name])
+            for name, image in self.described
+        }
+        for (name, tokens), tokenizer in zip(self.texts, tokenizers, strict=True):
+            text = text_of(feed[name])
+            made |= text_tensors(tokenizer, text, name, tokens, self.signature)
+        return {**feed, **made}

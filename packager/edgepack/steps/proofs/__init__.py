@@ -1,0 +1,1 @@
+"""Steps that prove a variant: evaluation, goldens, errors per layer, odd inputs."""

@@ -1,0 +1,88 @@
+"""Wrong models held against goldens: which of them are told from the right one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from edgepack.model.running import Arrays
+from edgepack.steps.proofs.candidates import Candidates
+from edgepack.steps.proofs.mutants import Mutant
+from edgepack.steps.proofs.telling import Tolerance, variations
+
+_MOST_SWAPS = 8
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a model, and what tells it."""
+
+    what: str
+    told_by: int | None
+    """The place of the first golden that refuses it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Goldens, and what else there is to see whether a fault matters."""
+
+    candidates: Candidates
+    found: Mapping[int, Arrays]
+    """The right outputs of every candidate."""
+    chosen: Sequence[int]
+    """The candidates that are goldens."""
+    tolerance: Tolerance
+
+    def mutants(self, session: Any, mutants: Iterable[Mutant]) -> Iterator[Fault]:  # noqa: ANN401
+        """Yield the mutants that a golden tells, or whose outputs are wrong for any candidate."""
+        for mutant in mutants:
+            changed = partial(self.candidates.outputs, session, weights=mutant.weights)
+            yield from self._fault(mutant.what, cache(changed))
+
+    def swaps(self) -> Iterator[Fault]:
+        """Yield pairs of outputs that are given for each other."""
+        right = self.found[self.chosen[0]]
+        alike = (
+            (a, b)
+            for a, b in itertools.combinations(right, 2)
+            if (right[a].shape, right[a].dtype) == (right[b].shape, right[b].dtype)
+        )
+        for a, b in itertools.islice(alike, _MOST_SWAPS):
+            swapped = {n: {**o, a: o[b], b: o[a]} for n, o in self.found.items()}
+            yield from self._fault(f"the outputs {a!r} and {b!r} swapped", swapped.__getitem__)
+
+    def constants(self, strangers: Sequence[Arrays]) -> Iterator[Fault]:
+        """Yield models that give the same for all inputs.
+
+        An output is its mean over the candidates, or all are those for one input that is no golden.
+        """
+        varying = {name: v for name, v in variations(self.found.values()).items() if v.tells}
+        for name, variation in varying.items():
+            constant = {n: {**self.found[n], name: variation.mean} for n in self.chosen}
+            yield Fault(f"the output {name!r} a constant", self._told_by(constant.__getitem__))
+        others = [self.found[n] for n in self.found if n not in self.chosen]
+        if varying and (stuck := [*others, *strangers]):
+            places = [self._told_by(dict.fromkeys(self.chosen, each).__getitem__) for each in stuck]
+            known = [place for place in places if place is not None]
+            told = max(known) if len(known) == len(places) else None
+            yield Fault("the outputs of one input for all", told)
+
+    def _fault(self, what: str, changed: Callable[[int], Arrays]) -> Iterator[Fault]:
+        """Yield a fault unless it changes no candidate's outputs so much that it matters."""
+        told = self._told_by(changed)
+        if told is not None or any(
+            self.tolerance.matters(right, changed(n)) for n, right in self.found.items()
+        ):
+            yield Fault(what, told)
+
+    def _told_by(self, changed: Callable[[int], Arrays]) -> int | None:
+        """Return the place of the first golden that refuses what a model gives for a candidate."""
+        telling = (
+            place
+            for place, number in enumerate(self.chosen)
+            if self.tolerance.tells(self.found[number], changed(number))
+        )
+        return next(telling, None)

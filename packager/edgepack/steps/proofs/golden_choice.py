@@ -1,0 +1,152 @@
+"""Which samples a bundle's goldens are made of: those that tell most of a model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from edgepack.errors import StepError
+from edgepack.metrics.accuracy import EQUAL_SQNR_DB, Array
+from edgepack.model.running import Arrays, make_session
+from edgepack.samples.spreading import spread
+from edgepack.steps.base import Inputs, Notes
+from edgepack.steps.proofs.candidates import CANDIDATES, Candidates, is_silent
+from edgepack.steps.proofs.mutants import Mutant, mutable_session
+from edgepack.steps.proofs.quantities import by_part
+from edgepack.steps.proofs.telling import Tolerance, variations
+
+CHOICE = "choice.json"
+_LEAST_LIMIT_DB = 8.0
+"""The least that the goldens of any variant ask for where its kernels allow it."""
+_POOL = 32
+"""Samples whose outputs are looked at: one in twenty is of a class that is rare, say."""
+_RANDOM = 2
+"""Random inputs are all of one kind."""
+
+
+@dataclass(frozen=True)
+class GoldenChoice:
+    """The samples for goldens, which all variants of a bundle share, best first.
+
+    Some of the samples are looked at, evenly spread. Those are taken whose outputs are farthest
+    from each other's and from those for inputs that are no samples; silence only if there is
+    nothing else. Then the weights of the model are changed: where a change is told by
+    no sample that is taken, and by another, that one is taken instead. Inputs: ``model``, which has
+    the right outputs; ``samples``, or ``made``, a set that stands in for them, else seeded random
+    ones.
+    """
+
+    name: ClassVar[str] = "golden-choice"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
+    cacheable = True
+    count: int
+    processor: str
+    """The kind of processor that this runs on: it decides the last bits."""
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any model that is prepared."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``choice.json``: the numbers of the samples, as :class:`Candidates` has them."""
+        candidates = Candidates.of(inputs)
+        session = make_session(candidates.model)
+        found = {number: candidates.outputs(session, number) for number in candidates.some(_POOL)}
+        silent = {n for n, outputs in found.items() if is_silent(candidates.feed(n), outputs)}
+        count = min(self.count, _RANDOM) if candidates.samples is None else self.count
+        tried = farthest_first(found, silent, candidates.strangers(session), CANDIDATES)
+        order = tried[:count]
+        tried = [number for number in tried if number in order or number not in silent]
+
+        plain, mutants = mutable_session(candidates.model, candidates.feed(order[0]))
+        right = {number: candidates.outputs(plain, number) for number in tried}
+        whole = {number: by_part(outputs, {}) for number, outputs in found.items()}
+        noise_db = dict.fromkeys(whole[order[0]], EQUAL_SQNR_DB)
+        tolerance = Tolerance(_LEAST_LIMIT_DB, variations(whole.values()), noise_db)
+
+        def told(mutant: Mutant, number: int) -> bool:
+            changed = candidates.outputs(plain, number, mutant.weights)
+            return tolerance.tells(right[number], changed)
+
+        # To try what hardly any sample tells on all of them would take longer than all the rest.
+        changes = [mutant for mutant in mutants if not mutant.is_slight]
+        telling = [next((n for n in tried if told(mutant, n)), None) for mutant in changes]
+        chosen = covering(order, [number for number in telling if number is not None])
+        (out / CHOICE).write_text(json.dumps(chosen), encoding="utf-8")
+        kind = "random inputs" if candidates.samples is None else "samples"
+        return Notes(
+            f"{len(chosen)} of {len(found)} {kind} taken for goldens, those that tell most"
+        )
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that there are samples, each once.
+
+        Raises:
+            StepError: There are none, one is there twice, or one is not among the candidates.
+        """
+        chosen, known = read_choice(out), Candidates.of(inputs).some(_POOL)
+        if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(known):
+            raise StepError(
+                f"the samples {chosen} were taken for goldens, of {known}",
+                hint="this is a fault in edgepack: please report it with the model",
+            )
+
+
+def read_choice(folder: Path) -> list[int]:
+    """Return what :class:`GoldenChoice` wrote."""
+    numbers: list[int] = json.loads((folder / CHOICE).read_text(encoding="utf-8"))
+    return numbers
+
+
+def farthest_first(
+    found: Mapping[int, Arrays], silent: set[int], strangers: Sequence[Arrays], count: int
+) -> list[int]:
+    """Return samples, each with outputs as far as can be from strangers' and those before.
+
+    The first is far from the mean as well, which shows a constant; others may be near it. Distances
+    are parts of an output's deviation over the samples, and their mean is taken over all outputs
+    that have one. Where there is none, samples are spread evenly. Silent ones come last.
+    """
+    varying = {name: v for name, v in variations(found.values()).items() if v.tells}
+    loud = [number for number in found if number not in silent]
+    if not varying:
+        return spread(loud, count) or spread(list(found), count)
+
+    def distance(outputs: Mapping[str, Array], others: Mapping[str, Array]) -> float:
+        total = 0.0
+        for name, variation in varying.items():
+            if outputs[name].shape == others[name].shape:
+                apart = _numbers(outputs[name]) - _numbers(others[name])
+                total += math.sqrt(float(np.sum(apart**2)) / variation.around_mean)
+        return total / len(varying)
+
+    mean = {name: v.mean for name, v in varying.items()}
+    order: list[int] = []
+    while len(order) < min(count, len(found)):
+        seen = [*strangers, *(found[n] for n in order)] if order else [*strangers, mean]
+        left = [n for n in loud if n not in order] or [n for n in found if n not in order]
+        nearest = {n: min(distance(found[n], others) for others in seen) for n in left}
+        order.append(max(left, key=nearest.__getitem__))
+    return order
+
+
+def covering(order: Sequence[int], telling: Sequence[int]) -> list[int]:
+    """Return as many samples as are in order: those first that tell most changes.
+
+    Args:
+        order: The samples that are taken if there are no changes.
+        telling: For each change, the sample that tells it, one of those in order or another.
+    """
+    known = dict.fromkeys([*order, *telling])
+    return sorted(known, key=lambda number: -telling.count(number))[: len(order)]
+
+
+def _numbers(output: Array) -> Array:
+    """Return an output as :class:`~edgepack.metrics.accuracy.Variation` counts it."""
+    values = output.astype(np.float64)
+    return np.where(np.isfinite(values), values, 0.0)

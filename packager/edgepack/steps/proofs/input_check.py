@@ -1,0 +1,179 @@
+"""Whether samples are made as the model expects: what its outputs tell, and what else may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgepack.errors import StepError
+from edgepack.preprocessing.alternatives import Alternative
+from edgepack.preprocessing.ranking import (
+    FINALISTS,
+    Described,
+    Tried,
+    finalists,
+    rank,
+    told,
+)
+from edgepack.preprocessing.signs import FEWEST
+from edgepack.preprocessing.verdict import Finding, Seen, find
+from edgepack.project.project import DetectionOutput, ImageInput
+from edgepack.samples.sample_set import SampleSet
+from edgepack.samples.spreading import spread
+from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.proofs.input_runs import Runner
+from edgepack.steps.streams import StatePairs
+
+Array = np.ndarray[Any, Any]
+Feed = dict[str, Array]
+
+FOUND = "input-check.json"
+_LOOKED_AT, _TRIED = (16, 100), (16, 64)
+"""The least and most samples that are looked at, and that others are tried on."""
+
+
+@dataclass(frozen=True)
+class InputCheck:
+    """A look at the model's outputs over samples; if they are suspicious, other ways are tried.
+
+    Inputs: ``model``, before its numbers change; ``samples``, the tensors that it takes, with
+    their labels. It decides nothing: what it finds is a warning.
+    """
+
+    name: ClassVar[str] = "input-check"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
+    cacheable = True
+    images: tuple[tuple[str, ImageInput], ...]
+    """How the samples of an input were made of pictures; empty where nobody knows."""
+    scores_output: str | None
+    """The output that may hold class scores."""
+    detections: tuple[tuple[str, DetectionOutput], ...]
+    processor: str
+    """The kind of processor that this runs on: it decides the last bits."""
+    called: str = "fp32"
+    """What the model is called in the warning."""
+    state: StatePairs = ()
+    """Outputs of it are not looked at."""
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any model that runs."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``input-check.json``.
+
+        Raises:
+            ModelError: The model does not run on a sample.
+        """
+        found, done = self._told(inputs)
+        (out / FOUND).write_text(json.dumps({"warnings": found}), encoding="utf-8")
+        return Notes(done, {"warnings": found})
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that what was found reads back.
+
+        Raises:
+            StepError: It does not.
+        """
+        del inputs
+        if "warnings" not in json.loads((out / FOUND).read_text(encoding="utf-8")):
+            raise StepError("the input check does not read back", hint="build with --no-cache")
+
+    def _told(self, inputs: Inputs) -> tuple[list[str], str]:
+        """Return the warnings, and what was done."""
+        samples = SampleSet.read(inputs["samples"])
+        runner = Runner.open(self, inputs["model"] / MODEL, samples)
+        chosen = spread(range(len(samples)), runner.most(*_LOOKED_AT))
+        labels = class_labels(samples)
+        if _all_equal(samples.inputs(index) for index in chosen):
+            return [], f"all {len(chosen)} samples are equal, which tells nothing"
+        own = runner.seen(samples.inputs(index) for index in chosen)
+        text, done = self._about_input(runner, samples, chosen, labels, own)
+        return [text] if text else [], done
+
+    def _about_input(
+        self,
+        runner: Runner,
+        samples: SampleSet,
+        chosen: Sequence[int],
+        labels: Sequence[int] | None,
+        own: Seen,
+    ) -> tuple[str, str]:
+        """Return a warning, or nothing, and what was done."""
+        setting = runner.setting(_of(labels, chosen))
+        finding = find(own, setting)
+        if not finding.is_suspicious:
+            return "", f"nothing suspicious on {len(chosen)} samples"
+        as_it_is = rank([(None, own)], setting)
+        others = runner.alternatives(samples) if as_it_is else []
+        if not finding.reasons and runner.most(0, _TRIED[0], len(others) + 1) < _TRIED[0]:
+            # Labels that begin elsewhere cost no run of the model.
+            text = told(finding, as_it_is, _described(runner, len(chosen), 0))
+            return text, f"in doubt on {len(chosen)} samples, and too large a model to try others"
+        return self._compared(runner, samples, chosen, labels, finding, others)
+
+    def _compared(
+        self,
+        runner: Runner,
+        samples: SampleSet,
+        chosen: Sequence[int],
+        labels: Sequence[int] | None,
+        finding: Finding,
+        others: Sequence[Alternative],
+    ) -> tuple[str, str]:
+        """Try others, and return the warning, or nothing, and what was done."""
+        few = spread(chosen, runner.most(*_TRIED, len(others) + 1))
+        found = list(runner.tried(samples, few, others))
+        in_order = rank(found, runner.setting(_of(labels, few)))
+        more = spread(chosen, runner.most(*_TRIED, FINALISTS + 1))
+        if len(more) > len(few):
+            few, best = more, list(runner.tried(samples, more, finalists(in_order)))
+            in_order = rank(best, runner.setting(_of(labels, few)))
+        text = told(finding, in_order, _described(runner, len(few), len(found) - 1))
+        shown = f", best {in_order[0].shown}" if in_order else ""
+        return text, f"{len(found)} ways to make the input tried on {len(few)} samples{shown}"
+
+
+def ranked(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[Tried], int]:
+    """Return ways to make the input of samples, best first, whether something is wrong or not.
+
+    And of how many samples: as many as take some seconds. None where nothing ranks them, or where
+    too few are.
+
+    Raises:
+        ModelError: The model does not run on a sample.
+    """
+    runner = Runner.open(step, model, samples)
+    others = runner.alternatives(samples)
+    count = runner.most(0, len(samples), len(others) + 1)
+    if not runner.measures or count < FEWEST:
+        return [], 0
+    chosen = spread(range(len(samples)), count)
+    found = list(runner.tried(samples, chosen, others))
+    return rank(found, runner.setting(_of(class_labels(samples), chosen))), count
+
+
+def _described(runner: Runner, count: int, ways: int) -> Described:
+    unknown = runner.image is None and bool(runner.picture_layouts())
+    return Described(runner.input_name, runner.sees, count, ways, unknown)
+
+
+def class_labels(samples: SampleSet) -> list[int] | None:
+    """Return labels that are class indices, or None."""
+    labels = samples.labels
+    if labels is None or labels.ndim != 1 or not np.array_equal(labels, labels.astype(np.int64)):
+        return None
+    return [int(label) for label in labels]
+
+
+def _of(labels: Sequence[int] | None, chosen: Sequence[int]) -> list[int] | None:
+    return None if labels is None else [labels[index] for index in chosen]
+
+
+def _all_equal(feeds: Iterable[Feed]) -> bool:
+    first, *rest = feeds
+    return all(np.array_equal(first[name], feed[name]) for feed in rest for name in first)

@@ -1,0 +1,222 @@
+"""Running a model on samples made in one way or another, for the input check."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from edgepack.errors import ModelError
+from edgepack.metrics.accuracy import Variation, class_scores
+from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.reading import read_structure
+from edgepack.model.workload import multiply_adds
+from edgepack.ondevice import edgepack_answers, edgepack_images
+from edgepack.preprocessing.alternatives import (
+    Alternative,
+    image_alternatives,
+    seen,
+    tensor_alternatives,
+)
+from edgepack.preprocessing.beginning import Beginning, beginning
+from edgepack.preprocessing.signs import divergence
+from edgepack.preprocessing.verdict import Seen, Setting
+from edgepack.project.project import DetectionOutput, ImageInput, LabelledDetection
+from edgepack.quantization.ranges.observing import Observer
+from edgepack.samples.sample_set import SampleSet
+from edgepack.steps.streams import answers
+
+if TYPE_CHECKING:
+    import onnx
+
+    from edgepack.steps.proofs.input_check import InputCheck
+
+Array = np.ndarray[Any, Any]
+Feed = dict[str, Array]
+
+_BUDGET = 5e10
+"""Multiply-adds: some seconds of two cores. A large model is run on fewer samples."""
+_LARGE = 1 << 20
+_PLACE = edgepack_images.Placement(_LARGE, _LARGE, _LARGE, _LARGE, 0, 0, _LARGE, _LARGE)
+"""A picture that is the input itself, and larger than any box."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs the model on samples made in one way or another, and keeps what tells of them."""
+
+    step: InputCheck
+    observer: Observer
+    spec: TensorSpec | None
+    """The one float input; None where there are several."""
+    start: Beginning | None
+    cost: float
+    """Multiply-adds of one run."""
+
+    @classmethod
+    def open(cls, step: InputCheck, model: Path, samples: SampleSet) -> Runner:
+        """Make a session; raise ModelError where onnxruntime refuses the model."""
+        structure = read_structure(model)
+        specs = [spec for spec in signature(structure)[0] if spec.dtype.startswith("float")]
+        spec = specs[0] if len(specs) == 1 else None
+        start = beginning(structure, spec.name) if spec else None
+        inner = start.normalization.tensor if start and start.normalization else ""
+        made = any(inner in node.output for node in structure.graph.node)
+        observer = Observer.open(model, structure, [inner] if made else [])
+        return cls(step, observer, spec, start, multiply_adds(model, _sizes(structure, samples)))
+
+    @property
+    def image(self) -> ImageInput | None:
+        """How the samples were made of pictures; None where nobody knows."""
+        described = dict(self.step.images)
+        return described.get(self.spec.name) if self.spec else None
+
+    @property
+    def measures(self) -> bool:
+        """Whether outputs can rank ways to make the input."""
+        has_norm = self.start is not None and self.start.normalization is not None
+        return bool(self.step.scores_output or self.step.detections or has_norm)
+
+    @property
+    def input_name(self) -> str:
+        """The one float input; nothing where there are several."""
+        return self.spec.name if self.spec else ""
+
+    @property
+    def sees(self) -> str:
+        """What the model sees as it is, in words."""
+        return seen(self.image) if self.image else "the samples as they are"
+
+    def most(self, least: int, most: int, runs: int = 1) -> int:
+        """Return how many samples there is time for."""
+        return int(max(least, min(most, _BUDGET / max(1.0, self.cost * runs))))
+
+    def setting(self, labels: list[int] | None) -> Setting:
+        """Return what is known besides what runs show."""
+        least = [meaning.score for _, meaning in self.step.detections]
+        looks_like_picture = self.picture_layouts() != []
+        return Setting(
+            labels,
+            self.start if looks_like_picture else None,
+            min(least, default=0.0),
+            self.step.called,
+        )
+
+    def picture_layouts(self) -> list[Literal["NCHW", "NHWC"]]:
+        """Return the layouts in which the input may hold a picture."""
+        shape = self.spec.shape if self.spec else None
+        if shape is None or len(shape) != 4:
+            return []
+        fits: list[Literal["NCHW", "NHWC"]] = []
+        if shape[1] in (1, 3) or isinstance(shape[1], str):
+            fits.append("NCHW")
+        if shape[1] not in (1, 3) and (shape[3] in (1, 3) or isinstance(shape[3], str)):
+            fits.append("NHWC")
+        return fits
+
+    def alternatives(self, samples: SampleSet) -> list[Alternative]:
+        """Return other ways to make the one float input; none where there are several."""
+        if self.spec is None:
+            return []
+        if self.image:
+            return image_alternatives(self.image, self.picture_layouts())
+        return tensor_alternatives(samples.shapes[0][self.spec.name])
+
+    def tried(
+        self, samples: SampleSet, chosen: Sequence[int], others: Sequence[Alternative]
+    ) -> Iterator[tuple[Alternative | None, Seen]]:
+        """Yield what the model gives for samples as they are, then for each other way it takes."""
+        yield None, self.seen(samples.inputs(index) for index in chosen)
+        for other in others:
+            try:
+                found = self.seen(self._made(samples.inputs(index), other) for index in chosen)
+            except ModelError:
+                # Another layout may not go with sizes further inside; then it is not the right one.
+                continue
+            yield other, found
+
+    def _made(self, feed: Feed, other: Alternative) -> Feed:
+        name = self.input_name
+        return {**feed, name: other.made_of(feed[name], self.image)}
+
+    def seen(self, feeds: Iterable[Feed]) -> Seen:
+        """Run the model on samples."""
+        found, moments = Seen(), _Moments()
+        normalization = self.start.normalization if self.start else None
+        looked_at = 0
+        for feed in feeds:
+            looked_at += 1
+            outputs = self.observer.run(feed)
+            if self.spec:
+                found.add_input(feed[self.spec.name])
+            if normalization:
+                inner = normalization.tensor
+                moments.add(outputs.pop(inner) if inner in outputs else feed[inner])
+            self._add(found, outputs)
+        # Scores whose number the data decide are no classes.
+        if len({scores.size for scores in found.scores}) != 1 or len(found.scores) != looked_at:
+            found.scores.clear()
+        if normalization and moments.count:
+            expected = normalization.mean, normalization.variance
+            found.divergence = divergence(moments.mean, moments.variance, *expected)
+        return found
+
+    def _add(self, found: Seen, outputs: Mapping[str, Array]) -> None:
+        """Keep what the outputs of one sample tell."""
+        for name, output in answers(outputs, self.step.state).items():
+            found.variations.setdefault(name, Variation()).add(output)
+        given = outputs.get(self.step.scores_output or "")
+        scores = None if given is None else class_scores(given)
+        if scores is not None:
+            found.scores.append(np.array(scores))
+        for name, meaning in self.step.detections:
+            if name not in outputs:
+                continue
+            # A shape that only a run tells may be none of a detection: devices say so then.
+            with contextlib.suppress(ValueError):
+                found.best.append(best_score(outputs[name], meaning))
+
+
+def best_score(output: Array, meaning: DetectionOutput) -> float:
+    """Return the score of an output's best detection, 0 where it has none."""
+    description = {**meaning.model_dump(), "score": 0.0, "most": 1}
+    labels = [""] * (meaning.classes if isinstance(meaning, LabelledDetection) else 0)
+    best = edgepack_answers.detections(output, description, labels, _PLACE)
+    return best[0].score if best else 0.0
+
+
+class _Moments:
+    """Mean and variance per channel, axis 1, over samples."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum: Array = np.zeros(1)
+        self._squares: Array = np.zeros(1)
+
+    def add(self, tensor: Array) -> None:
+        values = np.moveaxis(tensor.astype(np.float64), 1, 0).reshape(tensor.shape[1], -1)
+        self._sum = self._sum + values.sum(axis=1)
+        self._squares = self._squares + (values**2).sum(axis=1)
+        self.count += values.shape[1]
+
+    @property
+    def mean(self) -> Array:
+        return np.asarray(self._sum / self.count)
+
+    @property
+    def variance(self) -> Array:
+        return np.asarray(np.maximum(self._squares / self.count - self.mean**2, 0.0))
+
+
+def _sizes(structure: onnx.ModelProto, samples: SampleSet) -> dict[str, int]:
+    """Return the sizes that symbolic dimensions have in the first sample."""
+    shapes = samples.shapes[0]
+    specs = [spec for spec in signature(structure)[0] if spec.shape and spec.name in shapes]
+    pairs = (
+        pair for spec in specs for pair in zip(spec.shape or (), shapes[spec.name], strict=True)
+    )
+    return {name: size for name, size in pairs if isinstance(name, str)}

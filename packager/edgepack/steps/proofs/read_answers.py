@@ -1,0 +1,90 @@
+"""What fp32 answers to the samples, and whether its outputs can mean what the project says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from edgepack.errors import ProfileError, StepError
+from edgepack.model.running import make_session, run_session
+from edgepack.preprocessing.readings import Reading, reading_of
+from edgepack.project.project import OutputDescription
+from edgepack.samples.sample_set import SampleSet
+from edgepack.samples.spreading import spread
+from edgepack.steps.base import MODEL, Inputs, Notes
+
+ANSWERS = "answers.json"
+_MOST = 32
+"""Samples, evenly spread."""
+
+
+@dataclass(frozen=True)
+class ReadAnswers:
+    """The described outputs of a model, read as the project says.
+
+    Inputs: ``model``, before its numbers change; ``samples``, the tensors that it takes. Its notes
+    have ``saw``, a line for each output that tells.
+    """
+
+    name: ClassVar[str] = "read-answers"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnxruntime")
+    cacheable = True
+    described: tuple[tuple[str, OutputDescription], ...]
+    size: tuple[int, int] | None
+    """Width and height of the input that takes a picture, in pixels."""
+    processor: str
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any model that runs."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``answers.json``.
+
+        Raises:
+            ModelError: The model does not run on a sample.
+            StepError: An output has not the shape that its description wants.
+            ProfileError: One cannot be what it is described as; with the description that fits, if
+                one does.
+        """
+        samples = SampleSet.read(inputs["samples"])
+        chosen = spread(range(len(samples)), _MOST)
+        session = make_session(inputs["model"] / MODEL)
+        made = {name: reading_of(given, self.size) for name, given in self.described}
+        readings = {name: reading for name, reading in made.items() if reading is not None}
+        for index in chosen:
+            outputs = run_session(session, samples.inputs(index), list(readings))
+            for name, reading in readings.items():
+                _add(reading, name, outputs[name])
+        for name, reading in readings.items():
+            if wrong := reading.misread():
+                raise ProfileError(
+                    f"the output {name!r} is not what 'outputs' in edgepack.yaml says: on"
+                    f" {len(chosen)} samples, {wrong.problem}",
+                    hint=wrong.hint,
+                )
+        saw = [f"{name!r}: {each.said(len(chosen))}" for name, each in readings.items()]
+        facts = {"saw": saw}
+        (out / ANSWERS).write_text(json.dumps(facts), encoding="utf-8")
+        return Notes("; ".join(saw), facts)
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that what was seen reads back.
+
+        Raises:
+            StepError: It does not.
+        """
+        del inputs
+        if "saw" not in json.loads((out / ANSWERS).read_text(encoding="utf-8")):
+            raise StepError("the answers do not read back", hint="build with --no-cache")
+
+
+def _add(reading: Reading, name: str, output: Any) -> None:  # noqa: ANN401  (an array)
+    try:
+        reading.add(output)
+    except ValueError as error:
+        raise StepError(
+            f"the output {name!r} is not as it is described: {error}",
+            hint="mend its description under 'outputs' in edgepack.yaml",
+        ) from error

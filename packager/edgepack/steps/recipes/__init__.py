@@ -1,0 +1,1 @@
+"""Steps that change numbers, one file per recipe, and what they need."""

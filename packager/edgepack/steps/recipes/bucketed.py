@@ -1,0 +1,517 @@
+"""Models with static shapes, one for each size of a symbolic dimension, proven equal by padding.
+
+A provider that knows static shapes alone gets a model for each size that the project lists. They
+share one file of weights where the provider reads such a file. On the device the loader pads the
+inputs to the next size and cuts the outputs; the functions that do so there
+(:mod:`edgepack.ondevice.edgepack_shapes`) are the ones that the proof here runs.
+
+Shared is the file, not always the memory. onnxruntime maps it, so that sessions have the same
+pages; but the CPU's MatMul, Gemm and Conv keep weights of their own in another order. Measured with
+three sizes of a network of 100 MB of MatMul weights (onnxruntime 1.31.1, Linux x86-64, 2026-11-21,
+proportional set size): 296 MB, 100 MB for one; with ``session.disable_prepacking: "1"`` in the
+variant's session config 101 MB, 103 MB for one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from edgepack.backends.registry import BACKENDS
+from edgepack.errors import ModelError, StepError
+from edgepack.metrics.accuracy import array_sqnr_db
+from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.inferring import inferred_graph
+from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.running import Arrays, make_session, random_inputs, run_session
+from edgepack.ondevice import edgepack_shapes as shapes
+from edgepack.project.profile import Recipe, Variant
+from edgepack.samples.sample_set import SampleSet
+from edgepack.samples.spreading import spread
+from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.comparing import SEED
+from edgepack.steps.graph.half import constants_to_initializers
+from edgepack.steps.graph.prepared import fix_dims
+from edgepack.steps.proofs.candidates import Candidates
+from edgepack.steps.proofs.golden_choice import read_choice
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+BUCKETS = "buckets.json"
+WEIGHTS = "model.weights"
+MOST_BUCKETS = 16
+"""Each is a session that the loader creates, and a model that a provider may have to compile."""
+
+INLINE_WEIGHTS = frozenset({"coreml", "nnapi"})
+"""Backends whose provider refuses nodes with weights in another file, so that models share none.
+
+Source: ``HasExternalInitializer`` in core/providers/{coreml,nnapi}/.../base_op_builder.cc of
+onnxruntime (read as stored, looked up 2026-11-21; not tried on a phone)."""
+
+_SHARED_BYTES = 1024
+_PAGE = 4096
+_MOST_SAMPLES = 32
+# Padding leaves the numbers of each place as they are, but kernels sum in another order: float32
+# differs in the last bits, and where an int8 model rounds, by a step now and then. A dynamic scale
+# is that of the padded tensor, so all its numbers move by a part of a step. Half of an input that
+# is padding leaves under 10 dB of what depends on it.
+_SAME_DB: Mapping[Recipe, float] = {
+    "fp32": 60.0,
+    "fp16": 40.0,
+    "int8-static": 30.0,
+    "int8-dynamic": 20.0,
+    "int4-weight": 20.0,
+}
+_NOT_INDIFFERENT = (
+    "give an input that masks what is padded (inputs: {NAME: {mask: DIM}}), a value that changes"
+    " nothing (inputs: {NAME: {pad: VALUE}}), the very sizes that the inputs have, or one size"
+    " ('dims' in edgepack.yaml)"
+)
+_FIXED = "give it a size or a list of sizes under 'dims' in edgepack.yaml, or export it fixed"
+
+
+def wants_static(variant: Variant, sizes: Mapping[str, Sequence[int]]) -> bool:
+    """Tell whether a variant gets models with static shapes, given the project's lists of sizes.
+
+    A backend that takes static shapes alone gets them only with such lists: its provider may take
+    enough of a model with dynamic shapes, which its placement decides.
+    """
+    return variant.shapes == "static" or (bool(sizes) and BACKENDS[variant.backend].STATIC_SHAPES)
+
+
+def static_problem(
+    variant: Variant, inputs: Sequence[TensorSpec], sizes: Mapping[str, Sequence[int]]
+) -> str:
+    """Return why a model cannot have static shapes for each of the sizes, or nothing."""
+    for spec in inputs:
+        left = [s for s in spec.shape or ("?",) if isinstance(s, str) and s not in sizes]
+        if left:
+            problem = f"its shapes are to be static, and the input {spec.name!r} has"
+            if left[0] == shapes.UNKNOWN:
+                return f"{problem} a dimension without a name: export it with a name or a size"
+            return f"{problem} the dimension {left[0]!r}: {_FIXED}"
+    used = _used(inputs, sizes)
+    count = prod(len(sizes[name]) for name in used)
+    if count > MOST_BUCKETS:
+        return (
+            f"the sizes of {', '.join(used)} make {count} models with static shapes, and"
+            f" {MOST_BUCKETS} is the most: list fewer sizes under 'dims' in edgepack.yaml"
+        )
+    if used and variant.model_format != "onnx":
+        return (
+            "models with static shapes for several sizes are shipped as .onnx: model_format: onnx"
+        )
+    return ""
+
+
+def _used(inputs: Sequence[TensorSpec], sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    return sorted({str(s) for spec in inputs for s in spec.shape or () if s in sizes})
+
+
+def bucket_dims(
+    inputs: Sequence[TensorSpec], sizes: Mapping[str, Sequence[int]]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the symbolic dimensions of the inputs, with their sizes; none where all is fixed."""
+    return tuple((name, tuple(sizes[name])) for name in _used(inputs, sizes))
+
+
+def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
+    """Return a copy of a model with sizes for its symbolic dimensions, and all that follows.
+
+    Raises:
+        StepError: onnx cannot infer shapes in it.
+    """
+    import onnx
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    try:
+        fix_dims(copy, sizes)
+        found = inferred_graph(copy)
+    except onnx.shape_inference.InferenceError as error:
+        message = " ".join(str(error).split())[:300]
+        raise StepError(
+            f"onnx cannot infer the shapes for {shapes.words(sizes)}: {message}",
+            hint="build without the variant, or with one size under 'dims' in edgepack.yaml",
+        ) from error
+    for ours, inferred in (
+        (copy.graph.value_info, found.value_info),
+        (copy.graph.output, found.output),
+    ):
+        del ours[:]
+        ours.extend(inferred)
+    return copy
+
+
+@dataclass(frozen=True)
+class BucketModel:
+    """The model for one size of each symbolic dimension."""
+
+    dims: dict[str, int]
+    file: str
+
+
+@dataclass(frozen=True)
+class BucketIndex:
+    """What :class:`Bucketed` wrote."""
+
+    buckets: tuple[BucketModel, ...]
+    """Smallest first; the last is ``model.onnx``."""
+    slices: tuple[dict[str, Any], ...]
+    """Axes of outputs that follow a dimension: ``output``, ``axis`` and ``dim``."""
+    exact: bool
+    """Whether the sizes of the buckets alone are right: padding would change the outputs."""
+
+
+def read_buckets(folder: Path) -> BucketIndex:
+    """Return the index that :class:`Bucketed` wrote."""
+    index = json.loads((folder / BUCKETS).read_text(encoding="utf-8"))
+    return BucketIndex(
+        tuple(BucketModel(**bucket) for bucket in index["buckets"]),
+        tuple(index["slices"]),
+        index["exact"],
+    )
+
+
+@dataclass(frozen=True)
+class Bucketed:
+    """A model for each combination of sizes, smallest first.
+
+    Inputs: ``model``, the finished model with symbolic dimensions; ``choice``, which samples the
+    goldens are made of; ``samples``, optionally, for the proof: without them seeded random inputs,
+    masks of ones.
+    """
+
+    name: ClassVar[str] = "bucketed"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
+    cacheable = True
+    recipe: Recipe
+    """Decides how close a padded run has to come."""
+    dims: tuple[tuple[str, tuple[int, ...]], ...]
+    """Symbolic dimension and its sizes."""
+    fills: tuple[tuple[str, float], ...] = ()
+    """Input and the value that it is padded with, where that is not 0."""
+    masks: tuple[tuple[str, str], ...] = ()
+    """Input and the dimension that it is a mask over."""
+    shared: bool = True
+    """Whether weights go to one file, which all models read."""
+
+    @property
+    def buckets(self) -> list[dict[str, int]]:
+        """Every combination of sizes, the smallest number of elements first."""
+        names = [name for name, _ in self.dims]
+        found = [
+            dict(zip(names, sizes, strict=True))
+            for sizes in itertools.product(*(sizes for _, sizes in self.dims))
+        ]
+        return sorted(found, key=lambda bucket: (prod(bucket.values()), *bucket.values()))
+
+    def check(self, inputs: Inputs) -> None:
+        """Make sure that the largest size holds every sample.
+
+        Raises:
+            StepError: It does not, or a sample's inputs do not agree about a size.
+        """
+        if "samples" not in inputs:
+            return
+        largest, known = self.buckets[-1], self._input_shapes(inputs)
+        for number, found in enumerate(SampleSet.read(inputs["samples"]).shapes):
+            sizes = _sizes(known, found)
+            if not shapes.holds(largest, sizes):
+                raise StepError(
+                    f"sample {number} has {shapes.words(sizes)}, and the largest size is"
+                    f" {shapes.words(largest)}",
+                    hint="list a size under 'dims' in edgepack.yaml that holds it, or leave the"
+                    " sample out: the device could not run it",
+                )
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``model.onnx`` for the largest size, ``model.<sizes>.onnx`` for the others.
+
+        And ``model.weights``, the weights of all, if they are shared; and ``buckets.json``.
+
+        Raises:
+            StepError: Padding changes an output, or an output cannot be cut, and there are samples
+                of other sizes than those listed, or none at all.
+            ModelError: The same of a model that does not run with one of the sizes.
+        """
+        model = read_model(inputs["model"] / MODEL)
+        constants_to_initializers(model)
+        shared = _share_weights(model, out / WEIGHTS) if self.shared else 0
+        models = tuple(BucketModel(bucket, self._file(bucket)) for bucket in self.buckets)
+        for bucket in models:
+            write_model(fixed(model, bucket.dims), out / bucket.file)
+        index, how = self._padding(inputs, out, models)
+        (out / BUCKETS).write_text(json.dumps(asdict(index)), encoding="utf-8")
+        sizes = "; ".join(map(shapes.words, self.buckets))
+        return Notes(
+            f"{len(models)} models with static shapes ({sizes}), {shared} bytes of weights shared;"
+            f" {how}",
+            {"models": len(models), "shared_bytes": shared, "exact": index.exact},
+        )
+
+    def _file(self, bucket: Mapping[str, int]) -> str:
+        if bucket == self.buckets[-1]:
+            return MODEL
+        return f"model.{'x'.join(map(str, bucket.values()))}.onnx"
+
+    def _padding(
+        self, inputs: Inputs, out: Path, models: tuple[BucketModel, ...]
+    ) -> tuple[BucketIndex, str]:
+        """Prove that padding changes nothing; else take the listed sizes alone, if samples do."""
+        try:
+            index = BucketIndex(models, tuple(self._slices(inputs)), exact=False)
+            proof = self._proof(inputs, out, index)
+            for feed in self._resized(inputs):
+                proof.require_same(feed, everywhere=False)
+        except (StepError, ModelError) as error:
+            if not self._samples_are_exact(inputs):
+                raise
+            why = f"for these sizes alone, which all samples have ({error.problem})"
+            return BucketIndex(models, (), exact=True), why
+        return index, (
+            "padded, run and cut they give what the dynamic model gives, within"
+            f" {_SAME_DB[self.recipe]:g} dB"
+        )
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that each model is static, loads, and gives the dynamic model's outputs.
+
+        Each goes through samples that it is chosen for, and through all goldens that it holds.
+
+        Raises:
+            StepError: An output differs: names it, the sizes and how far it is.
+            ModelError: A model does not load or run.
+        """
+        index = read_buckets(out)
+        for bucket in index.buckets:
+            _require_static(out / bucket.file)
+        proof = self._proof(inputs, out, index)
+        for feed in self._goldens(inputs):
+            proof.require_same(feed, everywhere=not index.exact)
+        for feed in self._samples(inputs):
+            proof.require_same(feed, everywhere=False)
+
+    def _proof(self, inputs: Inputs, out: Path, index: BucketIndex) -> _Proof:
+        return _Proof(
+            index,
+            self._input_shapes(inputs),
+            make_session(inputs["model"] / MODEL),
+            [make_session(out / bucket.file) for bucket in index.buckets],
+            _SAME_DB[self.recipe],
+            real="samples" in inputs,
+        )
+
+    def _input_shapes(self, inputs: Inputs) -> shapes.InputShapes:
+        specs, _ = signature(read_structure(inputs["model"] / MODEL))
+        described: dict[str, dict[str, Any]] = {name: {"mask": dim} for name, dim in self.masks}
+        described |= {name: {"pad": value} for name, value in self.fills}
+        plain = [shapes.TensorSpec(spec.name, spec.dtype, spec.shape or ()) for spec in specs]
+        return shapes.InputShapes(plain, described)
+
+    def _goldens(self, inputs: Inputs) -> Iterator[Arrays]:
+        """Yield the inputs that goldens are made of."""
+        return map(Candidates.of(inputs).feed, read_choice(inputs["choice"]))
+
+    def _samples(self, inputs: Inputs) -> Iterator[Arrays]:
+        """Yield a sample of each size, or of some of the sizes where there are many."""
+        if "samples" not in inputs:
+            return
+        samples, known = SampleSet.read(inputs["samples"]), self._input_shapes(inputs)
+        first: dict[tuple[int, ...], int] = {}
+        for number, found in enumerate(samples.shapes):
+            first.setdefault(tuple(_sizes(known, found).values()), number)
+        for number in spread(list(first.values()), _MOST_SAMPLES):
+            yield samples.inputs(number)
+
+    def _samples_are_exact(self, inputs: Inputs) -> bool:
+        """Return whether there are samples, and each has the sizes of a bucket."""
+        if "samples" not in inputs:
+            return False
+        known, buckets = self._input_shapes(inputs), self.buckets
+        samples = SampleSet.read(inputs["samples"])
+        return all(_sizes(known, found) in buckets for found in samples.shapes)
+
+    def _resized(self, inputs: Inputs) -> Iterator[Arrays]:
+        """Yield inputs as large as each bucket, and half as large, or just above the one before."""
+        known = self._input_shapes(inputs)
+        base = self._base(inputs, known)
+        for bucket in self.buckets:
+            yield known.resized(base, bucket)
+            yield known.resized(base, self._within(bucket))
+
+    def _within(self, bucket: Mapping[str, int]) -> dict[str, int]:
+        """Return sizes that the bucket is the smallest for, with as much padding as a half."""
+        found = {}
+        for name, sizes in self.dims:
+            below = max((size for size in sizes if size < bucket[name]), default=0)
+            found[name] = max(below + 1, (bucket[name] + 1) // 2)
+        return found
+
+    def _base(self, inputs: Inputs, known: shapes.InputShapes) -> Arrays:
+        """Return a sample, or random inputs of the largest size with masks that hide nothing."""
+        if "samples" in inputs:
+            return next(self._goldens(inputs))
+        largest = self.buckets[-1]
+        specs = [
+            TensorSpec(s.name, s.dtype, tuple(largest.get(str(size), size) for size in s.shape))
+            for s in known.inputs
+        ]
+        feed = random_inputs(specs, seed=SEED)
+        return known.with_masks({n: array for n, array in feed.items() if n not in known.masks})
+
+    def _slices(self, inputs: Inputs) -> list[dict[str, Any]]:
+        """Find out which axes of the outputs follow a dimension: the dynamic model shows it."""
+        known = self._input_shapes(inputs)
+        session = make_session(inputs["model"] / MODEL)
+        base = self._base(inputs, known)
+        sizes = {name: max(2, size) for name, size in self.buckets[-1].items()}
+        full = _output_shapes(session, known.resized(base, sizes), sizes)
+        slices = []
+        for name, size in sizes.items():
+            less = {**sizes, name: (size + 1) // 2}
+            found = _output_shapes(session, known.resized(base, less), less)
+            slices += _followers(name, (size, full), (less[name], found))
+        return slices
+
+
+def _output_shapes(
+    session: onnxruntime.InferenceSession, feed: Arrays, sizes: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    return shapes.shapes_of(_run(session, feed, sizes))
+
+
+def _run(session: onnxruntime.InferenceSession, feed: Arrays, sizes: Mapping[str, int]) -> Arrays:
+    try:
+        return run_session(session, feed)
+    except ModelError as error:
+        raise ModelError(
+            f"with {shapes.words(sizes)}: {error.problem}",
+            hint="list sizes under 'dims' in edgepack.yaml that the model takes",
+        ) from error
+
+
+def _followers(
+    dim: str,
+    full: tuple[int, Mapping[str, tuple[int, ...]]],
+    less: tuple[int, Mapping[str, tuple[int, ...]]],
+) -> list[dict[str, Any]]:
+    """Return the axes whose size is the dimension's, of two runs with different sizes of it.
+
+    Raises:
+        StepError: An axis changes otherwise.
+    """
+    found = []
+    for output, shape in full[1].items():
+        other = less[1][output]
+        for axis, (size, smaller) in enumerate(zip(shape, other, strict=True)):
+            if (size, smaller) == (full[0], less[0]):
+                found.append({"output": output, "axis": axis, "dim": dim})
+            elif size != smaller:
+                raise StepError(
+                    f"the output {output!r} has {size} along axis {axis} for {dim} {full[0]}, and"
+                    f" {smaller} for {dim} {less[0]}: what is derived from a padded size by"
+                    " arithmetic, or from data, cannot be cut back",
+                    hint=f"give {dim!r} one size under 'dims' in edgepack.yaml, or do that part"
+                    " outside the model",
+                )
+    return found
+
+
+@dataclass(frozen=True)
+class _Proof:
+    index: BucketIndex
+    known: shapes.InputShapes
+    dynamic: onnxruntime.InferenceSession
+    static: Sequence[onnxruntime.InferenceSession]
+    same_db: float
+    real: bool
+    """Whether there are samples."""
+
+    def require_same(self, feed: Arrays, *, everywhere: bool) -> None:
+        """Run inputs through the bucket that is chosen for them, or through all that hold them."""
+        sizes = _sizes(self.known, shapes.shapes_of(feed))
+        buckets = [bucket.dims for bucket in self.index.buckets]
+        expected = _run(self.dynamic, feed, sizes)
+        chosen = shapes.choose(buckets, sizes, exact=self.index.exact)
+        for number in range(chosen, len(buckets) if everywhere else chosen + 1):
+            if shapes.holds(buckets[number], sizes):
+                padded = self.known.padded(feed, buckets[number])
+                outputs = run_session(self.static[number], padded)
+                found = shapes.cut(outputs, self.index.slices, sizes)
+                self._compare(expected, found, sizes, buckets[number])
+
+    def _compare(
+        self,
+        expected: Arrays,
+        found: Arrays,
+        sizes: Mapping[str, int],
+        bucket: Mapping[str, int],
+    ) -> None:
+        for name, array in expected.items():
+            sqnr = array_sqnr_db(array, found[name])
+            if sqnr < self.same_db:
+                random = "" if self.real else "; random inputs were tried, samples may do better"
+                raise StepError(
+                    f"with {shapes.words(sizes)} padded to {shapes.words(bucket)} the output"
+                    f" {name!r} is {sqnr:.1f} dB from that of the dynamic model, {self.same_db:g}"
+                    f" are needed: the model is not indifferent to padding{random}",
+                    hint=_NOT_INDIFFERENT,
+                )
+
+
+def _sizes(known: shapes.InputShapes, found: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    try:
+        return known.sizes(found)
+    except ValueError as error:
+        raise StepError(
+            str(error), hint="give samples whose inputs agree, or export with other names"
+        ) from error
+
+
+def _require_static(model: Path) -> None:
+    inputs, _ = signature(read_structure(model))
+    for spec in inputs:
+        if not all(isinstance(size, int) for size in spec.shape or ("?",)):
+            raise StepError(
+                f"the input {spec} of {model.name} is not static",
+                hint="this is a fault in edgepack: please report it",
+            )
+
+
+def _share_weights(model: onnx.ModelProto, path: Path) -> int:
+    """Move the weights to a file that each copy of the model reads; return how many bytes.
+
+    Offsets are multiples of a page where weights are large, so that they can be mapped into memory
+    (onnx.proto, TensorProto.external_data). Small ones stay: shapes are inferred from them.
+    """
+    import onnx
+    from onnx import numpy_helper
+    from onnx.external_data_helper import set_external_data
+
+    written = 0
+    with path.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if tensor.data_type == onnx.TensorProto.STRING:
+                continue
+            if not tensor.HasField("raw_data"):
+                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+            data = tensor.raw_data
+            if len(data) < _SHARED_BYTES:
+                continue
+            alignment = _PAGE if len(data) >= _PAGE else 64
+            file.write(b"\0" * (-file.tell() % alignment))
+            set_external_data(tensor, WEIGHTS, offset=file.tell(), length=len(data))
+            file.write(data)
+            written += len(data)
+            tensor.ClearField("raw_data")
+    if not written:
+        path.unlink()
+    return written

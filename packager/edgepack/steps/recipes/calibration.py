@@ -1,0 +1,271 @@
+"""Statistics of the float tensors over the calibration samples, from which int8 scales are made.
+
+They do not depend on a dialect nor on the method that makes ranges of them: all targets share one
+calibration.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from edgepack.base.worker import report
+from edgepack.errors import StepError, listed
+from edgepack.model.reading import read_structure
+from edgepack.quantization.qdq.dialect import WITHOUT_INT8
+from edgepack.quantization.qdq.writer import observed_tensors
+from edgepack.quantization.ranges.collecting import collect
+from edgepack.quantization.ranges.statistics import (
+    TensorStatistics,
+    read_statistics,
+    write_statistics,
+)
+from edgepack.samples.sample_set import SampleSet
+from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.quantized import require_unquantized
+
+if TYPE_CHECKING:
+    import onnx
+
+Array = np.ndarray[Any, Any]
+
+STATISTICS = "statistics.npz"
+"""What :func:`edgepack.quantization.ranges.statistics.write_statistics` writes, by tensor."""
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Statistics of every tensor that can get a scale. Inputs: ``model``; ``samples``."""
+
+    name: ClassVar[str] = "calibration"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
+    cacheable = True
+    every_op: bool = False
+    """Whether operators of every type will be quantized, as onnxruntime advises for QNN."""
+
+    def check(self, inputs: Inputs) -> None:
+        """Make sure that the model is a float32 one, and that there is something to observe.
+
+        Raises:
+            StepError: It is quantized already, or float16, or nothing in it can get a scale.
+        """
+        model = read_structure(inputs["model"] / MODEL)
+        require_unquantized(model)
+        _require_float32(model)
+        tensors, bodies = self._asked(inputs["model"] / MODEL)
+        if not tensors:
+            inside = f", because it lies in the bodies of {_listed(bodies)}" if bodies else ""
+            raise StepError(f"nothing in the model could be quantized{inside}", hint=WITHOUT_INT8)
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``statistics.npz``.
+
+        Raises:
+            StepError: A tensor has NaN, or an output infinity.
+            ModelError: The model does not run on a sample.
+        """
+        path = inputs["model"] / MODEL
+        tensors, bodies = self._asked(path)
+        place = _places(read_structure(path))
+        samples = _Watched(SampleSet.read(inputs["samples"]))
+        found = collect(path, samples, tensors, samples.advance)
+        write_statistics(found, out / STATISTICS)
+        warnings = [*samples.warnings(), *_warnings(tensors, found, bodies, place)]
+        return Notes(
+            f"statistics of {len(found)} tensors from {len(samples)} samples"
+            + "".join(f"; {warning}" for warning in warnings),
+            {
+                "tensors": len(found),
+                "samples": len(samples),
+                "without_range": sorted(set(tensors) - found.keys()),
+                "warnings": warnings,
+            },
+        )
+
+    def _asked(self, model: Path) -> tuple[list[str], list[str]]:
+        """Return the tensors to observe, and the nodes whose bodies are not."""
+        structure = read_structure(model)
+        tensors = observed_tensors(structure, every_op=self.every_op)
+        return sorted(tensors), _nodes_with_bodies(structure)
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that there are statistics, that they agree in themselves, and with a sample.
+
+        Raises:
+            StepError: They do not.
+        """
+        statistics = read_statistics(out / STATISTICS)
+        for name, found in statistics.items():
+            _require_consistent(name, found)
+        sample = SampleSet.read(inputs["samples"]).inputs(0)
+        for name, array in sample.items():
+            if array.dtype.kind == "f" and array.size and name in statistics:
+                low, high = statistics[name].low, statistics[name].high
+                if not (low <= array.min() and array.max() <= high):
+                    raise _broken(f"the first sample's {name!r} lies outside {low} to {high}")
+        if not statistics:
+            raise StepError("no float tensor of the model has a finite range", hint=WITHOUT_INT8)
+
+
+class _Watched:
+    """The samples of a set, one at a time; reports how many are done, and sees if all are equal."""
+
+    def __init__(self, samples: SampleSet) -> None:
+        self._samples = samples
+        self._first: dict[str, Array] | None = samples.inputs(0)
+        self._done = 0
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        for sample in self._samples:
+            if self._first is not None and not _equal(self._first, sample):
+                self._first = None
+            yield sample
+
+    def advance(self) -> None:
+        self._done += 1
+        report(self._done, len(self))
+
+    def warnings(self) -> Iterator[str]:
+        """Say what is wrong with the set; call it when all samples were taken."""
+        if len(self) == 1:
+            yield (
+                "one sample tells little about the range of other inputs: int8 may cut off what"
+                " they reach; give 50 samples or more"
+            )
+        elif self._first is not None:
+            yield (
+                f"all {len(self)} samples are equal, so they tell no more than one: int8 may cut"
+                " off what other inputs reach; give different ones"
+            )
+
+
+def _equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return all(np.array_equal(array, other[name]) for name, array in one.items())
+
+
+def _warnings(
+    tensors: Iterable[str],
+    found: Mapping[str, TensorStatistics],
+    bodies: list[str],
+    place: Callable[[str], str],
+) -> Iterator[str]:
+    """Yield what people should know of the tensors; ``place`` says where one is."""
+    constant = [name for name, one in found.items() if one.low == one.high]
+    if constant:
+        yield (
+            f"on all samples one single value in {_told(map(place, constant))}: int8 gives any"
+            " other value back as that one; give samples in which it changes, if in use it does"
+        )
+    missing = [name for name in tensors if name not in found]
+    if missing:
+        which = _told(map(place, missing))
+        yield (
+            f"no range, because of infinite values or none at all, for {which}: it stays float,"
+            " which costs time but no accuracy; nothing has to be done"
+        )
+    if bodies:
+        yield (
+            f"tensors inside the bodies of {_listed(bodies)} stay float and were not observed: int8"
+            " makes them no faster; nothing has to be done"
+        )
+
+
+def _places(model: onnx.ModelProto) -> Callable[[str], str]:
+    """Return what says where a tensor is in words of the user's model.
+
+    onnxsim names the tensors that it makes ``_v_1`` and so on, and their nodes by operator and
+    number (0.8.1, observed 2026-11-23): such a tensor is told by its operator, and by the nearest
+    tensor before it that has a name of the model's own.
+    """
+    producers = {name: node for node in model.graph.node for name in node.output}
+    constants = {tensor.name for tensor in model.graph.initializer}
+
+    def place(name: str) -> str:
+        if not _MADE.fullmatch(name) or name not in producers:
+            return repr(name)
+        seen, waiting = {name}, [name]
+        for each in waiting:
+            for source in producers[each].input if each in producers else ():
+                if source and source not in seen and source not in constants:
+                    if not _MADE.fullmatch(source):
+                        return f"the {producers[name].op_type} after {source!r}"
+                    seen.add(source)
+                    waiting.append(source)
+        return f"a {producers[name].op_type}"
+
+    return place
+
+
+_MADE = re.compile(r"_v_\d+")
+
+
+def _told(places: Iterable[str]) -> str:
+    return listed([*dict.fromkeys(places)], _SHOWN)
+
+
+def _listed(names: list[str]) -> str:
+    return listed([repr(name) for name in names], _SHOWN)
+
+
+def _nodes_with_bodies(model: onnx.ModelProto) -> list[str]:
+    """Return the names of the If, Loop and Scan nodes of the main graph."""
+    return [
+        node.name or node.op_type
+        for node in model.graph.node
+        if any(entry.HasField("g") or entry.graphs for entry in node.attribute)
+    ]
+
+
+def _require_float32(model: onnx.ModelProto) -> None:
+    from onnx import TensorProto
+
+    half = [t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT16]
+    if half:
+        raise StepError(
+            f"the model is float16: {len(half)} constants, {half[0]!r} first; int8 is made from"
+            " float32",
+            hint="give the float32 model, or " + WITHOUT_INT8,
+        )
+
+
+def _require_consistent(name: str, found: TensorStatistics) -> None:
+    """Prove that a tensor's extremes lie in its first and last bin.
+
+    Raises:
+        StepError: They do not.
+    """
+    low, high = found.low, found.high
+    ends = low, high, found.width
+    if not (all(map(math.isfinite, ends)) and low <= high and len(found.counts)):
+        raise _broken(f"the tensor {name!r} reaches from {low} to {high}")
+    bins = [math.floor(end / found.width) if found.width else 0 for end in (low, high)]
+    if (
+        bins != [found.first, found.first + len(found.counts) - 1]
+        or not found.counts[[0, -1]].all()
+    ):
+        raise _broken(f"the bins of {name!r} do not end at {low} and {high}")
+    pair = found.channel_low, found.channel_high
+    if (
+        pair[0] is not None
+        and pair[1] is not None
+        and (pair[0].min(), pair[1].max()) != (low, high)
+    ):
+        raise _broken(f"the channels of {name!r} do not reach from {low} to {high}")
+
+
+def _broken(found: str) -> StepError:
+    return StepError(
+        f"the calibration is wrong: {found}",
+        hint="this is a fault in edgepack: please report it with the model",
+    )

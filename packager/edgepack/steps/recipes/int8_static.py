@@ -1,0 +1,399 @@
+"""The ``int8-static`` recipe: QDQ in the dialect of one execution provider, from shared ranges."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from edgepack.base.worker import report
+from edgepack.errors import StepError, listed
+from edgepack.metrics.accuracy import EQUAL_SQNR_DB
+from edgepack.metrics.labelled import labelled_metric
+from edgepack.model.fusion import fusion_coverage
+from edgepack.model.ir import lower_ir
+from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.running import make_session
+from edgepack.project.profile import Dialect
+from edgepack.project.project import Limits, OutputDescription, PythonMetric
+from edgepack.quantization.qdq.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
+from edgepack.quantization.qdq.mixed_width import require_one_width, wide_names
+from edgepack.quantization.qdq.writer import quantizable
+from edgepack.quantization.ranges.collecting import collect
+from edgepack.quantization.ranges.statistics import TensorStatistics, read_statistics
+from edgepack.quantization.search.closeness import (
+    Chosen,
+    Closeness,
+    FloatOutputs,
+    HeldOut,
+    split_samples,
+)
+from edgepack.quantization.search.improving import Improving
+from edgepack.quantization.search.making import (
+    JudgingMaker,
+    QdqMaker,
+    QdqSettings,
+    Written,
+    first_scheme,
+    has_products,
+    runs_integers,
+)
+from edgepack.quantization.search.outside import Holding, Outside
+from edgepack.quantization.search.scheme import Scheme
+from edgepack.quantization.search.search import (
+    MOST_MEASURED,
+    NEAR_DB,
+    Measured,
+    Search,
+    Trial,
+    describe,
+)
+from edgepack.samples.sample_set import SampleSet
+from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
+from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
+from edgepack.steps.proofs.evaluation import Judge, hook_of
+from edgepack.steps.recipes.calibration import STATISTICS
+from edgepack.steps.recipes.fp32 import require_ir
+from edgepack.steps.streams import StatePairs, answers, run_streams
+
+if TYPE_CHECKING:
+    import onnx
+
+EXACT = "exact.onnx"
+"""The float model of which the int8 model is an image, where it is not the one that was given: the
+same outputs, and channels inside of another scale."""
+
+Array = np.ndarray[Any, Any]
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class LimitSearch:
+    """What a model is searched for: a limit, and the metric that it is about."""
+
+    limits: Limits
+    metric: str | PythonMetric | None
+    interpreter: str | None
+    described: tuple[tuple[str, OutputDescription], ...] = ()
+    """What the project says of outputs."""
+    wide: bool = False
+    """Whether the provider takes operators of 16 bits beside those of 8."""
+    state: StatePairs = ()
+    """The model is fed its own."""
+
+
+@dataclass(frozen=True)
+class Int8Static:
+    """Activations and weights in small integers, as one execution provider wants them.
+
+    Inputs: ``model``; ``statistics``; ``samples``, to judge by and for the proof. With a ``search``
+    also what :class:`~edgepack.steps.proofs.evaluation.Evaluation` takes: ``reference``;
+    ``evaluation``, its samples; ``project`` where the metric is a hook.
+
+    Weights and ranges are made better as far as held-out samples prove it, outputs that are noise
+    are repaired or refused, and a limit is searched for, in that order: see
+    :mod:`edgepack.quantization.search.search`.
+
+    For a CPU, what onnxruntime's optimizer would leave as float between integers is not quantized
+    in the first place, and a model of which no convolution or matrix product would run as integers
+    is refused: it would be slower than the float one.
+    """
+
+    name: ClassVar[str] = "int8-static"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
+    dialect: Dialect
+    max_ir: int
+    cpu: Literal["x86-64", "aarch64"] | None = None
+    """The architecture, where the variant runs on onnxruntime's CPU provider."""
+    per_tensor_ops: tuple[str, ...] = ()
+    """Operators whose weights have one scale even where the dialect is per channel."""
+    every_op: bool = False
+    """Quantize operators of every type, as onnxruntime advises for QNN."""
+    processor: str = ""
+    """The kind of processor that judges: its kernels decide what is kept."""
+    scores_output: str | None = None
+    """The output that may hold class scores."""
+    search: LimitSearch | None = None
+    """None without a limit."""
+    outside: Outside | None = None
+    """The inputs that are changed to find what no sample shows; None changes none."""
+
+    @property
+    def cacheable(self) -> bool:
+        """A user's own metric may change without anything here knowing."""
+        return self.search is None or not isinstance(self.search.metric, PythonMetric)
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept any model that ranges could be found for."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Write ``model.onnx``, and ``exact.onnx`` where channels were scaled or used anew.
+
+        Raises:
+            StepError: Nothing can be quantized, the CPU would run all of it as float, or the
+                outputs are noise and stay so.
+        """
+        with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
+            maker = QdqMaker(self._settings, Path(scratch))
+            samples = SampleSet.read(inputs["samples"])
+            statistics = read_statistics(inputs["statistics"] / STATISTICS)
+            first = self._first(inputs["model"] / MODEL, statistics, maker)
+            search = self._search(inputs, samples, statistics, maker, first)
+            best = search.best.scheme
+            _move(search.best.path, out)
+        if best.exact is not first.scheme.exact:
+            write_model(best.exact, out / EXACT)
+        pairs = _quantized_tensors(out / MODEL)
+        fused = fusion_coverage(out / MODEL, self.cpu).facts() if self.cpu else {}
+        facts = {
+            "quantized_tensors": pairs,
+            "left_float": dict(best.left),
+            "unpaired": sorted(best.unpaired),
+            "wide": sorted(best.wide),
+            "tried": [each.facts() for each in search.tried],
+            "input_ranges": _input_ranges(best, statistics),
+        }
+        return Notes(
+            f"{self.dialect.activations} activations, {self.dialect.weights} weights:"
+            f" {pairs} tensors quantized{_left_float(best.left)}"
+            f"; {_judged_on(len(samples))}: {describe(search.tried)}",
+            {**facts, **fused},
+        )
+
+    def write_first(self, inputs: Inputs, out: Path) -> None:
+        """Write the ``model.onnx`` that :meth:`run` starts from; that needs no samples.
+
+        Its ranges are from lowest to highest and its weights are rounded to the nearest. What is
+        quantized in it may stay float in the end, if that costs too much accuracy.
+
+        Args:
+            inputs: ``model`` and ``statistics``.
+            out: An empty folder.
+
+        Raises:
+            StepError: Nothing can be quantized, or the CPU would run all of it as float.
+        """
+        with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
+            maker = QdqMaker(self._settings, Path(scratch))
+            statistics = read_statistics(inputs["statistics"] / STATISTICS)
+            _move(self._first(inputs["model"] / MODEL, statistics, maker).path, out)
+
+    @property
+    def _settings(self) -> QdqSettings:
+        return QdqSettings(self.dialect, self.per_tensor_ops, self.every_op, self.cpu)
+
+    def _first(
+        self, path: Path, statistics: Mapping[str, TensorStatistics], maker: QdqMaker
+    ) -> Written:
+        model = read_model(path)
+        lower_ir(model, self.max_ir)
+        model = quantizable(model)
+        scheme = first_scheme(model, statistics, self._settings)
+        written = maker.write(scheme)
+        if not _quantized_tensors(written.path) and len(written.scheme.left) == len(scheme.left):
+            raise StepError("nothing in the model could be quantized", hint=WITHOUT_INT8)
+        if self.cpu and not written.has_integers:
+            raise _all_float(self.cpu, model, written.scheme.left)
+        return written
+
+    def _search(
+        self,
+        inputs: Inputs,
+        samples: SampleSet,
+        statistics: Mapping[str, TensorStatistics],
+        maker: QdqMaker,
+        first: Written,
+    ) -> Search:
+        """Make the first model better as far as held-out samples and the limit want it.
+
+        Raises:
+            StepError: The outputs are noise.
+            SamplesError: The metric does not fit the outputs.
+        """
+        path = inputs["model"] / MODEL
+        search, judging = self._nearest(path, samples, statistics, maker, first)
+        if self.outside is not None:
+            holding = Holding(self.outside, path, samples)
+
+            def anew(kinds: Sequence[str]) -> Trial:
+                with tempfile.TemporaryDirectory(prefix="edgepack-outside-") as folder:
+                    more = holding.with_kinds(kinds, Path(folder))
+                    found = collect(path, more, statistics.keys())
+                    start = maker.write(first_scheme(first.scheme.exact, found, self._settings))
+                    other, _ = self._nearest(path, more, found, maker, start)
+                return judging.judged(
+                    Written(other.best.scheme, other.best.path, has_integers=True)
+                )
+
+            with search.optional("widening ranges for inputs unlike the samples"):
+                search.hold(holding)
+            with search.optional("searching anew for inputs unlike the samples"):
+                search.hold_anew(holding, anew)
+        if self.search is not None:
+            judging.metric = _metric(self.search, inputs, self.scores_output)
+            search.meet(self.search.limits, wide=self.search.wide)
+        return search
+
+    def _nearest(
+        self,
+        path: Path,
+        samples: SampleSet,
+        statistics: Mapping[str, TensorStatistics],
+        maker: QdqMaker,
+        first: Written,
+    ) -> tuple[Search, JudgingMaker]:
+        """Return the search once its best model is near the float one, and what judged it.
+
+        Raises:
+            StepError: The outputs are noise.
+        """
+        split = split_samples(len(samples))
+        reference = FloatOutputs(path, Chosen(samples, split.held_out))
+        held_out = HeldOut(reference, self.scores_output)
+        fitted_to = Chosen(samples, split.fitted)
+        improving = Improving(self._settings, statistics, fitted_to, held_out)
+        judging = JudgingMaker(maker, held_out, improving.fitted)
+        search = Search(judging, judging.judged(first))
+        chosen = first.scheme
+        with search.optional("choosing how activations are quantized"):
+            chosen, tried = improving.chosen_activations(first.scheme)
+            search.tried += tried
+        search.improve(improving.methods(first.scheme, chosen))
+        search.require_signal()
+        if self._is_read_by_value(reference, search.best.closeness):
+            with search.optional("leaving float what costs most"):
+                search.approach(NEAR_DB)
+        return search, judging
+
+    def _is_read_by_value(self, reference: FloatOutputs, found: Closeness) -> bool:
+        """Return whether outputs are read value by value, as a detector's boxes and scores are.
+
+        Of class scores only the order counts, and embeddings have a limit of their own. Where the
+        user sets an SQNR, that is what counts.
+        """
+        if self.search is not None and self.search.limits.min_sqnr_db is not None:
+            return False
+        return found.agreement is None and not embedding_outputs(
+            next(iter(reference)), normalized_outputs(read_structure(reference.model))
+        )
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove the dialect on the file, that it gives finite numbers, and that the CPU fuses it.
+
+        Where a search may give activations 16 bits, those of each operator have one width.
+
+        Raises:
+            StepError: Nothing was quantized, something was written in another dialect, nothing
+                fuses, or an embedding is far from the float model's.
+        """
+        require_ir(out / MODEL, self.max_ir)
+        model = read_model(out / MODEL)
+        if self.search is not None and self.search.wide:
+            require_dialect(model, self.dialect, self.per_tensor_ops, wide_names(model))
+            require_one_width(model)
+        else:
+            require_dialect(model, self.dialect, self.per_tensor_ops)
+        found = compare(inputs["model"] / MODEL, out / MODEL, inputs["samples"])
+        if found.not_finite:
+            raise StepError(
+                f"in int8 the output {found.not_finite!r} has NaN or infinity on a calibration"
+                " sample, in float it has not: a small number was rounded to 0, and divided by",
+                hint=WITHOUT_INT8,
+            )
+        found.require_close_embeddings(NEARER_EMBEDDINGS)
+        if self.cpu:
+            source = read_structure(inputs["model"] / MODEL)
+            if not runs_integers(fusion_coverage(out / MODEL, self.cpu), source):
+                raise _all_float(self.cpu, source, {})
+
+
+def _input_ranges(
+    best: Scheme, statistics: Mapping[str, TensorStatistics]
+) -> dict[str, tuple[float, float]]:
+    """Return the range of each of the model's inputs that has a scale, over all samples."""
+    names = [spec.name for spec in best.exact.graph.input if spec.name in statistics]
+    ends = {name: (statistics[name], best.ranges.get(name, (0.0, 0.0))) for name in names}
+    return {n: (min(s.low, low), max(s.high, high)) for n, (s, (low, high)) in ends.items()}
+
+
+def _move(model: Path, out: Path) -> None:
+    """Move a model, with its external data, into another folder."""
+    for file in model.parent.glob(f"{MODEL}*"):
+        shutil.move(file, out / file.name)
+
+
+def _metric(
+    search: LimitSearch, inputs: Inputs, scores_output: str | None
+) -> Callable[[Path], Measured]:
+    """Return what measures a model as the evaluation step will; it asks of fp32 only once."""
+    metric = search.metric
+    samples = SampleSet.read(inputs["evaluation"])
+    reference = FloatOutputs(
+        inputs["reference"] / MODEL, Chosen(samples, tuple(range(len(samples))))
+    )
+    hooked, described = isinstance(metric, PythonMetric), dict(search.described)
+    hook = hook_of(metric, samples, inputs, search.interpreter)
+    fp32: dict[str, float] | None = None
+    times = 0
+
+    def measured(model: Path) -> Measured:
+        nonlocal fp32, times
+        session = make_session(model)
+        judge = Judge(
+            samples.labels,
+            scores_output,
+            described,
+            keep_outputs=hooked,
+            fp32=fp32,
+            labelled=labelled_metric(metric, samples, described),
+        )
+        before, most = times * len(samples), MOST_MEASURED * len(samples)
+        times += 1
+        doing = f"measuring accuracy for the limit, time {times} of at most {MOST_MEASURED}"
+        runs = run_streams(session, samples, search.state)
+        for done, ((feed, output), expected) in enumerate(zip(runs, reference, strict=True), 1):
+            judge.add(answers(expected, search.state), answers(output, search.state), feed)
+            report(before + done, most, doing)
+        found = judge.result(metric, hook)
+        fp32 = judge.fp32
+        if "metric" not in found:
+            # Nothing is told of any variant, so that no search would tell more.
+            return Measured(0.0, EQUAL_SQNR_DB)
+        return Measured(found["drop"], found["worst"]["sqnr_db"])
+
+    return measured
+
+
+def _quantized_tensors(model: Path) -> int:
+    return sum(node.op_type == QUANTIZE for node in read_structure(model).graph.node)
+
+
+def _all_float(cpu: str, source: onnx.ModelProto, left: Mapping[str, str]) -> StepError:
+    what = "convolution or matrix product" if has_products(source) else "operator"
+    return StepError(
+        f"no {what} of the model would run as integers on {cpu}, so int8 would be slower than"
+        f" fp32{_left_float(left)}",
+        hint=WITHOUT_INT8,
+    )
+
+
+def _left_float(left: Mapping[str, str]) -> str:
+    if not left:
+        return ""
+    shown = listed([f"{name!r}: {why}" for name, why in left.items()], _SHOWN, "; ")
+    return f", {len(left)} nodes left float ({shown})"
+
+
+def _judged_on(samples: int) -> str:
+    split = split_samples(samples)
+    count = len(split.held_out)
+    if split.is_apart:
+        return f"judged on {count} held-out samples"
+    return f"judged on all {count} samples, too few to hold any out"

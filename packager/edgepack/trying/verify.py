@@ -1,0 +1,127 @@
+"""``edgepack verify``: hashes, signature, and golden outputs on this machine."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgepack.base.machine import processor
+from edgepack.base.processes import Workers
+from edgepack.bundle.archive import folder_of
+from edgepack.bundle.reading import verify
+from edgepack.bundle.signing import Signature, read_signature, require_signature
+from edgepack.errors import BundleError
+
+if TYPE_CHECKING:
+    from edgepack.ondevice.edgepack_loader import Bundle
+
+
+@dataclass(frozen=True)
+class GoldenCheck:
+    """What this machine says about the golden outputs of one variant."""
+
+    variant: str
+    passed: bool | None
+    """None where this machine lacks what the variant needs, or its int8 kernels saturate, so that
+    nothing is proven here."""
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was proven about a bundle."""
+
+    bundle: Path
+    files: int
+    signature: Signature | None
+    """None where it is not signed."""
+    goldens: tuple[GoldenCheck, ...]
+
+
+def verify_here(path: Path, allowed_signers: Path | None = None) -> Verification:
+    """Check a bundle's or archive's hashes, then run every variant's goldens on this machine.
+
+    Args:
+        path: A bundle's folder or archive.
+        allowed_signers: Who may have signed it; then it has to be signed. Default: what
+            ``~/.ssh/allowed_signers`` knows of a signature is told.
+
+    Raises:
+        BundleError: A file or the signature is altered, none of the ``allowed_signers`` has signed
+            it, or a variant gives other outputs than its golden ones.
+        UsageError: There is no such file of allowed signers.
+        ToolError: It is signed, and ssh-keygen is missing or too old.
+    """
+    with ExitStack() as stack:
+        folder = folder_of(path, stack)
+        bundle = verify(folder)
+        check_signature = require_signature if allowed_signers else read_signature
+        signature = check_signature(folder, allowed_signers)
+        workers = stack.enter_context(Workers(1))
+        checks = tuple(
+            workers.call(check_goldens, folder, variant.id) for variant in bundle.manifest.variants
+        )
+    made_for = ", ".join(f"{name} {pin}" for name, pin in bundle.manifest.runtime.items())
+    for check in checks:
+        if check.passed is False:
+            raise BundleError(
+                f"variant {check.variant!r}: {check.outcome}",
+                hint="the bundle's files are whole, so the runtime here computes something else:"
+                f" the bundle is made for {made_for}",
+            )
+    return Verification(path, len(bundle.manifest.files), signature, checks)
+
+
+def check_goldens(folder: Path, variant: str) -> GoldenCheck:
+    """Run all goldens of a variant; loads onnxruntime, so it is called in a worker."""
+    from edgepack.ondevice import edgepack_loader as loader
+
+    opened = loader.Bundle(folder)
+    entry = opened.variants(variant)[0]
+    try:
+        loader.check_requirements(entry)
+    except loader.Refused as refusal:
+        return GoldenCheck(variant, passed=None, outcome=f"not run here: {refusal}")
+    check = _run_goldens(opened, entry)
+    if check.passed is False and saturates(entry, processor()):
+        return GoldenCheck(
+            variant, passed=None, outcome=f"not proven here: {check.outcome}; {_ARM}"
+        )
+    return check
+
+
+def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
+    from edgepack.ondevice import edgepack_loader as loader
+    from edgepack.results.page.table import near_text
+
+    variant: str = entry["id"]
+    try:
+        model = loader.load(bundle.folder, variant)
+        worst_db = min(model.golden_db(index) for index in range(bundle.goldens))
+    except loader.LoadError as error:
+        return GoldenCheck(variant, passed=False, outcome=str(error))
+    except loader.ORT_ERRORS as error:
+        return GoldenCheck(variant, passed=False, outcome=f"inference failed: {error}")
+    limit_db = entry["min_sqnr_db"]
+    near = near_text(worst_db)
+    outcome = f"{bundle.goldens} golden samples, the worst {near} ({limit_db:g} dB needed)"
+    return GoldenCheck(variant, passed=worst_db >= limit_db, outcome=outcome)
+
+
+_ARM = (
+    "the integer operators in its .ort file are those for Arm, whose products saturate on x86-64"
+    " without VNNI: verify it on an Arm machine, or on x86-64 with VNNI"
+)
+
+
+def saturates(entry: dict[str, Any], kind: str) -> bool:
+    """Tell whether a variant's int8 operators cannot be exact on a kind of processor.
+
+    An ``.onnx`` gets exact ones from a session setting; an ``.ort`` file for Arm has its operators
+    written down.
+    """
+    form = entry.get("model_format", "onnx")
+    for_arm = form != "onnx" and form["platform"] == "arm"
+    return for_arm and bool(entry["recipe"].startswith("int8")) and kind == "x86-64"
