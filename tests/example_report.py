@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from edgepack.bundle.manifest import R2, Accuracy, Closeness, LayerError, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import R2, Accuracy, Closeness, LayerError
 from edgepack.records.run import (
     Canary,
     Conditions,

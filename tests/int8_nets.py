@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import tiny_models
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.project.profile import Dialect
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.steps.base import MODEL, run_step
+from edgepack.steps.base import run_step
 from edgepack.steps.graph.simplified import Simplified
 from edgepack.steps.recipes.calibration import Calibration
 from onnx import TensorProto, helper

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 from edgepack.base.resources import harness_dir
+from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import (
     MANIFEST,
     MANIFEST_DIGEST,
@@ -22,7 +23,6 @@ from edgepack.bundle.manifest import (
     GoldenTensor,
     Manifest,
     ManifestVariant,
-    NotMeasured,
     SourceModel,
     Tensor,
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import tiny_models
+from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import (
     MANIFEST,
     MANIFEST_DIGEST,
@@ -19,7 +20,6 @@ from edgepack.bundle.manifest import (
     GoldenTensor,
     Manifest,
     ManifestVariant,
-    NotMeasured,
     SourceModel,
     Tensor,
 )

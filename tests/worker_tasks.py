@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import onnx
 from edgepack.base.worker import report
 from edgepack.errors import ModelError
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.search.outside import Outside
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.recipes.int8_static import Int8Static
 from edgepack.trying.running import Ran, run_variant
 

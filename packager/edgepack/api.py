@@ -33,7 +33,6 @@ from edgepack.deploy.fleet.selection import select_devices
 from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
 from edgepack.deploy.leases import leased, release, reserve, who
 from edgepack.deploy.operations import add_ssh_device as add_device
-from edgepack.deploy.operations import check as check_device
 from edgepack.deploy.operations import provision, trust
 from edgepack.deploy.release import deploy as push
 from edgepack.deploy.release import roll_back as rollback
@@ -43,6 +42,7 @@ from edgepack.devices.inventory import load_device, load_devices
 from edgepack.devices.transports import connect
 from edgepack.errors import EdgepackError
 from edgepack.measure.bench.run import bench
+from edgepack.measure.check import check as check_device
 from edgepack.measure.compare.comparing import Question as CompareQuestion
 from edgepack.measure.compare.comparing import compare
 from edgepack.measure.evaluate.evaluate import evaluate

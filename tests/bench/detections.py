@@ -22,9 +22,10 @@ from projects import VARIABLE
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import detection_nets as nets
 import int8_nets
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.steps.base import MODEL, Inputs, Notes, run_step
+from edgepack.steps.base import Inputs, Notes, run_step
 from edgepack.steps.graph.opset import AtLeastOpset
 from edgepack.steps.recipes.int8_static import Int8Static
 

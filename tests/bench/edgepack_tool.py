@@ -29,13 +29,14 @@ os.environ["VECLIB_MAXIMUM_THREADS"] = "1"
 import numpy as np
 from edgepack.base.machine import processor
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.writer import observed_tensors
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.ranges.statistics import write_statistics
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.steps.base import MODEL, Inputs, Notes, Step, run_step
+from edgepack.steps.base import Inputs, Notes, Step, run_step
 from edgepack.steps.graph.opset import AtLeastOpset
 from edgepack.steps.graph.prepared import Prepared
 from edgepack.steps.graph.simplified import Simplified

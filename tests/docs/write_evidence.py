@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.errors import UsageError
 from edgepack.project.grades import Evidence, SeenVariant
 from edgepack.records.run import RunReport

@@ -17,9 +17,10 @@ import pytest
 import tiny_models
 from edgepack.apps.aar.archive import write_aar
 from edgepack.apps.aar.toolchain import Toolchain
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build, dry_run
 from edgepack.builder.judging import Verdict, with_most
-from edgepack.bundle.manifest import MANIFEST, Manifest, NotMeasured
+from edgepack.bundle.manifest import MANIFEST, Manifest
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ProfileError, ToolError, UsageError

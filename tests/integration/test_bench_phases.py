@@ -8,7 +8,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.cli.main import run
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry

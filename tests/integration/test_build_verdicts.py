@@ -13,9 +13,9 @@ import pytest
 import tiny_models
 import worker_tasks
 from edgepack.base.progress import Lines
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import BuildResult, build
 from edgepack.builder.judging import MissedLimit, RefusedVariant
-from edgepack.bundle.manifest import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.cli.building import print_build
 from edgepack.cli.main import run

@@ -15,11 +15,12 @@ from edgepack.builder.execution import execute
 from edgepack.builder.plan import PlanBuilder
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import random_inputs
 from edgepack.quantization.ranges.statistics import read_statistics, write_statistics
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.steps.base import MODEL, run_step
+from edgepack.steps.base import run_step
 from edgepack.steps.recipes.calibration import STATISTICS, Calibration
 from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper

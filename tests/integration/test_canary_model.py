@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.base.resources import harness_dir
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.canary import CANARY, CanaryRun, has_canary, joined
 from edgepack.devices.harness import Harness

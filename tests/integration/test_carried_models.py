@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.base.progress import Silent
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build, dry_run
 from edgepack.builder.carrying import Carrying
 from edgepack.builder.inspect import inspect
 from edgepack.builder.judging import UNJUDGED
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.manifest import Accuracy
 from edgepack.cli.building import print_build
 from edgepack.devices.inventory import load_device
 from edgepack.errors import UsageError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.deploy.operations import check
 from edgepack.devices.inventory import Device
 from edgepack.errors import DeviceError, ProfileError, UnreachableError
+from edgepack.measure.check import check
 from phone_doubles import make_apple, make_phone, write_ndk, write_package
 
 

@@ -8,9 +8,9 @@ import int8_nets
 import numpy as np
 import pytest
 import tiny_models
+from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.quantization.search.closeness import split_samples
-from edgepack.steps.base import MODEL
 from edgepack.steps.proofs.evaluation import EVALUATION, Evaluation
 from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper

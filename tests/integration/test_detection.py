@@ -18,13 +18,13 @@ import int8_nets
 import numpy as np
 import pytest
 from edgepack.metrics.accuracy import OutputCloseness
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.quantization.methods.spread import spread_tensors
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.ranges.statistics import read_statistics
-from edgepack.steps.base import MODEL
 from edgepack.steps.recipes.calibration import STATISTICS
 from edgepack.steps.recipes.int8_static import Int8Static
 

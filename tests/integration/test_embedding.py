@@ -13,6 +13,7 @@ import pytest
 import tiny_models
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.quantization.methods.spread import spread_tensors
@@ -21,7 +22,6 @@ from edgepack.quantization.qdq.writer import QdqWriter, observed_tensors
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps import comparing
-from edgepack.steps.base import MODEL
 from edgepack.steps.comparing import LEAST_COSINE, NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import holds_embeddings, normalized_outputs
 from edgepack.steps.graph.rewritten import Rewritten

@@ -11,9 +11,10 @@ import onnx
 import pytest
 from edgepack.errors import ModelError, StepError
 from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.steps.base import MODEL, Notes, run_step
+from edgepack.steps.base import Notes, run_step
 from edgepack.steps.comparing import EMBEDDING_PROBES
 from edgepack.steps.graph.prepared import fix_dims
 from edgepack.steps.recipes.fp16 import Fp16

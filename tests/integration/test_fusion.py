@@ -15,12 +15,12 @@ import tiny_models
 from edgepack.builder.timing import compare_latency
 from edgepack.errors import ModelError, StepError
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.fusion import coverage_of, fusion_coverage
 from edgepack.model.graph import read_graph
 from edgepack.model.reading import read_model, read_structure
 from edgepack.project.project import ImageInput
 from edgepack.samples.images import image_tensor
-from edgepack.steps.base import MODEL
 from edgepack.steps.graph.fusion import FUSION, Fusion
 from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper

@@ -14,8 +14,9 @@ from edgepack.base.machine import processor
 from edgepack.builder.build import build
 from edgepack.bundle.reading import load_bundle
 from edgepack.model.facts import TensorSpec
+from edgepack.model.files import MODEL
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.steps.base import MODEL, run_step
+from edgepack.steps.base import run_step
 from edgepack.steps.proofs.golden_choice import CHOICE, GoldenChoice, read_choice
 from edgepack.steps.proofs.goldens import Goldens, read_goldens
 from onnx import TensorProto, helper, numpy_helper

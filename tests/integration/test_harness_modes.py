@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.devices.harness import HARNESS, Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport

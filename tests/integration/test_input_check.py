@@ -14,12 +14,13 @@ from edgepack.base.yaml_source import parse_yaml
 from edgepack.builder.build import build
 from edgepack.errors import ProfileError
 from edgepack.model.facts import TensorSpec
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.preprocessing.alternatives import flow, normalized
 from edgepack.project.project import DetectionOutput, ImageInput
 from edgepack.samples.sample_set import write_sample_set
 from edgepack.samples.sources import image_samples
-from edgepack.steps.base import MODEL, run_step
+from edgepack.steps.base import run_step
 from edgepack.steps.graph.prepared import fix_dims
 from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.input_runs import best_score

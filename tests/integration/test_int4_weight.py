@@ -12,11 +12,12 @@ from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.project.profile import VariantChange, changed, load_profile
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.steps.base import MODEL, Notes, run_step
+from edgepack.steps.base import Notes, run_step
 from edgepack.steps.recipes.int4_weight import Int4Weight
 from edgepack.trying.verify import verify_here
 from onnx import TensorProto, helper, numpy_helper

@@ -12,6 +12,7 @@ import pytest
 import tiny_models
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import min_sqnr_db
+from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.quantization.qdq.dialect import require_dialect
 from edgepack.quantization.ranges.statistics import (
@@ -20,7 +21,6 @@ from edgepack.quantization.ranges.statistics import (
     write_statistics,
 )
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import MODEL
 from edgepack.steps.recipes.calibration import STATISTICS
 from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper, numpy_helper

@@ -6,9 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.errors import StepError
+from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.project.profile import Dialect
-from edgepack.steps.base import MODEL, Notes, run_step
+from edgepack.steps.base import Notes, run_step
 from edgepack.steps.recipes.int8_dynamic import Int8Dynamic
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import conv_net, save

@@ -11,12 +11,12 @@ from edgepack.builder.build import build, dry_run
 from edgepack.errors import LimitError, ModelError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
 from edgepack.project.project import Limits, PythonMetric
 from edgepack.quantization.search import improving
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.steps.base import MODEL
 from edgepack.steps.recipes.int8_static import Int8Static, LimitSearch
 from onnx import TensorProto, helper, numpy_helper
 

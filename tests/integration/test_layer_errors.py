@@ -8,11 +8,11 @@ import onnx
 import pytest
 import tiny_models
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure
 from edgepack.model.running import make_session, run_session
 from edgepack.samples.sample_set import write_sample_set
 from edgepack.samples.spreading import spread
-from edgepack.steps.base import MODEL
 from edgepack.steps.proofs.layer_errors import LayerErrors, compared_tensors, read_layer_errors
 from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper

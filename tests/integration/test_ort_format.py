@@ -18,8 +18,9 @@ import onnxruntime
 import pytest
 from edgepack.base.machine import architecture
 from edgepack.errors import StepError
+from edgepack.model.files import ORT_MODEL
 from edgepack.model.running import make_session, run_session
-from edgepack.steps.base import ORT_MODEL, run_step
+from edgepack.steps.base import run_step
 from edgepack.steps.graph.ort_file import (
     kernels,
     normalized,

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 import tiny_models
 import worker_tasks
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build, dry_run
-from edgepack.bundle.manifest import NotMeasured
 from edgepack.cli.building import print_build
 from edgepack.errors import StepError
 from edgepack.measure.bench.assemble import variant_facts
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
 from edgepack.ondevice.edgepack_loader import load
 from edgepack.project.project import ImageInput, Stretch
 from edgepack.quantization.search.outside import LEAST_ERROR, Outside
 from edgepack.results.page.html import render_html
-from edgepack.steps.base import MODEL, read_notes
+from edgepack.steps.base import read_notes
 from edgepack.steps.proofs.outside import OUTSIDE, OutsideErrors, read_outside
 from edgepack.steps.recipes.int8_static import Int8Static
 from example_report import example_report

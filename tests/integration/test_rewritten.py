@@ -7,8 +7,9 @@ import onnx
 import pytest
 from edgepack.errors import StepError
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, random_inputs, run_session
-from edgepack.steps.base import MODEL, Notes, run_step
+from edgepack.steps.base import Notes, run_step
 from edgepack.steps.graph import rewritten
 from edgepack.steps.graph.rewritten import CACHE_KEY, REWRITES, Rewritten, content_key, set_metadata
 from onnx import TensorProto, helper, numpy_helper

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 from edgepack.base.resources import harness_dir
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.deploy import audit
-from edgepack.deploy.operations import check
 from edgepack.devices.clocks import held_clocks
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
@@ -26,6 +25,7 @@ from edgepack.measure.bench import conditions
 from edgepack.measure.bench.assemble import Measurements, Question, make_report
 from edgepack.measure.bench.conditions import tuned
 from edgepack.measure.bench.run import bench
+from edgepack.measure.check import check
 from edgepack.measure.compare import comparing
 from edgepack.measure.compare.comparing import compare
 from edgepack.ondevice import edgepack_conditions as sensors

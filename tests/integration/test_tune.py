@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import tiny_models
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build
 from edgepack.builder.inspect import inspect
-from edgepack.bundle.manifest import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from breakages import BREAKAGES, Breakage
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import MODEL
 from edgepack.steps.recipes.fp16 import Fp16
 from edgepack.steps.recipes.fp32 import Fp32
 from edgepack.steps.recipes.int4_weight import Int4Weight

@@ -1,52 +1,122 @@
-"""The layers of CONTRIBUTING.md, held by the imports themselves."""
+"""The rooms of CONTRIBUTING.md and who may use whom, held by the imports themselves."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import edgepack
 import pytest
 
 PACKAGE = Path(edgepack.__file__).parent
-LAYERS = [
-    {"errors", "base", "ondevice", "__init__"},
-    {"model", "bundle", "project", "samples", "apps", "backends"},
-    {"metrics", "preprocessing"},
-    {"quantization", "steps"},
-    {"records", "devices", "deploy", "measure", "results", "builder", "trying"},
-    {"demo", "api"},
-    {"cli", "__main__"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+MAY_USE = {
+    "base": "",
+    "ondevice": "",
+    "model": "base",
+    "project": "base ondevice",
+    "backends": "base ondevice model project",
+    "bundle": "base project",
+    "samples": "base ondevice model project",
+    "apps": "base model project bundle",
+    "metrics": "base ondevice project samples",
+    "records": "base project bundle",
+    "devices": "base project bundle records",
+    "preprocessing": "ondevice project metrics",
+    "quantization": "base model project samples metrics",
+    "deploy": "base project bundle records devices",
+    "results": "base bundle records quantization",
+    "steps": (
+        "base ondevice model project backends bundle samples metrics preprocessing quantization"
+    ),
+    "builder": (
+        "base ondevice model project backends bundle samples apps metrics records "
+        "preprocessing quantization steps"
+    ),
+    "trying": "base ondevice model project bundle samples metrics results",
+    "measure": (
+        "base ondevice model project backends bundle samples metrics records devices "
+        "deploy steps builder"
+    ),
+    "demo": "base project records devices deploy results builder measure",
+    "api": "bundle records devices deploy results builder trying measure demo",
+    "cli": (
+        "base model project backends bundle metrics records devices deploy results "
+        "builder trying measure demo"
+    ),
+    "__main__": "cli",
+}
+"""Each room, and those that it may import from; ``errors`` is everybody's. A room stands below
+those that it uses, so there is no cycle."""
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def unit_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(("edgepack", *parts)).removesuffix(".__init__")
 
 
-def imported_units(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("edgepack."):
-            found.add(node.module.split(".")[1])
+NAMES = {name_of(path): path for path in MODULES}
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield modules of edgepack that are imported, within functions too, and what of them."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names if alias.name.startswith("edgepack.")]
-            found |= {name.split(".")[1] for name in names}
-    return found
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield (whole, "") if whole in NAMES else (node.module or "", alias.name)
+
+
+def uses(path: Path) -> set[tuple[str, str]]:
+    found = set(imports(ast.parse(path.read_text(encoding="utf-8"))))
+    return {(module, name) for module, name in found if module.split(".")[0] == "edgepack"}
+
+
+def room_of(module: str) -> str:
+    return [*module.split("."), ""][1]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
-def test_module_when_it_imports_stays_on_its_layer_or_below(path):
-    own = unit_of(path)
-    above = {unit for unit in imported_units(path) if LEVEL[unit] > LEVEL[own]}
-    assert not above, f"{own} imports {above} from a layer above"
+def test_module_when_it_imports_uses_rooms_that_its_own_may_use(path):
+    own = room_of(name_of(path))
+    used = {room_of(module) for module, _ in uses(path)} - {own, "errors", ""}
+    refused = used - set(MAY_USE.get(own, "").split())
+    assert not refused, f"{own} may not import from {refused}: see MAY_USE in {__file__}"
+
+
+def test_rooms_when_they_use_others_stand_above_them():
+    rooms = list(MAY_USE)
+    for number, room in enumerate(rooms):
+        assert set(MAY_USE[room].split()) <= set(rooms[:number]), room
+    assert {room_of(name) for name in NAMES} - {"", "errors"} == set(rooms)
+
+
+def test_table_when_a_room_stops_using_another_loses_it():
+    used = {(room_of(name), room_of(m)) for name, path in NAMES.items() for m, _ in uses(path)}
+    allowed = {(room, other) for room, others in MAY_USE.items() for other in others.split()}
+    assert allowed <= used, f"no longer used: {allowed - used}"
+
+
+def test_modules_when_they_import_each_other_form_no_cycle():
+    left = {name: {module for module, _ in uses(path)} - {name} for name, path in NAMES.items()}
+    while free := [name for name, used in left.items() if not used & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"in a cycle, or above one: {sorted(left)}"
+
+
+def test_module_when_it_imports_takes_no_private_names():
+    for path in MODULES:
+        private = {(m, n) for m, n in uses(path) if n.startswith("_") and not n.startswith("__")}
+        assert not private, path
 
 
 def test_library_when_searched_prints_nothing_itself():
     for path in MODULES:
-        if unit_of(path) in ("cli", "ondevice") or path.name == "progress.py":
+        if room_of(name_of(path)) in ("cli", "ondevice") or path.name == "progress.py":
             continue
         calls = [n.func for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         names = {call.id for call in calls if isinstance(call, ast.Name)}

@@ -7,10 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.execution import Execution
 from edgepack.builder.judging import Verdict, unproven, unworthy, with_most
 from edgepack.builder.timing import LatencyComparison, SlowerVariant, without_merit
-from edgepack.bundle.manifest import Accuracy, Closeness, MetricValue, NotMeasured
+from edgepack.bundle.manifest import Accuracy, Closeness, MetricValue
 from edgepack.project.project import Limits
 
 NOT_MEASURED = NotMeasured(reason="the project has no evaluation samples")

@@ -5,9 +5,9 @@ import json
 from typing import Annotated, Literal
 
 import pytest
+from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import parse_yaml, read_yaml
 from edgepack.errors import ProfileError
-from edgepack.project.profile import StrictModel
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field

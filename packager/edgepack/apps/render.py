@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgepack.base.resources import harness_dir, templates_dir
+from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ToolError
-from edgepack.project.profile import StrictModel
 
 if TYPE_CHECKING:
     from jinja2 import Environment

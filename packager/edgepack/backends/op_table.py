@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.backends.base import Refusal
+from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
 from edgepack.model.graph import Graph, Node
-from edgepack.project.profile import StrictModel
 
 if TYPE_CHECKING:
     import onnx

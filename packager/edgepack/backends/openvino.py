@@ -18,9 +18,10 @@ from functools import cache
 from pathlib import Path
 
 from edgepack.backends.base import Misfit, Refusal
+from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
 from edgepack.model.graph import Graph, Node
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, StrictModel, Variant
+from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
 
 NAME: BackendName = "openvino"
 PROVIDER = "OpenVINOExecutionProvider"

@@ -24,6 +24,7 @@ from edgepack.apps.render import (
     render_family,
 )
 from edgepack.base.machine import processor
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import StepCache
 from edgepack.builder.example import prediction_lines
 from edgepack.builder.execution import Execution
@@ -43,7 +44,6 @@ from edgepack.bundle.manifest import (
     LeftOut,
     Manifest,
     ManifestVariant,
-    NotMeasured,
     OutsideError,
     Predicted,
     Provenance,
@@ -55,6 +55,7 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.bundle.writing import BundleWriter, replacing
 from edgepack.model.facts import ModelFacts, TensorSpec, signature
+from edgepack.model.files import MODEL, ORT_MODEL
 from edgepack.model.reading import (
     external_files,
     external_tensors,
@@ -64,7 +65,7 @@ from edgepack.model.reading import (
 )
 from edgepack.project.profile import Profile
 from edgepack.project.project import Limits, LoadedProject
-from edgepack.steps.base import MODEL, NOTES, ORT_MODEL, read_notes
+from edgepack.steps.base import NOTES, read_notes
 from edgepack.steps.graph.ort_format import OPERATORS
 from edgepack.steps.graph.placed import read_placement
 from edgepack.steps.proofs.goldens import read_goldens

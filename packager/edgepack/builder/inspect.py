@@ -22,6 +22,7 @@ from edgepack.errors import EdgepackError, ModelError
 from edgepack.model.checking import carrying_findings, checker_findings, session_findings
 from edgepack.model.deciding import shape_findings
 from edgepack.model.facts import ModelFacts, model_facts, signature
+from edgepack.model.files import MODEL
 from edgepack.model.finding import Finding
 from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_outline, write_model
@@ -32,7 +33,7 @@ from edgepack.quantization.qdq.writer import observed_tensors
 from edgepack.quantization.ranges.following import clamps
 from edgepack.quantization.ranges.histogram import Histogram
 from edgepack.quantization.ranges.statistics import write_statistics
-from edgepack.steps.base import MODEL, Step, run_step
+from edgepack.steps.base import Step, run_step
 from edgepack.steps.graph.opset import AtLeastOpset
 from edgepack.steps.graph.placed import predict_placement
 from edgepack.steps.graph.prepared import Prepared

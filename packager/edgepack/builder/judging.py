@@ -9,9 +9,10 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.execution import Execution
 from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
-from edgepack.bundle.manifest import Accuracy, Attempt, NotMeasured
+from edgepack.bundle.manifest import Accuracy, Attempt
 from edgepack.errors import BugError, EdgepackError, listed
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import PRECISIONS

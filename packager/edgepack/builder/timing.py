@@ -16,10 +16,10 @@ from edgepack.base.statistics import median
 from edgepack.builder.execution import Execution
 from edgepack.builder.judging import RefusedVariant, Verdict, is_quantized
 from edgepack.builder.plan import Plan, PlannedVariant
+from edgepack.model.files import MODEL
 from edgepack.project.profile import DeviceKind
 from edgepack.records.other_work import work_reason
 from edgepack.records.run import OtherWork
-from edgepack.steps.base import MODEL
 
 _BUDGET_S = 1.2
 _MOST_RUNS = 100

@@ -9,18 +9,17 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from edgepack.base.schema import Id, NotMeasured, StrictModel
 from edgepack.bundle.paths import BundlePath, require_apart
 from edgepack.project.profile import (
     Dialect,
     Family,
-    Id,
     OrtFormat,
     Provider,
     ProviderSource,
     Recipe,
     Requires,
     SessionSettings,
-    StrictModel,
 )
 from edgepack.project.project import (
     ConstantValue,
@@ -42,13 +41,6 @@ SCHEMA_VERSION = 1
 
 Dtype = Annotated[str, Field(pattern=r"^(bool|(float(16|32|64)|u?int(8|16|32|64)))$")]
 """A numpy dtype name: ``float32``, ``int64``, ``bool``."""
-
-
-class NotMeasured(StrictModel):
-    """Something that was not measured, or that a device or a run does not tell."""
-
-    kind: Literal["not-measured"] = "not-measured"
-    reason: Annotated[str, Field(max_length=10_000)]
 
 
 class Tensor(StrictModel):

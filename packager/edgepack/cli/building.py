@@ -11,10 +11,11 @@ from edgepack.cli.printing import print_table, write_line
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from edgepack.base.schema import NotMeasured
     from edgepack.builder.assembly import BuiltBundle
     from edgepack.builder.build import BuildResult
     from edgepack.builder.timing import SlowerVariant
-    from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant, NotMeasured
+    from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
 
 
 def print_build(result: BuildResult, *, verbose: bool = False) -> None:
@@ -95,7 +96,8 @@ def _print_tried(manifest: Manifest) -> None:
 
 def _about_accuracy(manifest: Manifest) -> Iterator[str]:
     """Yield what else the metric's function found, and what is not known of variants, and why."""
-    from edgepack.bundle.manifest import Accuracy, NotMeasured
+    from edgepack.base.schema import NotMeasured
+    from edgepack.bundle.manifest import Accuracy
     from edgepack.results.page.table import others_text
 
     for variant in manifest.variants:
@@ -169,7 +171,7 @@ def _in_integers(variant: ManifestVariant) -> str:
 
 def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, str]:
     """Return metric, agreement where that is not the metric itself, R², and SQNR."""
-    from edgepack.bundle.manifest import NotMeasured
+    from edgepack.base.schema import NotMeasured
     from edgepack.results.page.table import near_text, r2_text
 
     if isinstance(accuracy, NotMeasured):

@@ -87,8 +87,8 @@ def trust(
 def check(name: NameArgument, as_json: JsonOption = False) -> None:
     """Say what a device is, and what it lacks for its target."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.operations import check as check_device
     from edgepack.devices.inventory import load_device
+    from edgepack.measure.check import check as check_device
 
     checked = check_device(load_device(name))
     if as_json:

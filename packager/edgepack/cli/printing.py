@@ -179,8 +179,8 @@ def print_evaluation(report: EvaluationReport) -> None:
 
 
 def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
+    from edgepack.base.schema import NotMeasured
     from edgepack.base.statistics import median
-    from edgepack.bundle.manifest import NotMeasured
     from edgepack.results.page.table import others_text, r2_text
     from edgepack.results.summary import known
 

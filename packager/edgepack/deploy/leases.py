@@ -25,12 +25,12 @@ from pydantic import Field, model_validator
 
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.resources import harness_dir
+from edgepack.base.schema import StrictModel
 from edgepack.base.terminal import printable
 from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Stream, Transport
 from edgepack.errors import BusyError, DeviceError, EdgepackError, RemoteCommandError, listed
-from edgepack.project.profile import StrictModel
 
 LEASE_S = 180.0
 """How long a lease holds that nobody renews."""

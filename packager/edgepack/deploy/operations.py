@@ -18,7 +18,7 @@ from edgepack.deploy.audit import Action, Event
 from edgepack.devices import adding, checking, provisioning
 from edgepack.devices.adding import AddedDevice
 from edgepack.devices.checking import Checked
-from edgepack.devices.inventory import Device, PhoneEntry
+from edgepack.devices.inventory import Device
 from edgepack.devices.provisioning import Provisioned
 from edgepack.devices.ssh import trust as trusting
 from edgepack.devices.ssh.host_keys import HostKey
@@ -135,7 +135,7 @@ def provision(
     offline: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
-    """Make the Python environment of a device; see :func:`edgepack.devices.provision`."""
+    """Make a device's Python environment; see :func:`edgepack.devices.provisioning.provision`."""
     with audited("provision", device) as operation:
         made = provisioning.provision(device, wheels=wheels, offline=offline, progress=progress)
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
@@ -143,14 +143,7 @@ def provision(
 
 
 def check(device: Device) -> Checked:
-    """Say what a device is and lacks; see :func:`edgepack.devices.check`.
-
-    Of a phone: :func:`edgepack.measure.phones.check.check_phone`.
-    """
-    if isinstance(device.entry, PhoneEntry):
-        from edgepack.measure.phones.check import check_phone
-
-        return check_phone(device)
+    """Say what a machine is and lacks; see :func:`edgepack.devices.checking.check`."""
     checked = checking.check(device)
     if checked.given_back:
         with audited("tune", device) as operation:
@@ -159,7 +152,7 @@ def check(device: Device) -> Checked:
 
 
 def trust(device: Device, fingerprint: str | None, confirm: Callable[[str], bool]) -> str:
-    """Make a device's host key known; see :func:`edgepack.devices.trust`."""
+    """Make a device's host key known; see :func:`edgepack.devices.ssh.trust.trust`."""
     with audited("trust", device, only_failure=True) as operation:
         return trusting.trust(device, fingerprint, confirm, on_trusted=_recorder(operation))
 
@@ -176,7 +169,7 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
     ssh_config: str | None = None,
     inventory: Path | None = None,
 ) -> AddedDevice:
-    """Add a device to the inventory; see :func:`edgepack.devices.add_ssh_device`."""
+    """Add a device to the inventory; see :func:`edgepack.devices.adding.add_ssh_device`."""
     with audited("add", name) as operation:
         added = adding.add_ssh_device(
             name,

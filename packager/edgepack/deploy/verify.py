@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from edgepack.base.resources import harness_dir
+from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import bad_answer, read_json
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, RemoteCommandError, UsageError, nearest
-from edgepack.project.profile import StrictModel
 
 HASH_S = 1800.0
 """How long a device may take: an SD card gives some 40 MB/s."""

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from edgepack.bundle.manifest import Manifest, NotMeasured
-from edgepack.project.profile import StrictModel
+from edgepack.base.schema import NotMeasured, StrictModel
+from edgepack.bundle.manifest import Manifest
 from edgepack.records.run import Canary
 
 CANARY = "harness/edgepack_canary.py"

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from edgepack.base.resources import harness_dir
+from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Stream, Transport
 from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
-from edgepack.project.profile import StrictModel
 
 SILENCE_S = 120.0
 _EVERY_S = 30.0

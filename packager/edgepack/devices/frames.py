@@ -15,8 +15,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, ValidationError
 
+from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import parse_json
-from edgepack.project.profile import StrictModel
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_TENSORS_BYTES = 1 << 30

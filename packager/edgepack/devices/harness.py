@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Protocol, TypeVar
 
+from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.base.statistics import MIN_SAMPLES_P99
-from edgepack.bundle.manifest import Manifest, NotMeasured
+from edgepack.bundle.manifest import Manifest
 from edgepack.devices.answers import MAX_BYTES, parse_answer
 from edgepack.devices.canary import CANARY, CanaryRun, has_canary
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import OldBundleError, RemoteCommandError, one_line
-from edgepack.project.profile import StrictModel
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     Conditions,

@@ -13,9 +13,10 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from edgepack.base.files import write_atomically, writing
+from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, parse_yaml, read_yaml
 from edgepack.errors import ProfileError, ToolError, UsageError, nearest
-from edgepack.project.profile import Id, StrictModel, host_target
+from edgepack.project.profile import host_target
 
 INVENTORY_FILE = "devices.yaml"
 LOCAL = "local"

@@ -9,11 +9,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Transport
 from edgepack.errors import DeviceError
-from edgepack.project.profile import StrictModel
 
 PROBE_S = 60.0
 

@@ -13,8 +13,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from edgepack.base.resources import targets_dir
+from edgepack.base.schema import Id, StrictModel
 from edgepack.errors import ProfileError
-from edgepack.project.profile import Id, Profile, StrictModel
+from edgepack.project.profile import Profile
 
 Grade = Literal["verified", "emulated", "compiled", "rendered"]
 GRADES: tuple[Grade, ...] = ("verified", "emulated", "compiled", "rendered")

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from edgepack.base.resources import targets_dir
+from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, read_yaml
 from edgepack.errors import ProfileError, ToolError, UsageError, nearest
 
@@ -25,18 +26,11 @@ SCHEMA_VERSION = 1
 _GOES_INTO_ONNXRUNTIME = re.compile(r"-(ep|qnn|extensions)(-|$)")
 _VERSION = re.compile(r"\d+(?:[.+-]?[0-9A-Za-z]+)*")
 
-Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Recipe = Literal["fp32", "fp16", "int8-static", "int8-dynamic", "int4-weight"]
 BackendName = Literal[
     "acl", "coreml", "cpu", "cuda", "nnapi", "openvino", "qnn", "tensorrt", "xnnpack"
 ]
 Family = Literal["linux", "android", "apple"]
-
-
-class StrictModel(BaseModel):
-    """Base of everything read from a file: frozen, no unknown keys, no coercion."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class DeviceKind(StrictModel):

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgepack.bundle.manifest import NotMeasured
-from edgepack.project.profile import StrictModel
+from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.records.deciding import Outcome, overall
 from edgepack.records.run import Count, DeviceFacts, Name, PassedOver, Placement, ProcessRun
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import ManifestVariant
 from edgepack.records.run import OtherWork, ProcessRun, Scenario
 
 TAKEN_SHARE = 0.05

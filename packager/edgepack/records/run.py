@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, NotMeasured, OutsideError
-from edgepack.project.profile import Id, StrictModel
+from edgepack.base.schema import Id, NotMeasured, StrictModel
+from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, OutsideError
 
 SCHEMA_VERSION: Literal[2] = 2
 

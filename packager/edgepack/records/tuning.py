@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgepack.bundle.manifest import NotMeasured
-from edgepack.project.profile import Provider, SessionSettings, StrictModel
+from edgepack.base.schema import NotMeasured, StrictModel
+from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.comparison import ComparedMetric
 from edgepack.records.deciding import Outcome
 from edgepack.records.run import Count, DeviceFacts, Memory, Name, Ns, PassedOver, VariantFacts

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from edgepack.base import statistics
-from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import ManifestVariant
 from edgepack.errors import InconclusiveError
 from edgepack.records.other_work import threads_of, work_reason
 from edgepack.records.presets import PRESETS, Preset

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgepack.base import statistics
+from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import FLAGGED_Z, LISTED_Z, MAD_TO_SIGMA, Interval, Outliers
-from edgepack.bundle.manifest import NotMeasured
 from edgepack.records.run import (
     TIMELESS,
     EvaluationReport,

@@ -12,10 +12,9 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel
 
-MODEL = "model.onnx"
-"""The file a step that makes a model writes."""
-ORT_MODEL = "model.ort"
-"""The one that a step writes which makes onnxruntime's own format of it."""
+EXACT = "exact.onnx"
+"""The float model of which the int8 model is an image, where it is not the one that was given: the
+same outputs, and channels inside of another scale."""
 NOTES = "notes.json"
 
 Inputs = Mapping[str, Path]
@@ -86,11 +85,6 @@ def run_step(step: Step, inputs: Inputs, out: Path) -> Notes:
         json.dumps(dataclasses.asdict(notes), sort_keys=True), encoding="utf-8"
     )
     return notes
-
-
-def model_file(folder: Path) -> Path:
-    """Return the model in a step's folder, in whichever format it is."""
-    return next((folder / n for n in (ORT_MODEL, MODEL) if (folder / n).is_file()), folder / MODEL)
 
 
 def read_notes(folder: Path) -> Notes:

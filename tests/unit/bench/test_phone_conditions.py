@@ -8,7 +8,7 @@ ThermalManagerServiceTest.java expects; the battery's text is from https://gh0st
 from __future__ import annotations
 
 import pytest
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.measure.phones.conditions import (
     ANDROID_COMMANDS,
     android_conditions,

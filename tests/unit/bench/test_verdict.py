@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import ManifestVariant
 from edgepack.errors import InconclusiveError, UsageError
 from edgepack.project.profile import Provider, Requires, SessionSettings
 from edgepack.records.other_work import threads_of, work_notes

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from edgepack.base.resources import harness_dir
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.ondevice import edgepack_conditions as sensors
 from edgepack.records.run import Conditions, Energy, OtherWork, Sampling
 from sysfs import COMMON, CPUFREQ, JETSON, PI_BITS, RAPL, RASPBERRY_PI, THERMAL, X86, write_tree

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.records.run import OLDER, Scenario
 from edgepack.results.store.fingerprint import differences, fingerprint, run_prefix
 from example_report import COOL, example_facts, example_report, example_run

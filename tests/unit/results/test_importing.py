@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.errors import BundleError, UsageError
 from edgepack.records.run import ImportedReport
 from edgepack.results.store.importing import TOOLS, import_log, looks_like_log

@@ -7,7 +7,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.records.run import RunReport, Scenario
 from edgepack.results.page.plots import (
     LONGEST_TEXT,

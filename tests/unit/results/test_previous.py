@@ -6,8 +6,8 @@ import math
 
 import pytest
 from edgepack.base import statistics
+from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval
-from edgepack.bundle.manifest import NotMeasured
 from edgepack.records.run import RunReport
 from edgepack.results.store.previous import Change, Since, last_before, ratio_of_medians, since
 from edgepack.results.summary import summarize

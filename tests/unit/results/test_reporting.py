@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.errors import UsageError
 from edgepack.records.run import ImportedReport
 from edgepack.results.page.reporting import report

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import log_t_interval, median, percentile
-from edgepack.bundle.manifest import NotMeasured
 from edgepack.errors import BundleError, UsageError
 from edgepack.records.run import OLDER, Inconclusive, Invalid, RunReport, Valid, Verdict
 from edgepack.results.store.changes import find_changes

@@ -12,14 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import log_t_interval
-from edgepack.bundle.manifest import (
-    Attempt,
-    LayerError,
-    MetricValue,
-    NotMeasured,
-    OutsideError,
-)
+from edgepack.bundle.manifest import Attempt, LayerError, MetricValue, OutsideError
 from edgepack.errors import ToolError, UsageError
 from edgepack.records.run import (
     Energy,

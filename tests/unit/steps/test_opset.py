@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny_models
 from edgepack.errors import StepError
-from edgepack.steps.base import MODEL
+from edgepack.model.files import MODEL
 from edgepack.steps.graph.opset import AtLeastOpset
 from onnx import TensorProto, helper
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from edgepack.backends.knobs import KNOBS, THREADS
 from edgepack.backends.registry import BACKENDS
-from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import ManifestVariant
 from edgepack.measure.tune.space import (
     AFFINITIES,
     SPINNING,

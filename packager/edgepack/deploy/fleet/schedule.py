@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Literal
 
+from edgepack.base.schema import StrictModel
 from edgepack.errors import EdgepackError, RemoteCommandError, UsageError
-from edgepack.project.profile import StrictModel
 
 State = Literal["done", "failed", "pending"]
 

@@ -21,10 +21,10 @@ from pydantic import AfterValidator, Field
 
 from edgepack.base.clock import utc_now
 from edgepack.base.files import read_model, write_atomically, writing
+from edgepack.base.schema import StrictModel
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet.schedule import Settings
 from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, nearest
-from edgepack.project.profile import StrictModel
 
 SCHEMA_VERSION: Literal[1] = 1
 

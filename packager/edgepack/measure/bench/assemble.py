@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from edgepack import __version__
 from edgepack.base.clock import utc_now
-from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun, joined
 from edgepack.devices.clocks import HeldSetting
 from edgepack.devices.harness import Events

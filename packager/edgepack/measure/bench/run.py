@@ -10,7 +10,8 @@ from pathlib import Path
 
 from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 from edgepack.base.progress import Progress, Silent, Task, Work
-from edgepack.bundle.manifest import Manifest, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Manifest
 from edgepack.devices.canary import CanaryRun
 from edgepack.devices.harness import Measurer, Swept
 from edgepack.devices.inventory import Device, PhoneEntry

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from edgepack.base import statistics
 from edgepack.base.clock import utc_now
 from edgepack.base.progress import Progress, Silent, Work
-from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, ManifestVariant, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, ManifestVariant
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.deploy.leases import leased
 from edgepack.deploy.push.push import PushedRelease

@@ -16,10 +16,11 @@ from edgepack.base.clock import utc_now
 from edgepack.base.machine import processor
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent, Work
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import own_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.planner import make_plan
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.manifest import Accuracy
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Accuracy
 from edgepack.devices.frames import encode
 from edgepack.measure.evaluate.kept_answers import read_as_they_come
 from edgepack.metrics.labelled import labelled_metric
+from edgepack.model.files import MODEL
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project.project import OutputDescription, PythonMetric
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import MODEL
 from edgepack.steps.proofs.evaluation import Judge, as_accuracy, hook_of, uncompared
 from edgepack.steps.streams import StatePairs, answers, drift
 

@@ -13,23 +13,20 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from edgepack.base.progress import Progress, Work
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import Bundle
-from edgepack.deploy.operations import audited
 from edgepack.deploy.push.push import sent_text
 from edgepack.devices.inventory import Device
 from edgepack.devices.phones.adb import Adb
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.errors import DeviceError, EdgepackError
+from edgepack.errors import DeviceError
 from edgepack.measure.phones.conditions import ANDROID_COMMANDS, Outputs, android_conditions
 from edgepack.measure.phones.native import About, Ran
-from edgepack.measure.phones.native_build import build_measure, find_package
 from edgepack.measure.phones.plans import Plan, files_of
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts
@@ -44,48 +41,6 @@ ABI = "ro.product.cpu.abi"
 _SECTION = "edgepack-section "
 _OURS = re.compile(r"([\w-]+-)?[0-9a-f]{16}")
 """Names of releases and tools: 'root' may be a folder that others use too."""
-
-
-@contextmanager
-def ready_android(
-    bundle: Bundle, device: Device, host: Transport, progress: Progress
-) -> Iterator[AndroidPhone]:
-    """Put on a phone what a measurement needs; what is there already is not sent again.
-
-    Raises:
-        DeviceError: The phone cannot be reached or used, or is too old for the target.
-        ToolError: adb, the NDK or the onnxruntime package is missing.
-        RemoteCommandError: A copy failed.
-    """
-    with Adb(device, host) as adb:
-        properties = adb.properties()
-        require_version(device, properties)
-        package = find_package(adb.entry.package, RUNTIME, bundle.manifest.runtime)
-        phone = _built(adb, bundle, properties, package)
-        try:
-            with audited("push", device, bundle.path) as operation:
-                operation.describe(host_key=host.host_key)
-                phone.install(bundle, progress)
-            yield phone
-        finally:
-            with suppress(EdgepackError):  # what is left is in the way of nothing
-                phone.clean()
-
-
-def _built(adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path) -> AndroidPhone:
-    """Make the program, or the app, for a phone on which nothing is put yet."""
-    from edgepack.measure.phones.android_app import AppPhone
-    from edgepack.measure.phones.app_build import build_app
-
-    root = PurePosixPath(adb.entry.root)
-    release = root / bundle.manifest.name / bundle.digest[:16]
-    abi = properties.get(ABI, "")
-    if adb.entry.inside == "app":
-        app = build_app(package, abi)
-        return AppPhone(adb, release, root / TOOLS / app.stem, properties, [app])
-    built = build_measure(package, abi)
-    programs = [built.program, built.library]
-    return AndroidPhone(adb, release, root / TOOLS / built.key, properties, programs)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from pydantic import ConfigDict
 
 from edgepack.base.progress import Progress, Work
 from edgepack.base.resources import harness_dir
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.operations import audited
 from edgepack.devices.answers import read_answer
@@ -41,7 +41,7 @@ from edgepack.errors import (
 from edgepack.measure.phones.conditions import IOS_MARK, ios_conditions
 from edgepack.measure.phones.native import ANSWERED, About, Ran
 from edgepack.measure.phones.plans import Plan, files_of
-from edgepack.project.profile import StrictModel, load_profile
+from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts, Name
 
 RUNTIME = "onnxruntime-c"

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.records.run import LOW_POWER, Conditions
 
 CPUFREQ = "/sys/devices/system/cpu/cpufreq/policy"

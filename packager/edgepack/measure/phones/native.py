@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from edgepack.bundle.manifest import Manifest, ManifestVariant, NotMeasured
+from edgepack.base.schema import NotMeasured, StrictModel
+from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.answers import parse_answer, parse_json
 from edgepack.devices.canary import CanaryRun
@@ -27,7 +28,7 @@ from edgepack.devices.harness import (
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, one_line
 from edgepack.measure.phones.plans import CPU, Plan, Planner
-from edgepack.project.profile import Provider, StrictModel
+from edgepack.project.profile import Provider
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     Conditions,

@@ -54,7 +54,7 @@ def open_phone(
         ProfileError: The phone's target is for another system.
         RemoteCommandError: Something failed there.
     """
-    from edgepack.measure.phones.android import ready_android
+    from edgepack.measure.phones.android_ready import ready_android
     from edgepack.measure.phones.apple import ready_apple
     from edgepack.measure.phones.check import require_system
 

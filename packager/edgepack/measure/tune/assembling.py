@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from edgepack import __version__
 from edgepack.base import statistics
 from edgepack.base.clock import utc_now
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Accuracy
 from edgepack.measure.bench.assemble import variant_facts
 from edgepack.measure.compare.comparing import compared_metric
 from edgepack.measure.tune.front import Point, pareto_front

@@ -12,7 +12,8 @@ from time import monotonic
 
 from edgepack.base import statistics
 from edgepack.base.progress import Progress, Task, Work
-from edgepack.bundle.manifest import ManifestVariant, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device

@@ -13,6 +13,7 @@ from edgepack.devices.checking import runtime_python
 from edgepack.devices.harness import HARNESS
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
+from edgepack.devices.topology import ask_topology
 from edgepack.devices.transports import connect, require_machine
 from edgepack.errors import (
     BundleError,
@@ -27,7 +28,7 @@ from edgepack.measure.tune.assembling import make_report
 from edgepack.measure.tune.searching import Question, Search, Site
 from edgepack.measure.tune.space import settings_to_try
 from edgepack.records.run import PassedOver
-from edgepack.records.topology import Topology, ask_topology
+from edgepack.records.topology import Topology
 from edgepack.records.tuning import Settings, TuneReport
 
 _OPTION = b'"--session"'

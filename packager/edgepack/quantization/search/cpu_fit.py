@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.model.files import MODEL
 from edgepack.model.fusion import Architecture, FloatNode, FusionCoverage, fusion_coverage
 from edgepack.model.reading import write_model
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
-from edgepack.steps.base import MODEL
 
 _LONE = "it lies among float operators, and converting for it costs more than it saves"
 _ROUNDS = 4

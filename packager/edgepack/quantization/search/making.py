@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.metrics.accuracy import SIMILAR_RANGE
+from edgepack.model.files import MODEL
 from edgepack.model.fusion import PRODUCTS, Architecture, FusionCoverage
 from edgepack.model.reading import write_model
 from edgepack.project.profile import Dialect
@@ -25,7 +26,6 @@ from edgepack.quantization.search.inner import InnerCloseness, inner_closeness
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.quantization.search.search import Measured, Trial
 from edgepack.samples.spreading import spread
-from edgepack.steps.base import MODEL
 
 if TYPE_CHECKING:
     import onnx

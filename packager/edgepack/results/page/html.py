@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
 from edgepack.base.resources import templates_dir
+from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval
 from edgepack.base.terminal import printable
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.manifest import Accuracy
 from edgepack.errors import UsageError
 from edgepack.records.run import EvaluationReport, RunReport
 from edgepack.results.page.plots import (

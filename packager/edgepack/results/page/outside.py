@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.quantization.search.outside import OutsideError
 from edgepack.records.run import RunReport, VariantFacts
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from edgepack.base import statistics
+from edgepack.base.schema import NotMeasured
 from edgepack.base.terminal import printable
-from edgepack.bundle.manifest import NotMeasured
 from edgepack.records.run import ProcessRun, RunReport, Sample
 from edgepack.records.sustained import MINUTE_S, sustained
 from edgepack.results.summary import NS_PER_MS

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base import statistics
-from edgepack.bundle.manifest import Accuracy, LayerError, NotMeasured
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Accuracy, LayerError
 from edgepack.quantization.search.outside import OutsideError
 from edgepack.records.run import (
     SINGLE_STREAM,

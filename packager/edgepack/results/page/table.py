@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from edgepack.base import statistics
+from edgepack.base.schema import NotMeasured
 from edgepack.base.terminal import printable
-from edgepack.bundle.manifest import Accuracy, NotMeasured, OutputAccuracy
+from edgepack.bundle.manifest import Accuracy, OutputAccuracy
 from edgepack.records.run import RunReport, SweepPoint, TunedSetting
 from edgepack.results.page.outside import unshown_rows
 from edgepack.results.store.rows import RunRow

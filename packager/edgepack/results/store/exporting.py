@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 
 from edgepack.base import statistics
 from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.records.run import RunReport
 from edgepack.records.verdict import heavy_tail_of

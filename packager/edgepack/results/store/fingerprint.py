@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.records.run import DeviceFacts, EvaluationReport, RunReport, Scenario
 
 UNKNOWN = "unknown"

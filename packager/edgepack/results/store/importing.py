@@ -29,7 +29,7 @@ from typing import Literal, TypeGuard, get_args
 
 from edgepack.base import statistics
 from edgepack.base.clock import stamp
-from edgepack.bundle.manifest import NotMeasured
+from edgepack.base.schema import NotMeasured
 from edgepack.errors import BundleError, UsageError
 from edgepack.records.run import ImportedReport
 

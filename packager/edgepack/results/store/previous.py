@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgepack.base import statistics
+from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval
-from edgepack.bundle.manifest import Accuracy, NotMeasured
+from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import RunReport, VariantFacts
 from edgepack.results.store.fingerprint import differences
 from edgepack.results.summary import (

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from edgepack.base.clock import stamp
+from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval, median, percentile
-from edgepack.bundle.manifest import NotMeasured
 from edgepack.records.run import EvaluationReport, ImportedReport, RunReport
 from edgepack.results.store.documents import Kind, Report, kind_of
 from edgepack.results.store.fingerprint import fingerprint

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from edgepack.errors import StepError
+from edgepack.model.files import MODEL
 from edgepack.model.fusion import FusionCoverage, fusion_coverage
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 
 FUSION = "fusion.json"
 """``facts``, as in the notes, and ``float_nodes``: name, op, is_product and is_island of each."""

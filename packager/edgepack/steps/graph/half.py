@@ -17,10 +17,10 @@ import numpy as np
 
 from edgepack.errors import ModelError
 from edgepack.model.facts import default_opset
+from edgepack.model.files import MODEL
 from edgepack.model.reading import write_model
 from edgepack.model.running import Arrays, blame, make_session, runtime_errors
 from edgepack.quantization.qdq.preparation import body_reads
-from edgepack.steps.base import MODEL
 
 if TYPE_CHECKING:
     import onnx

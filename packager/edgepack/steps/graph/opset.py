@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgepack.errors import StepError, listed
 from edgepack.model.facts import default_opset
+from edgepack.model.files import MODEL
 from edgepack.model.quantized import every_node
 from edgepack.model.reading import read_model, write_model
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import worst_sqnr_db
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from edgepack.base.machine import processor
 from edgepack.errors import ModelError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
+from edgepack.model.files import MODEL, ORT_MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import blame, make_session, run_session, runtime_errors
-from edgepack.steps.base import MODEL, ORT_MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import probe_inputs
 from edgepack.steps.graph.ort_file import (
     Operator,

@@ -11,9 +11,10 @@ from edgepack.backends import cpu
 from edgepack.backends.base import Placement, predict
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import StepError
+from edgepack.model.files import MODEL
 from edgepack.model.graph import partitioned_graph
 from edgepack.project.profile import Variant
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 
 PLACEMENT = "placement.json"
 

@@ -12,12 +12,13 @@ from edgepack.errors import ModelError, ProfileError, StepError, nearest
 from edgepack.model.branches import inline_known_branches
 from edgepack.model.checking import checker_findings
 from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.files import MODEL
 from edgepack.model.inferring import inferred_graph
 from edgepack.model.ir import highest_ir, loadable, lower_ir
 from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import make_session
 from edgepack.samples.constants import Constant, constant_arrays
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import probe_inputs, worst_sqnr_db
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ import numpy as np
 
 from edgepack.errors import StepError, listed, nearest
 from edgepack.model.facts import default_opset, signature
+from edgepack.model.files import MODEL
 from edgepack.model.inferring import inferred_graph
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.methods.smoothing import smooth_norms
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import worst_sqnr_db
 from edgepack.steps.graph.half import (
     constants_to_initializers,

@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from edgepack.errors import EdgepackError, StepError
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import INLINE_LIMIT_BYTES, read_model, read_outline, write_model
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import worst_sqnr_db
 
 # Folding batch norms and constants reorders float32 arithmetic; 60 dB is a thousandth.

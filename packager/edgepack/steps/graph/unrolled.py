@@ -11,9 +11,10 @@ from edgepack.base.worker import report
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.facts import TensorSpec
+from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.samples.sample_set import Sample, SampleSet, write_sample_set
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.streams import StatePairs, run_streams
 
 _SAME_DB = 60.0

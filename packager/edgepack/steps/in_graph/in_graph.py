@@ -17,6 +17,7 @@ import numpy as np
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.facts import EXTENSIONS, TensorSpec, default_opset, signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.ondevice import edgepack_images as images
@@ -24,7 +25,7 @@ from edgepack.project.project import ImageInput, TokensInput
 from edgepack.samples.sample_set import SampleSet, text_bytes
 from edgepack.samples.spreading import spread
 from edgepack.samples.tokenizers import BytePairs, parse_tokenizer
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.in_graph.pictures import Described, is_jpeg, made_pictures, pixels_of
 from edgepack.steps.in_graph.preprocessing import OPSET, picture_nodes, put_before
 from edgepack.steps.in_graph.texts import (

@@ -13,11 +13,12 @@ import numpy as np
 from edgepack.errors import ModelError
 from edgepack.metrics.accuracy import Array
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import Arrays, random_inputs, run_session
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
-from edgepack.steps.base import MODEL, Inputs
+from edgepack.steps.base import Inputs
 from edgepack.steps.comparing import SEED
 
 CANDIDATES = 8

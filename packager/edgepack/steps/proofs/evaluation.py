@@ -13,9 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import t_quantile
 from edgepack.base.worker import report, tell
-from edgepack.bundle.manifest import Accuracy, Drift, NotMeasured
+from edgepack.bundle.manifest import Accuracy, Drift
 from edgepack.errors import SamplesError, StepError
 from edgepack.metrics.accuracy import (
     EQUAL_SQNR_DB,
@@ -32,12 +33,13 @@ from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.labelled import LabelledMetric, labelled_metric
 from edgepack.metrics.numbers import R2Metric
+from edgepack.model.files import MODEL, model_file
 from edgepack.model.running import Arrays, make_session
 from edgepack.project.project import OutputDescription, PythonMetric
 from edgepack.samples.hook import save_arrays
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.sources import run_hook
-from edgepack.steps.base import MODEL, Inputs, Notes, model_file
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.streams import StatePairs, answers, drift, run_streams
 
 EVALUATION = "evaluation.json"

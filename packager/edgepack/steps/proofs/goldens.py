@@ -13,8 +13,9 @@ import numpy as np
 
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import Array, array_sqnr_db, min_sqnr_db
+from edgepack.model.files import MODEL, model_file
 from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.steps.base import MODEL, Inputs, Notes, model_file
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.proofs.candidates import Candidates, all_kept, kept, stride_of
 from edgepack.steps.proofs.faults import Trial
 from edgepack.steps.proofs.golden_choice import read_choice

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgepack.errors import StepError
+from edgepack.model.files import MODEL
 from edgepack.preprocessing.alternatives import Alternative
 from edgepack.preprocessing.ranking import (
     FINALISTS,
@@ -25,7 +26,7 @@ from edgepack.preprocessing.verdict import Finding, Seen, find
 from edgepack.project.project import DetectionOutput, ImageInput
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.proofs.input_runs import Runner
 from edgepack.steps.streams import StatePairs
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -28,12 +28,10 @@ from edgepack.preprocessing.verdict import Seen, Setting
 from edgepack.project.project import DetectionOutput, ImageInput, LabelledDetection
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.streams import answers
+from edgepack.steps.streams import StatePairs, answers
 
 if TYPE_CHECKING:
     import onnx
-
-    from edgepack.steps.proofs.input_check import InputCheck
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -45,11 +43,26 @@ _PLACE = edgepack_images.Placement(_LARGE, _LARGE, _LARGE, _LARGE, 0, 0, _LARGE,
 """A picture that is the input itself, and larger than any box."""
 
 
+class KnownOfModel(Protocol):
+    """What is known of a model besides its file: :class:`~.input_check.InputCheck` has it."""
+
+    @property
+    def images(self) -> tuple[tuple[str, ImageInput], ...]: ...  # noqa: D102
+    @property
+    def scores_output(self) -> str | None: ...  # noqa: D102
+    @property
+    def detections(self) -> tuple[tuple[str, DetectionOutput], ...]: ...  # noqa: D102
+    @property
+    def called(self) -> str: ...  # noqa: D102
+    @property
+    def state(self) -> StatePairs: ...  # noqa: D102
+
+
 @dataclass(frozen=True)
 class Runner:
     """Runs the model on samples made in one way or another, and keeps what tells of them."""
 
-    step: InputCheck
+    known: KnownOfModel
     observer: Observer
     spec: TensorSpec | None
     """The one float input; None where there are several."""
@@ -58,7 +71,7 @@ class Runner:
     """Multiply-adds of one run."""
 
     @classmethod
-    def open(cls, step: InputCheck, model: Path, samples: SampleSet) -> Runner:
+    def open(cls, known: KnownOfModel, model: Path, samples: SampleSet) -> Runner:
         """Make a session; raise ModelError where onnxruntime refuses the model."""
         structure = read_structure(model)
         specs = [spec for spec in signature(structure)[0] if spec.dtype.startswith("float")]
@@ -67,19 +80,19 @@ class Runner:
         inner = start.normalization.tensor if start and start.normalization else ""
         made = any(inner in node.output for node in structure.graph.node)
         observer = Observer.open(model, structure, [inner] if made else [])
-        return cls(step, observer, spec, start, multiply_adds(model, _sizes(structure, samples)))
+        return cls(known, observer, spec, start, multiply_adds(model, _sizes(structure, samples)))
 
     @property
     def image(self) -> ImageInput | None:
         """How the samples were made of pictures; None where nobody knows."""
-        described = dict(self.step.images)
+        described = dict(self.known.images)
         return described.get(self.spec.name) if self.spec else None
 
     @property
     def measures(self) -> bool:
         """Whether outputs can rank ways to make the input."""
         has_norm = self.start is not None and self.start.normalization is not None
-        return bool(self.step.scores_output or self.step.detections or has_norm)
+        return bool(self.known.scores_output or self.known.detections or has_norm)
 
     @property
     def input_name(self) -> str:
@@ -97,13 +110,13 @@ class Runner:
 
     def setting(self, labels: list[int] | None) -> Setting:
         """Return what is known besides what runs show."""
-        least = [meaning.score for _, meaning in self.step.detections]
+        least = [meaning.score for _, meaning in self.known.detections]
         looks_like_picture = self.picture_layouts() != []
         return Setting(
             labels,
             self.start if looks_like_picture else None,
             min(least, default=0.0),
-            self.step.called,
+            self.known.called,
         )
 
     def picture_layouts(self) -> list[Literal["NCHW", "NHWC"]]:
@@ -167,13 +180,13 @@ class Runner:
 
     def _add(self, found: Seen, outputs: Mapping[str, Array]) -> None:
         """Keep what the outputs of one sample tell."""
-        for name, output in answers(outputs, self.step.state).items():
+        for name, output in answers(outputs, self.known.state).items():
             found.variations.setdefault(name, Variation()).add(output)
-        given = outputs.get(self.step.scores_output or "")
+        given = outputs.get(self.known.scores_output or "")
         scores = None if given is None else class_scores(given)
         if scores is not None:
             found.scores.append(np.array(scores))
-        for name, meaning in self.step.detections:
+        for name, meaning in self.known.detections:
             if name not in outputs:
                 continue
             # A shape that only a run tells may be none of a detection: devices say so then.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from edgepack.base.worker import report
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, OutputCloseness
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.quantization.search.pairs import find_pairs
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
-from edgepack.steps.base import MODEL, Inputs, Notes
-from edgepack.steps.recipes.int8_static import EXACT
+from edgepack.steps.base import EXACT, Inputs, Notes
 
 if TYPE_CHECKING:
     import onnx

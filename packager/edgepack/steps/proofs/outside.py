@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from edgepack.errors import StepError
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.quantization.search.outside import LEAST_ERROR, Outside
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 
 OUTSIDE = "outside.json"
 """A list, the farthest first, with the fields of

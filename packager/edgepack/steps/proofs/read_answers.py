@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from edgepack.errors import ProfileError, StepError
+from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.preprocessing.readings import Reading, reading_of
 from edgepack.project.project import OutputDescription
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 
 ANSWERS = "answers.json"
 _MOST = 32

@@ -26,6 +26,7 @@ from edgepack.backends.registry import BACKENDS
 from edgepack.errors import ModelError, StepError
 from edgepack.metrics.accuracy import array_sqnr_db
 from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.files import MODEL
 from edgepack.model.inferring import inferred_graph
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
@@ -33,7 +34,7 @@ from edgepack.ondevice import edgepack_shapes as shapes
 from edgepack.project.profile import Recipe, Variant
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import SEED
 from edgepack.steps.graph.half import constants_to_initializers
 from edgepack.steps.graph.prepared import fix_dims

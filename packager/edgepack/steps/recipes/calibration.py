@@ -17,6 +17,7 @@ import numpy as np
 
 from edgepack.base.worker import report
 from edgepack.errors import StepError, listed
+from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.quantization.qdq.dialect import WITHOUT_INT8
 from edgepack.quantization.qdq.writer import observed_tensors
@@ -27,7 +28,7 @@ from edgepack.quantization.ranges.statistics import (
     write_statistics,
 )
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.quantized import require_unquantized
 
 if TYPE_CHECKING:

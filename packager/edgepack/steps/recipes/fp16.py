@@ -26,10 +26,11 @@ import numpy as np
 from edgepack.errors import StepError, listed, nearest
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_sqnr_db
 from edgepack.model.facts import signature
+from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import EMBEDDING_PROBES, NEARER_EMBEDDINGS, compare, probe_inputs
 from edgepack.steps.graph.half import (
     SUFFIX,

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from edgepack.errors import StepError
+from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import make_session
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 
 
 @dataclass(frozen=True)

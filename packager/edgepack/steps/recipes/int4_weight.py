@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgepack.errors import StepError
+from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
@@ -38,7 +39,7 @@ from edgepack.quantization.qdq.blockwise_writer import (
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut, split_samples
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import compare, probe_inputs, require_signal
 from edgepack.steps.graph.half import all_outputs_session, run_some
 from edgepack.steps.quantized import require_unquantized

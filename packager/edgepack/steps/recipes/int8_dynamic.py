@@ -29,11 +29,12 @@ import numpy as np
 
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
+from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import blame, make_session, run_session, runtime_errors
 from edgepack.project.profile import Dialect
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import compare, probe_inputs, require_signal
 from edgepack.steps.graph.half import constants_to_initializers, name_nodes
 from edgepack.steps.quantized import require_unquantized

@@ -15,6 +15,7 @@ from edgepack.base.worker import report
 from edgepack.errors import StepError, listed
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import labelled_metric
+from edgepack.model.files import MODEL
 from edgepack.model.fusion import fusion_coverage
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
@@ -54,7 +55,7 @@ from edgepack.quantization.search.search import (
     describe,
 )
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import MODEL, Inputs, Notes
+from edgepack.steps.base import EXACT, Inputs, Notes
 from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
 from edgepack.steps.proofs.evaluation import Judge, hook_of
@@ -64,10 +65,6 @@ from edgepack.steps.streams import StatePairs, answers, run_streams
 
 if TYPE_CHECKING:
     import onnx
-
-EXACT = "exact.onnx"
-"""The float model of which the int8 model is an image, where it is not the one that was given: the
-same outputs, and channels inside of another scale."""
 
 Array = np.ndarray[Any, Any]
 

@@ -1,0 +1,23 @@
+"""What all documents are made of: strict models, identifiers, and values that are not there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+"""A name in lower case: of a target, a variant, a device's target."""
+
+
+class StrictModel(BaseModel):
+    """Base of everything read from a file: frozen, no unknown keys, no coercion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class NotMeasured(StrictModel):
+    """Something that was not measured, or that a device or a run does not tell."""
+
+    kind: Literal["not-measured"] = "not-measured"
+    reason: Annotated[str, Field(max_length=10_000)]

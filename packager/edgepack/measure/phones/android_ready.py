@@ -1,0 +1,58 @@
+"""Brings a bundle to an Android phone, and what measures it: a program, or an app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+
+from edgepack.base.progress import Progress
+from edgepack.bundle.reading import Bundle
+from edgepack.deploy.operations import audited
+from edgepack.devices.inventory import Device
+from edgepack.devices.phones.adb import Adb
+from edgepack.devices.transport import Transport
+from edgepack.errors import EdgepackError
+from edgepack.measure.phones.android import ABI, RUNTIME, TOOLS, AndroidPhone, require_version
+from edgepack.measure.phones.android_app import AppPhone
+from edgepack.measure.phones.app_build import build_app
+from edgepack.measure.phones.native_build import build_measure, find_package
+
+
+@contextmanager
+def ready_android(
+    bundle: Bundle, device: Device, host: Transport, progress: Progress
+) -> Iterator[AndroidPhone]:
+    """Put on a phone what a measurement needs; what is there already is not sent again.
+
+    Raises:
+        DeviceError: The phone cannot be reached or used, or is too old for the target.
+        ToolError: adb, the NDK or the onnxruntime package is missing.
+        RemoteCommandError: A copy failed.
+    """
+    with Adb(device, host) as adb:
+        properties = adb.properties()
+        require_version(device, properties)
+        package = find_package(adb.entry.package, RUNTIME, bundle.manifest.runtime)
+        phone = _built(adb, bundle, properties, package)
+        try:
+            with audited("push", device, bundle.path) as operation:
+                operation.describe(host_key=host.host_key)
+                phone.install(bundle, progress)
+            yield phone
+        finally:
+            with suppress(EdgepackError):  # what is left is in the way of nothing
+                phone.clean()
+
+
+def _built(adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path) -> AndroidPhone:
+    """Make the program, or the app, for a phone on which nothing is put yet."""
+    root = PurePosixPath(adb.entry.root)
+    release = root / bundle.manifest.name / bundle.digest[:16]
+    abi = properties.get(ABI, "")
+    if adb.entry.inside == "app":
+        app = build_app(package, abi)
+        return AppPhone(adb, release, root / TOOLS / app.stem, properties, [app])
+    built = build_measure(package, abi)
+    programs = [built.program, built.library]
+    return AndroidPhone(adb, release, root / TOOLS / built.key, properties, programs)
