@@ -140,7 +140,8 @@ def test_push_when_the_device_prints_and_does_not_read_takes_no_memory(
 
 PRINTED = """
 import json, sys
-from edgepack.devices import Device, LocalEntry, connect
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transports import connect
 from edgepack.errors import RemoteCommandError
 sys.path.append(sys.argv.pop(1))
 from peak_memory import peak_bytes

@@ -371,7 +371,7 @@ def test_model_when_it_does_not_run_is_refused(tmp_path):
 SCRIPT = """
 import sys
 from pathlib import Path
-from edgepack.steps.fp16 import Fp16
+from edgepack.steps.recipes.fp16 import Fp16
 folder = Path(sys.argv[1])
 Fp16(8, ("Relu", "Where")).run({"model": folder / "in"}, folder / "out")
 """

@@ -120,8 +120,9 @@ def test_lease_when_the_connection_is_cut_is_released(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
-from edgepack.devices import Device, LocalEntry, connect
-from edgepack.devices.leases import leased
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transports import connect
+from edgepack.deploy.leases import leased
 entry = LocalEntry(transport="local", target="linux-x86-64", root=sys.argv[1])
 device = Device("here", entry)
 with connect(device) as transport, leased(transport, device, "bench"):

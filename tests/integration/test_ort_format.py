@@ -161,8 +161,8 @@ def test_as_ort_when_float_biases_break_the_converter_says_that_they_stay_float(
 SCRIPT = """
 import sys
 from pathlib import Path
-from edgepack.steps import run_step
-from edgepack.steps.ort_format import AsOrt
+from edgepack.steps.base import run_step
+from edgepack.steps.graph.ort_format import AsOrt
 folder = Path(sys.argv[1])
 for style in ("fixed", "runtime"):
     for platform in ("arm", "amd64"):

@@ -20,7 +20,7 @@ EACH = 8
 BEGIN = f"""
 import os, random, signal, sys, time
 sys.path.insert(0, {str(TESTS)!r})
-from edgepack.results import ResultsStore
+from edgepack.results.store.store import ResultsStore
 from example_report import example_report
 url = sys.argv[1]
 """
@@ -115,7 +115,7 @@ def upgrade():
 """
 MIGRATE = """
 from pathlib import Path
-from edgepack.results import database
+from edgepack.results.store import database
 database.MIGRATIONS, database.REVISIONS = Path(sys.argv[2]), ("0001", "0002")
 child = os.fork()
 if not child:

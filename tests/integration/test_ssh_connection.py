@@ -262,7 +262,8 @@ def test_device_without_python_is_named(server: LoopbackServer) -> None:
 
 CLIENT = """
 import json, sys
-from edgepack.devices import Device, SshEntry, connect
+from edgepack.devices.inventory import Device, SshEntry
+from edgepack.devices.transports import connect
 with connect(Device("board", SshEntry(**json.loads(sys.argv[1])))) as transport:
     transport.run(["sh", "-c", "echo $$ > " + sys.argv[2] + "; sleep 600"], timeout_s=600)
 """

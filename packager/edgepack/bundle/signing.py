@@ -113,8 +113,8 @@ def read_signature(bundle: Path, allowed_signers: Path | None = None) -> Signatu
 def require_signature(bundle: Path, allowed_signers: Path | None = None) -> Signature:
     """Return the signature of a bundle that one of the allowed signers has signed.
 
-    The files that the manifest names are not read: :func:`edgepack.bundle.verify` does that, and
-    its result's ``digest`` is this result's ``manifest_sha256``.
+    The files that the manifest names are not read: :func:`edgepack.bundle.reading.verify` does
+    that, and its result's ``digest`` is this result's ``manifest_sha256``.
 
     Args:
         bundle: The bundle's folder.

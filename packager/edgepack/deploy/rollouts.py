@@ -50,7 +50,7 @@ def resume_rollout(
         inventory: devices.yaml, if it is not the usual one.
 
     Raises:
-        EdgepackError: As :func:`edgepack.deploy.fleet.resume_rollout` does; nothing was sent.
+        EdgepackError: As :func:`.fleet.rollout.resume_rollout` does; nothing was sent.
     """
     return rollout.resume_rollout(
         number, store, push_as_asked, watcher=watcher, inventory=inventory

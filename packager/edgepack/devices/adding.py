@@ -53,7 +53,7 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
     Args:
         name: What to call it.
         address: ``USER@HOST`` or a host of the SSH configuration.
-        confirm: Asked before a host key is trusted; see :func:`~edgepack.devices.trust`.
+        confirm: Asked before a host key is trusted; see :func:`~edgepack.devices.ssh.trust.trust`.
         fingerprint: The host key to expect; then ``confirm`` is not asked about it.
         target: Its target; by default what the probe proposes.
         port: Its SSH port, where the SSH configuration does not say it.
