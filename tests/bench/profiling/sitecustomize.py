@@ -70,7 +70,7 @@ def builtin_category(frame, function, inherited):
 
 def _reads_answer(frame, function):
     """Tell whether this is a read that waits for the other end of a worker's pipe."""
-    in_worker = frame.f_code.co_filename.endswith(f"{os.sep}edgepack{os.sep}worker.py")
+    in_worker = frame.f_code.co_filename.endswith(f"{os.sep}base{os.sep}worker.py")
     return in_worker and function.__name__ == "read"
 
 
