@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import onnxruntime as ort
-from edgepack.ondevice.edgepack_loader import golden_closeness_db
+from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db
 
 WARM_UP = 3
 RUNS = 10

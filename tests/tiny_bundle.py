@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
-from edgepack.base.resources import harness_dir
+from edgepack.base.resources import device_file, ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import (
     MANIFEST,
@@ -48,7 +48,7 @@ ROLES: dict[str, Literal["model", "golden", "harness"]] = {
 
 def import_loader() -> ModuleType:
     """Import the loader as a user of a bundle does, from its file."""
-    path = harness_dir() / "edgepack_loader.py"
+    path = device_file("edgepack_loader.py")
     spec = importlib.util.spec_from_file_location("edgepack_loader", path)
     assert spec is not None
     assert spec.loader is not None
@@ -66,7 +66,7 @@ def write_tiny_bundle(
     """
     for name in ("models", "golden", "harness"):
         (folder / name).mkdir(parents=True)
-    for path in harness_dir().glob("*.py"):
+    for path in ondevice_dir().glob("*/edgepack_*.py"):
         shutil.copy(path, folder if path.name in LOADER else folder / "harness")
     (save or save_model)(folder / "models" / "cpu-fp32.onnx", size)
     goldens = [_golden(folder, index, size) for index in range(2)]

@@ -68,7 +68,8 @@ def _rows(name: str, project: Path, folder: Path, *, iterations: int) -> Iterato
 
 
 def _blocks_row(what: str, bundle: Path, iterations: int) -> Row:
-    from edgepack.ondevice import edgepack_load, edgepack_loader
+    from edgepack.ondevice.harness import edgepack_load
+    from edgepack.ondevice.runtime import edgepack_loader
 
     model = edgepack_loader.load(bundle)
     names = [spec.name for spec in model.outputs]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgepack.ondevice import edgepack_conditions as sensors
+from edgepack.ondevice.harness import edgepack_conditions as sensors
 from measuring import Row
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

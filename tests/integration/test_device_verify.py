@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from edgepack.base.resources import harness_dir
+from edgepack.base.resources import device_file
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.push.push import push, rollback
@@ -222,7 +222,7 @@ def test_device_when_it_has_no_python_says_so(
             verify_device(ssh_device(server))
 
 
-DRIFT = (harness_dir() / "edgepack_drift.py").read_text(encoding="utf-8")
+DRIFT = device_file("edgepack_drift.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -241,12 +241,9 @@ def test_answer_when_it_is_none_is_refused(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, problem: str
 ) -> None:
     (tmp_path / "answer").write_text(answer)
-    (tmp_path / "edgepack_supervisor.py").write_bytes(
-        (harness_dir() / "edgepack_supervisor.py").read_bytes()
-    )
     lying = f"print(open({str(tmp_path / 'answer')!r}).read())"
     (tmp_path / "edgepack_drift.py").write_text(lying)
-    monkeypatch.setattr("edgepack.deploy.verify.harness_dir", lambda: tmp_path)
+    monkeypatch.setattr("edgepack.deploy.verify.device_file", lambda name: tmp_path / name)
     with pytest.raises(DeviceError, match=problem):
         verify_device(device)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from boards import with_file
 from edgepack.base.progress import Lines
-from edgepack.base.resources import harness_dir
+from edgepack.base.resources import device_file
 from edgepack.bundle import reading
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import load_bundle
@@ -413,7 +413,7 @@ def test_root_that_cannot_be_written_is_explained(
         push_to(device, bundle)
 
 
-AGENT = (harness_dir() / "edgepack_agent.py").read_text(encoding="utf-8")
+AGENT = device_file("edgepack_agent.py").read_text(encoding="utf-8")
 # The same program on a disk without space: too little at the start, or none while files are made.
 FULL_DISKS = {
     "at the start": ("space.f_bavail * space.f_frsize", "1000"),
@@ -434,11 +434,9 @@ def test_full_disk_is_named_and_leaves_no_release(
 ) -> None:
     full = AGENT.replace(*FULL_DISKS[case])
     assert full != AGENT
-    (tmp_path / "harness").mkdir()
-    for path in harness_dir().glob("*.py"):
-        (tmp_path / "harness" / path.name).write_bytes(path.read_bytes())
-    (tmp_path / "harness" / "edgepack_agent.py").write_text(full)
-    monkeypatch.setattr("edgepack.deploy.push.push.harness_dir", lambda: tmp_path / "harness")
+    agent = tmp_path / "edgepack_agent.py"
+    agent.write_text(full)
+    monkeypatch.setattr("edgepack.deploy.push.push.device_file", lambda _: agent)
     with pytest.raises(DeviceError, match="no space left on the device") as caught:
         push_to(device, bundle)
     assert "'root' in" in caught.value.hint

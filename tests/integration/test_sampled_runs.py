@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgepack.base.resources import harness_dir
+from edgepack.base.resources import device_file
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.deploy import audit
@@ -28,7 +28,7 @@ from edgepack.measure.bench.run import bench
 from edgepack.measure.check import check
 from edgepack.measure.compare import comparing
 from edgepack.measure.compare.comparing import compare
-from edgepack.ondevice import edgepack_conditions as sensors
+from edgepack.ondevice.harness import edgepack_conditions as sensors
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import Sampling, Selection, TunedSetting
 from example_report import COOL, example_facts, example_run
@@ -200,7 +200,7 @@ def test_device_check_gives_back_what_a_killed_measurement_left(
     board: tuple[Device, Path],
 ) -> None:
     device, sysfs = board
-    script = harness_dir() / "edgepack_clocks.py"
+    script = device_file("edgepack_clocks.py")
     argv = [sys.executable, "-IS", script, "hold", device.entry.root, sysfs, "60"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
         assert guard.stdout is not None

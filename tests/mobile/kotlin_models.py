@@ -31,8 +31,8 @@ from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice import edgepack_loader as loader
-from edgepack.ondevice.edgepack_answers import Class, Detection
+from edgepack.ondevice.runtime import edgepack_loader as loader
+from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
 from edgepack.project.profile import load_profile
 from edgepack.project.project import read_project
 from jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main, run_tool

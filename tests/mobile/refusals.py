@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.ondevice.edgepack_answers import answer
-from edgepack.ondevice.edgepack_images import placement
-from edgepack.ondevice.edgepack_wordpiece import TokenizerError, WordPiece
+from edgepack.ondevice.runtime.edgepack_answers import answer
+from edgepack.ondevice.runtime.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 from proofs import require
 from vectors import LABELS, image, output, piece, tokenizer, write_tensor
 

@@ -19,7 +19,7 @@ from edgepack.base.resources import example_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import GoldenTensor, Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
-from edgepack.ondevice.edgepack_loader import golden_closeness_db, load
+from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db, load
 from edgepack.project.identifiers import identifiers, type_name
 from kotlin_models import WIDE
 from proofs import NotHeldError, Proof, require

@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.ondevice import edgepack_answers as answers
-from edgepack.ondevice import edgepack_images as images
-from edgepack.ondevice.edgepack_wordpiece import WordPiece
+from edgepack.ondevice.runtime import edgepack_answers as answers
+from edgepack.ondevice.runtime import edgepack_images as images
+from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
 from edgepack.project.project import ImageInput, OutputDescription
 from pydantic import TypeAdapter
 

@@ -134,8 +134,9 @@ def runs_on_cpu(entry):
 
 def imports(folder):
     """Import every device-side module."""
-    sys.path.insert(0, folder)
-    names = sorted(path.stem for path in Path(folder).glob("edgepack_*.py"))
+    files = sorted(Path(folder).glob("*/edgepack_*.py"))
+    sys.path[:0] = sorted({str(path.parent) for path in files})
+    names = [path.stem for path in files]
     for name in names:
         importlib.import_module(name)
     return {**versions(), "imported": names}

@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.base.clock import utc_now
-from edgepack.base.resources import example_dir, harness_dir, targets_dir
+from edgepack.base.resources import example_dir, ondevice_dir, targets_dir
 from edgepack.builder.build import build
 from edgepack.errors import EdgepackError, ToolError
 from edgepack.project.profile import Profile, read_profile
@@ -228,7 +228,7 @@ def load_variants(finding: Finding, made: Environment, bundle: Path) -> None:
         ToolError: The environment does not work.
     """
     # Bundles for phones have no Python; the loader is the same in all that have.
-    own = bundle if (bundle / "edgepack_loader.py").exists() else harness_dir()
+    own = bundle if (bundle / "edgepack_loader.py").exists() else ondevice_dir() / "runtime"
     arch = next((p.device.arch for p in finding.pin.profiles if ends(bundle, p.id)), "aarch64")
     for row in made.run(INSIDE, "bundle", bundle, own, arch)["variants"]:
         finding.variants.append({"bundle": bundle.name, **row})
@@ -247,7 +247,7 @@ def run_harness(finding: Finding, made: Environment, bundles: Sequence[Path]) ->
     linux = [path for path in bundles if (path / "harness").is_dir()]
     if linux:
         checks = list(run_modes(made, linux[0]))
-        imported = made.run(INSIDE, "imports", harness_dir())["imported"]
+        imported = made.run(INSIDE, "imports", ondevice_dir())["imported"]
         checks.append((f"{len(imported)} modules are imported", bool(imported)))
         finding.harness = [what for what, held in checks if held]
         finding.differences += [f"harness: not so: {what}" for what, held in checks if not held]

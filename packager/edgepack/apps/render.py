@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgepack.base.resources import harness_dir, templates_dir
+from edgepack.base.resources import device_file, templates_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ToolError
@@ -165,7 +165,7 @@ def _environment(folder: Path) -> Environment:
 
 
 def _source(folder: Path, entry: TemplateFile) -> Path:
-    return folder / entry.template if entry.template else harness_dir() / str(entry.copy_of)
+    return folder / entry.template if entry.template else device_file(str(entry.copy_of))
 
 
 def kotlin_string(text: str) -> str:

@@ -4,8 +4,8 @@
 tell whether a value is right: those that trade accuracy away (``use_tf32``, ``trt_fp16_enable``,
 ``precision``, ``enable_fast_math``) are the variant's business and not tuned.
 
-Names and values are held against :mod:`edgepack.ondevice.edgepack_names`, which has their sources.
-Not tried on hardware: all but the CPU's.
+Names and values are held against :mod:`~edgepack.ondevice.runtime.edgepack_names`, which has their
+sources. Not tried on hardware: all but the CPU's.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from packaging.version import Version
 from edgepack.backends.base import Backend, Misfit
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import EdgepackError, ProfileError, nearest
-from edgepack.ondevice.edgepack_names import provider_option_problem, session_key_problem
-from edgepack.ondevice.edgepack_providers import CACHE
+from edgepack.ondevice.runtime.edgepack_names import provider_option_problem, session_key_problem
+from edgepack.ondevice.runtime.edgepack_providers import CACHE
 from edgepack.project.profile import (
     Family,
     OrtFormat,

@@ -1,6 +1,6 @@
 """Whether what a project says about its inputs and outputs can be so, before anything is built.
 
-The device-side modules that do what is said (``ondevice/edgepack_images.py``,
+The device-side modules that do what is said (``ondevice/runtime/edgepack_images.py``,
 ``edgepack_answers.py``, ``edgepack_wordpiece.py``) refuse the same at run time, as far as shapes
 are not known here.
 """
@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 
 from edgepack.errors import ProfileError, nearest
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice.edgepack_answers import read_labels
-from edgepack.ondevice.edgepack_images import placement
-from edgepack.ondevice.edgepack_wordpiece import TokenizerError, WordPiece
+from edgepack.ondevice.runtime.edgepack_answers import read_labels
+from edgepack.ondevice.runtime.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 from edgepack.project.project import (
     ClassificationOutput,
     DetectionOutput,

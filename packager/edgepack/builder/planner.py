@@ -30,8 +30,8 @@ from edgepack.errors import (
     nearest,
 )
 from edgepack.model.facts import ModelFacts, TensorSpec
-from edgepack.ondevice.edgepack_answers import read_labels
-from edgepack.ondevice.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_answers import read_labels
+from edgepack.ondevice.runtime.edgepack_images import placement
 from edgepack.project.profile import OrtFormat, Profile, Recipe, Variant
 from edgepack.project.project import (
     DetectionOutput,

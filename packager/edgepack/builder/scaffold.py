@@ -19,7 +19,7 @@ from edgepack.builder.photos import Photos
 from edgepack.errors import UsageError
 from edgepack.model.checking import carrying_findings, session_findings
 from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
-from edgepack.ondevice.edgepack_wordpiece import WordPiece
+from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
 from edgepack.preprocessing.alternatives import yaml_lines
 from edgepack.project.project import (
     PROJECT_FILE,

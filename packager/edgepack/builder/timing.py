@@ -194,7 +194,7 @@ def _time_in_turns(
     Called in a worker.
     """
     from edgepack.model.running import make_session, run_session
-    from edgepack.ondevice import edgepack_conditions
+    from edgepack.ondevice.harness import edgepack_conditions
     from edgepack.steps.comparing import probe_inputs
 
     feed = next(probe_inputs(fp32, samples, 1))

@@ -19,7 +19,7 @@ from edgepack.metrics.precision import (
     matched,
 )
 from edgepack.metrics.sequences import are_shares, log_shares
-from edgepack.ondevice.edgepack_answers import rows
+from edgepack.ondevice.runtime.edgepack_answers import rows
 from edgepack.project.project import OutputDescription, PythonMetric
 from edgepack.samples.sample_set import SampleSet
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
-from edgepack.ondevice.edgepack_answers import vectors
+from edgepack.ondevice.runtime.edgepack_answers import vectors
 
 LEAST = 3
 """Samples: of two, each is the other's neighbour."""

@@ -17,7 +17,7 @@ from edgepack.metrics.precision import (
     matched,
     overlaps,
 )
-from edgepack.ondevice.edgepack_answers import Box, Detection, detections
+from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, detections
 
 OVERLAPS = (0.5, 0.75, 0.9)
 """Intersection over union from which a box stands for the same object; the first decides."""

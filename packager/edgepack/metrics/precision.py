@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgepack.metrics.base import Array
-from edgepack.ondevice.edgepack_answers import Box, Detection, detections
-from edgepack.ondevice.edgepack_images import Placement
+from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, detections
+from edgepack.ondevice.runtime.edgepack_images import Placement
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 """Intersection over union from which an object is found; ``map50`` is of the first alone."""

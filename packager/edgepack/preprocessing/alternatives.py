@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgepack.ondevice import edgepack_images as images
+from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput, Letterbox
 
 Array = np.ndarray[Any, Any]

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgepack.ondevice.edgepack_answers import detections, rows
-from edgepack.ondevice.edgepack_images import Placement
+from edgepack.ondevice.runtime.edgepack_answers import detections, rows
+from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.project.project import (
     ClassificationOutput,
     DetectionOutput,

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, read_yaml
 from edgepack.errors import ProfileError, UsageError
-from edgepack.ondevice.edgepack_answers import read_labels
+from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.project.identifiers import is_reserved_in_packages, taken_types
 from edgepack.project.profile import VariantChange
 

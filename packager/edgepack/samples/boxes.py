@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from edgepack.errors import SamplesError, listed
-from edgepack.ondevice.edgepack_images import Placement
+from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.samples.labels import by_path
 from edgepack.samples.sample_set import Array
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice.edgepack_images import Placement
+from edgepack.ondevice.runtime.edgepack_images import Placement
 
 Array = np.ndarray[Any, Any]
 Sample = tuple[str, Mapping[str, Array]]

@@ -20,7 +20,7 @@ from edgepack.base.processes import run_supervised
 from edgepack.base.worker import tell
 from edgepack.errors import SamplesError, listed
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice import edgepack_images as images
+from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput
 from edgepack.samples import hook
 from edgepack.samples.constants import Constant, free_inputs

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from edgepack.ondevice.edgepack_wordpiece import (
+from edgepack.ondevice.runtime.edgepack_wordpiece import (
     Around,
     Tokenizer,
     TokenizerError,

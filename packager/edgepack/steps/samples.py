@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice import edgepack_images as images
+from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput
 from edgepack.samples.boxes import holds_boxes, image_boxes
 from edgepack.samples.constants import Constant, constant_arrays, without_constants

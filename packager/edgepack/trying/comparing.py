@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.metrics.objects import overlap
-from edgepack.ondevice.edgepack_answers import Class, Detection
+from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
 from edgepack.trying import tensors
 from edgepack.trying.maps import MapKind
 from edgepack.trying.matching import Row as Object
@@ -36,7 +36,7 @@ def block(output: str, kind: str, answers: Sequence[Any], shown: MapKind | None 
     Args:
         output: Its name.
         kind: As the bundle describes it.
-        answers: By column, as :func:`edgepack.ondevice.edgepack_answers.answer` returns them.
+        answers: By column, as :func:`~.edgepack_answers.answer` returns them.
         shown: How a raw output is shown, if it is: of scores of classes for each pixel, the best
             ones are compared.
     """

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from edgepack.ondevice.edgepack_answers import Box, Detection
-from edgepack.ondevice.edgepack_images import Placement
+from edgepack.ondevice.runtime.edgepack_answers import Box, Detection
+from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.trying import maps
 from edgepack.trying.comparing import named
 from edgepack.trying.matching import Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgepack.metrics.objects import overlap
-from edgepack.ondevice.edgepack_answers import Detection
+from edgepack.ondevice.runtime.edgepack_answers import Detection
 
 LEAST_OVERLAP = 0.5
 """Intersection over union from which two boxes are taken for the same object."""

@@ -15,7 +15,7 @@ from edgepack.bundle.manifest import ManifestVariant
 from edgepack.errors import ToolError
 
 if TYPE_CHECKING:
-    from edgepack.ondevice.edgepack_loader import Bundle, Model
+    from edgepack.ondevice.runtime.edgepack_loader import Bundle, Model
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 CPU = "CPUExecutionProvider"
@@ -96,7 +96,7 @@ def run_variant(
     folder: Path, variant: str, feeds: Sequence[Mapping[str, Any]], twin: str = ""
 ) -> Ran:
     """Run one variant; loads onnxruntime and may crash, so it is called in a worker."""
-    from edgepack.ondevice import edgepack_loader as loader
+    from edgepack.ondevice.runtime import edgepack_loader as loader
 
     bundle = loader.Bundle(folder)
     entry = bundle.variants(variant)[0]
@@ -122,7 +122,7 @@ def run_variant(
 
 def _on_cpu(bundle: Bundle, entry: dict[str, Any]) -> Model:
     """Return a variant's model on this machine's CPU, whatever the variant asks for."""
-    from edgepack.ondevice import edgepack_loader as loader
+    from edgepack.ondevice.runtime import edgepack_loader as loader
 
     plain = {
         **entry,
@@ -137,7 +137,7 @@ def _on_cpu(bundle: Bundle, entry: dict[str, Any]) -> Model:
 
 def _doubts(model: Model) -> str:
     """Return what the golden outputs say against a model on this CPU; nothing if they are right."""
-    from edgepack.ondevice import edgepack_loader as loader
+    from edgepack.ondevice.runtime import edgepack_loader as loader
 
     limit_db: float = model.entry["min_sqnr_db"]
     try:
@@ -153,7 +153,7 @@ def _doubts(model: Model) -> str:
 
 
 def _outputs(model: Model, feeds: Sequence[Mapping[str, Any]]) -> Iterator[Arrays | str]:
-    from edgepack.ondevice import edgepack_loader as loader
+    from edgepack.ondevice.runtime import edgepack_loader as loader
 
     state: dict[str, str] = model.bundle.manifest.get("state", {})
     own: Arrays = {}

@@ -16,9 +16,9 @@ import numpy as np
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import SamplesError, UsageError, nearest
 from edgepack.model.facts import TensorSpec as FactsSpec
-from edgepack.ondevice import edgepack_images as images
-from edgepack.ondevice.edgepack_meaning import Feed, Meaning
-from edgepack.ondevice.edgepack_shapes import InputShapes, TensorSpec, shapes_of
+from edgepack.ondevice.runtime import edgepack_images as images
+from edgepack.ondevice.runtime.edgepack_meaning import Feed, Meaning
+from edgepack.ondevice.runtime.edgepack_shapes import InputShapes, TensorSpec, shapes_of
 from edgepack.project.project import ImageInput
 from edgepack.samples.constants import Constant
 from edgepack.samples.images import SUFFIXES, image_files

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgepack.errors import SamplesError
-from edgepack.ondevice.edgepack_shapes import TensorSpec
+from edgepack.ondevice.runtime.edgepack_shapes import TensorSpec
 from edgepack.project.project import InputDescription
 from edgepack.samples.images import SUFFIXES
 from edgepack.trying.sound import is_row

@@ -17,7 +17,7 @@ from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle, verify
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import ModelError, SamplesError, ToolError, UsageError, nearest
-from edgepack.ondevice.edgepack_answers import as_json
+from edgepack.ondevice.runtime.edgepack_answers import as_json
 from edgepack.trying import drawing, maps
 from edgepack.trying.comparing import block
 from edgepack.trying.matching import matched

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.errors import SamplesError
-from edgepack.ondevice.edgepack_shapes import TensorSpec
+from edgepack.ondevice.runtime.edgepack_shapes import TensorSpec
 from edgepack.project.project import ImageInput
 from edgepack.samples.images import SUFFIXES, image_pixels
 from edgepack.trying.sound import is_row, read_sound

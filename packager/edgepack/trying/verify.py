@@ -15,7 +15,7 @@ from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.errors import BundleError
 
 if TYPE_CHECKING:
-    from edgepack.ondevice.edgepack_loader import Bundle
+    from edgepack.ondevice.runtime.edgepack_loader import Bundle
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def verify_here(path: Path, allowed_signers: Path | None = None) -> Verification
 
 def check_goldens(folder: Path, variant: str) -> GoldenCheck:
     """Run all goldens of a variant; loads onnxruntime, so it is called in a worker."""
-    from edgepack.ondevice import edgepack_loader as loader
+    from edgepack.ondevice.runtime import edgepack_loader as loader
 
     opened = loader.Bundle(folder)
     entry = opened.variants(variant)[0]
@@ -93,7 +93,7 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
 
 
 def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
-    from edgepack.ondevice import edgepack_loader as loader
+    from edgepack.ondevice.runtime import edgepack_loader as loader
     from edgepack.results.page.table import near_text
 
     variant: str = entry["id"]

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from edgepack.errors import SamplesError
-from edgepack.ondevice.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_images import placement
 from edgepack.samples.boxes import holds_boxes, image_boxes
 from edgepack.samples.sources import selected_images
 from PIL import Image

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice import edgepack_images
+from edgepack.ondevice.runtime import edgepack_images
 from edgepack.project.project import ImageInput, Stretch
 from edgepack.samples.changing import WORDS, Values, changed_feeds, sizes_of
 from edgepack.samples.sample_set import SampleSet, write_sample_set

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import text_nets
-from edgepack.ondevice.edgepack_wordpiece import TokenizerError, WordPiece
+from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 from edgepack.samples.tokenizers import BytePairs, parse_tokenizer
 
 LLAMA3 = (

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from edgepack.ondevice import edgepack_answers as answers
-from edgepack.ondevice.edgepack_images import placement
+from edgepack.ondevice.runtime import edgepack_answers as answers
+from edgepack.ondevice.runtime.edgepack_images import placement
 from edgepack.project.project import OutputDescription
 from pydantic import TypeAdapter
 

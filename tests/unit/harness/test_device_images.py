@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from edgepack.ondevice import edgepack_images as images
+from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput
 from PIL import Image, __version__
 from pydantic import ValidationError

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgepack.base.resources import harness_dir
+from edgepack.base.resources import ondevice_dir
 
-FILES = sorted(harness_dir().glob("*.py"))
+FILES = sorted(ondevice_dir().glob("*/edgepack_*.py"))
 OWN = {path.stem for path in FILES}
 ALLOWED = {*sys.stdlib_module_names, "numpy", "onnxruntime", *OWN}
 

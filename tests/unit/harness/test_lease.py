@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgepack.ondevice import edgepack_lease
-from edgepack.ondevice.edgepack_lease import Leases, Lost, Refused
+from edgepack.ondevice.agent import edgepack_lease
+from edgepack.ondevice.agent.edgepack_lease import Leases, Lost, Refused
 
 
 def wish(**changes: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgepack.ondevice import edgepack_load as load
+from edgepack.ondevice.harness import edgepack_load as load
 
 MS = 1_000_000
 

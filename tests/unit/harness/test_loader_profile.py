@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgepack.ondevice.edgepack_loader import nodes_of_profile
+from edgepack.ondevice.runtime.edgepack_loader import nodes_of_profile
 
 
 def runs_of(name: str, *durations_us: float) -> list[dict[str, Any]]:

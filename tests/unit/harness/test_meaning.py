@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from edgepack.ondevice.edgepack_meaning import Meaning
-from edgepack.ondevice.edgepack_shapes import InputShapes, TensorSpec
+from edgepack.ondevice.runtime.edgepack_meaning import Meaning
+from edgepack.ondevice.runtime.edgepack_shapes import InputShapes, TensorSpec
 from edgepack.project.project import InputDescription
 from text_nets import word_pieces
 

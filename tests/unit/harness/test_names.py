@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from edgepack.ondevice.edgepack_names import (
+from edgepack.ondevice.runtime.edgepack_names import (
     EFFECTLESS,
     OPENVINO_PRECISIONS,
     OPENVINO_PROPERTIES,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgepack.ondevice import edgepack_pages
+from edgepack.ondevice.harness import edgepack_pages
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="macOS cannot drop a file")
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from edgepack.ondevice import edgepack_providers as providers
+from edgepack.ondevice.runtime import edgepack_providers as providers
 
 
 @pytest.mark.parametrize(

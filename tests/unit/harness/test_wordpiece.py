@@ -6,7 +6,7 @@ import copy
 import json
 
 import pytest
-from edgepack.ondevice.edgepack_wordpiece import TokenizerError, WordPiece
+from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB = [*SPECIAL, "un", "##aff", "##able", "want", "##want", "wa", "##ed", "runn", "##ing", ",",

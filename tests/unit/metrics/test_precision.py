@@ -10,8 +10,8 @@ from edgepack.metrics.choosing import metric_for
 from edgepack.metrics.labelled import labelled_metric
 from edgepack.metrics.precision import average_precision, matched
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice.edgepack_answers import Detection
-from edgepack.ondevice.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_answers import Detection
+from edgepack.ondevice.runtime.edgepack_images import placement
 from edgepack.project.project import DetectionOutput, LabelledDetection, Limits, RegressionOutput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.proofs.evaluation import GROUPS, Judge, as_accuracy

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.ondevice.edgepack_answers import Class, Detection
+from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
 from edgepack.trying.comparing import block
 from edgepack.trying.maps import kind_of
 from edgepack.trying.tensors import cosine

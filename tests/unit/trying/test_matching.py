@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.ondevice.edgepack_answers import Detection
+from edgepack.ondevice.runtime.edgepack_answers import Detection
 from edgepack.trying.matching import matched, overlap
 
 

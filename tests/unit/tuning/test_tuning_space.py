@@ -16,7 +16,7 @@ from edgepack.measure.tune.space import (
     settings_to_try,
     words,
 )
-from edgepack.ondevice.edgepack_names import provider_option_problem, session_key_problem
+from edgepack.ondevice.runtime.edgepack_names import provider_option_problem, session_key_problem
 from edgepack.project.profile import OrtFormat, Provider, Requires, SessionSettings, load_profile
 from edgepack.records.topology import Processor, Topology
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edgepack.base.resources import harness_dir
+from edgepack.base.resources import device_file
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.inventory import Device
@@ -50,7 +50,7 @@ class ShellAnswer:
 
 @dataclass(frozen=True)
 class ShellAgent:
-    """The agent for devices without Python: ``ondevice/edgepack_agent.sh``."""
+    """The agent for devices without Python: ``ondevice/agent/edgepack_agent.sh``."""
 
     device: Device
     transport: Transport
@@ -163,7 +163,7 @@ def _lines(result: CommandResult) -> list[str]:
 
 def agent_source() -> str:
     """Return the agent without its comments: dropbear takes command lines of 9,000 bytes."""
-    source = (harness_dir() / "edgepack_agent.sh").read_text(encoding="utf-8")
+    source = device_file("edgepack_agent.sh").read_text(encoding="utf-8")
     return re.sub(r"^ *#.*\n", "", source, flags=re.MULTILINE)
 
 

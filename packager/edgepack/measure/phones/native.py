@@ -289,7 +289,7 @@ class NativeHarness:
         import hashlib
 
         from edgepack.base import statistics
-        from edgepack.ondevice import edgepack_canary as canary
+        from edgepack.ondevice.harness import edgepack_canary as canary
 
         work = self.phone.work
         plan = Plan(
@@ -461,7 +461,7 @@ class NativeHarness:
 
 
 def _placement(variant: str, runs: int, events: Events) -> Placement:
-    from edgepack.ondevice.edgepack_loader import nodes_of_profile
+    from edgepack.ondevice.runtime.edgepack_loader import nodes_of_profile
 
     fields = {"variant": variant, "runs": runs, "nodes": nodes_of_profile(events)}
     return Placement.model_validate(fields)

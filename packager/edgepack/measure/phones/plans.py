@@ -17,7 +17,7 @@ import numpy as np
 
 from edgepack.bundle.manifest import GoldenTensor, ManifestVariant
 from edgepack.bundle.reading import Bundle
-from edgepack.ondevice import edgepack_shapes as shapes
+from edgepack.ondevice.runtime import edgepack_shapes as shapes
 
 CPU = "CPUExecutionProvider"
 CACHE = "{cache}"
@@ -120,7 +120,7 @@ class Planner:
         Raises:
             ValueError: The inputs cannot have these shapes, or no model takes them.
         """
-        from edgepack.ondevice import edgepack_load as load
+        from edgepack.ondevice.harness import edgepack_load as load
 
         parts = []
         for number in range(len(self.bundle.manifest.goldens)):

@@ -20,7 +20,7 @@ from edgepack.model.facts import EXTENSIONS, TensorSpec, default_opset, signatur
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.ondevice import edgepack_images as images
+from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput, TokensInput
 from edgepack.samples.sample_set import SampleSet, text_bytes
 from edgepack.samples.spreading import spread

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import Arrays, random_inputs
-from edgepack.ondevice import edgepack_images as images
-from edgepack.ondevice.edgepack_wordpiece import Tokenizer
+from edgepack.ondevice.runtime import edgepack_images as images
+from edgepack.ondevice.runtime.edgepack_wordpiece import Tokenizer
 from edgepack.samples.sample_set import Sample, SampleSet, text_bytes, write_sample_set
 from edgepack.samples.spreading import spread
 from edgepack.samples.tokenizers import parse_tokenizer

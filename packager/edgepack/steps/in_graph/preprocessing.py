@@ -1,10 +1,10 @@
 """Standard ONNX nodes that make an input tensor of a picture, as ``image`` of the input says.
 
-They do what :mod:`edgepack.ondevice.edgepack_images` does, for pictures of any size. Everything is
-exact but the resizing: onnxruntime's ``Resize`` is Pillow's filter on 8-bit channels, with weights
-computed in float32 where Pillow takes float64, so a value may be 1 of 255 from Pillow's. That needs
-``exclude_outside``, without which the weights at the edges differ by far more (source: the heading
-of onnxruntime's core/providers/cpu/tensor/upsample_antialias.h; 1.31.1 tried on x86-64,
+They do what :mod:`~edgepack.ondevice.runtime.edgepack_images` does, for pictures of any size. All
+is exact but the resizing: onnxruntime's ``Resize`` is Pillow's filter on 8-bit channels, with
+weights computed in float32 where Pillow takes float64, so a value may be 1 of 255 from Pillow's.
+That needs ``exclude_outside``, without which the weights at the edges differ by far more (source:
+the heading of onnxruntime's core/providers/cpu/tensor/upsample_antialias.h; 1.31.1 tried on x86-64,
 2026-11-22).
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.model.facts import EXTENSIONS
-from edgepack.ondevice.edgepack_images import GRAY_WEIGHTS
+from edgepack.ondevice.runtime.edgepack_images import GRAY_WEIGHTS
 from edgepack.project.project import ImageInput, Letterbox, ShortSideCrop, Stretch
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import Arrays
-from edgepack.ondevice.edgepack_wordpiece import Tokenizer
+from edgepack.ondevice.runtime.edgepack_wordpiece import Tokenizer
 from edgepack.project.project import TokensInput
 from edgepack.samples.tokenizers import parse_tokenizer
 from edgepack.steps.in_graph.preprocessing import Nodes, insert, unused_prefix

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.model.facts import CONTRIBUTED
-from edgepack.ondevice.edgepack_wordpiece import CHINESE, Tokenizer, WordPiece
+from edgepack.ondevice.runtime.edgepack_wordpiece import CHINESE, Tokenizer, WordPiece
 from edgepack.samples.tokenizers import BYTES, BytePairs, parse_tokenizer
 from edgepack.steps.in_graph.preprocessing import Nodes
 

@@ -15,7 +15,7 @@ from edgepack.metrics.accuracy import Variation, class_scores
 from edgepack.model.facts import TensorSpec, signature
 from edgepack.model.reading import read_structure
 from edgepack.model.workload import multiply_adds
-from edgepack.ondevice import edgepack_answers, edgepack_images
+from edgepack.ondevice.runtime import edgepack_answers, edgepack_images
 from edgepack.preprocessing.alternatives import (
     Alternative,
     image_alternatives,

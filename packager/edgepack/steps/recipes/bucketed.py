@@ -3,7 +3,7 @@
 A provider that knows static shapes alone gets a model for each size that the project lists. They
 share one file of weights where the provider reads such a file. On the device the loader pads the
 inputs to the next size and cuts the outputs; the functions that do so there
-(:mod:`edgepack.ondevice.edgepack_shapes`) are the ones that the proof here runs.
+(:mod:`edgepack.ondevice.runtime.edgepack_shapes`) are the ones that the proof here runs.
 
 Shared is the file, not always the memory. onnxruntime maps it, so that sessions have the same
 pages; but the CPU's MatMul, Gemm and Conv keep weights of their own in another order. Measured with
@@ -30,7 +30,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.inferring import inferred_graph
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
-from edgepack.ondevice import edgepack_shapes as shapes
+from edgepack.ondevice.runtime import edgepack_shapes as shapes
 from edgepack.project.profile import Recipe, Variant
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread

@@ -1,0 +1,1 @@
+"""What hosts send to a device and run there: push agent, leases, clocks, supervisor."""

@@ -1,0 +1,1 @@
+"""What a bundle carries to be measured: the harness, its load and its sensors."""
