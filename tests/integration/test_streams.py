@@ -34,7 +34,7 @@ from edgepack.measure.evaluate import evaluate as device_accuracy
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.phones.plans import Planner
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice.harness.edgepack_harness import not_finite_goldens
+from edgepack.ondevice.harness.edgepack_load import not_finite_goldens
 from edgepack.ondevice.runtime.edgepack_loader import Bundle as LoadedBundle
 from edgepack.ondevice.runtime.edgepack_loader import load
 from edgepack.records.presets import Preset

@@ -39,7 +39,7 @@ import threading
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 # A release on a device is never written to, not even with byte code.
 sys.dont_write_bytecode = True
@@ -220,7 +220,7 @@ def measure(arguments: argparse.Namespace) -> Json:
         "timed_to_ns": timed.to_ns,
         "inferences": timed.inferences,
         "golden_min_sqnr_db": max(min(goldens_db), INCOMPARABLE_DB),
-        "not_finite": sorted(stream.not_finite() - not_finite_goldens(model)),
+        "not_finite": sorted(stream.not_finite() - load.not_finite_goldens(model)),
         "boot_id": sensors.boot_id(),
         "before": before,
         "after": sensors.conditions(),
@@ -242,14 +242,6 @@ def inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
     state: Dict[str, str] = model.bundle.manifest.get("state", {})
     stream = load.Streams(model.runner, names, state)
     return load.Inferences(stream.run if state else model.runner, names, feeds), stream
-
-
-def not_finite_goldens(model: Any) -> Set[str]:
-    """Return the outputs that have NaN or infinity in a golden sample."""
-    goldens = [
-        model.bundle.golden_outputs(index, model.variant) for index in range(model.bundle.goldens)
-    ]
-    return {name for golden in goldens for name in golden if not load.is_finite(golden[name])}
 
 
 def single_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:

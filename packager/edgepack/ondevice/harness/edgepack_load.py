@@ -155,6 +155,14 @@ class Streams:
         return found
 
 
+def not_finite_goldens(model: Any) -> Set[str]:
+    """Return the outputs that have NaN or infinity in a golden sample."""
+    goldens = [
+        model.bundle.golden_outputs(index, model.variant) for index in range(model.bundle.goldens)
+    ]
+    return {name for golden in goldens for name in golden if not is_finite(golden[name])}
+
+
 def is_finite(array: np.ndarray) -> bool:
     """Tell whether there is no NaN and no infinity."""
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
