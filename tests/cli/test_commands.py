@@ -209,7 +209,7 @@ def test_help_when_asked_has_an_example(capsys, command):
 def test_help_when_asked_loads_no_heavy_library():
     script = (
         "import sys; from edgepack.cli.main import run; run(['--help']);"
-        "heavy = {'onnx', 'onnxruntime', 'paramiko', 'numpy', 'sqlalchemy', 'alembic', 'yaml',"
+        "heavy = {'onnx', 'onnxruntime', 'paramiko', 'numpy', 'sqlalchemy', 'yaml',"
         " 'jinja2', 'PIL', 'pydantic', 'rich'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from edgepack.results.store import database
 from edgepack.results.store.store import ResultsStore
 from example_report import example_report
 from postgres_server import postgres_server
@@ -38,7 +36,7 @@ def run_script(script: str, *arguments: object) -> str:
 
 
 WRITE_AT_ONCE = f"""
-import sqlalchemy, alembic.command  # now, so that all come to make the store at the same time
+import sqlalchemy  # now, so that all come to make the store at the same time
 start = time.monotonic() + 0.2
 for writer in range({WRITERS}):
     if os.fork():
@@ -100,45 +98,6 @@ for kill in range(3):
 @pytest.mark.slow(reason="kills a dozen writers")
 def test_store_when_its_writers_are_killed_has_whole_batches(tmp_path):
     run_script(SAVE_AND_KILL, f"sqlite:///{tmp_path}/results.sqlite")
-
-
-MIGRATION = """
-import os, signal
-import sqlalchemy as sa
-from alembic import op
-revision, down_revision = "0002", "0001"
-def upgrade():
-    op.add_column("edgepack_runs", sa.Column("note", sa.String))
-    op.execute("DELETE FROM edgepack_documents")
-    if os.environ.get("KILLED"):
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-MIGRATE = """
-from pathlib import Path
-from edgepack.results.store import database
-database.MIGRATIONS, database.REVISIONS = Path(sys.argv[2]), ("0001", "0002")
-child = os.fork()
-if not child:
-    os.environ["KILLED"] = "yes"
-    ResultsStore(url)
-    os._exit(0)
-assert os.WTERMSIG(os.wait()[1]) == signal.SIGKILL
-database.REVISIONS = ("0001",)
-report = ResultsStore(url).load(example_report().id)
-assert report == example_report()
-database.REVISIONS = ("0001", "0002")
-print(len(ResultsStore(url).rows()))
-"""
-
-
-def test_store_when_its_migration_is_killed_is_as_before_and_migrates_the_next_time(tmp_path):
-    url = f"sqlite:///{tmp_path}/results.sqlite"
-    ResultsStore(url).save(example_report())
-    shutil.copytree(database.MIGRATIONS, tmp_path / "migrations")
-    (tmp_path / "migrations/versions/r0002_killed.py").write_text(MIGRATION)
-    assert run_script(MIGRATE, url, tmp_path / "migrations") == "1\n"
-    copy = ResultsStore(f"sqlite:///{tmp_path}/results.sqlite.0001")
-    assert copy.load(example_report().id) == example_report()
 
 
 SAVE_UNTIL_FULL = """

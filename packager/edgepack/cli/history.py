@@ -23,14 +23,10 @@ SinceOption = Annotated[
 
 
 def open_store(url: str | None) -> ResultsStore:
-    """Open the results store, and name on stderr the old report files that cannot be read."""
-    from edgepack.base.terminal import printable
+    """Open the results store."""
     from edgepack.results.store.store import ResultsStore
 
-    store = ResultsStore(url)
-    for problem in store.broken:
-        typer.echo(f"error: {printable(str(problem))}", err=True)
-    return store
+    return ResultsStore(url)
 
 
 @runs_app.command(

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
 from edgepack.results.store import database
+from edgepack.results.store.schema import versions
 from edgepack.results.store.store import ResultsStore, keep_report
-from example_report import example_evaluation, example_report
-from older_report import older_document
-
-ADDED = '''"""A table more."""
-import sqlalchemy as sa
-from alembic import op
-
-revision = "0002"
-down_revision = "0001"
-
-
-def upgrade():
-    op.add_column("edgepack_runs", sa.Column("note", sa.String))
-    op.execute("UPDATE edgepack_runs SET note = 'of before'")
-'''
+from example_report import example_report
 
 
 @pytest.fixture
@@ -37,66 +21,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def add_migration(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Let there be a second version of the tables, with a copy of the migrations."""
-    shutil.copytree(database.MIGRATIONS, folder / "migrations")
-    (folder / "migrations/versions/r0002_added.py").write_text(text)
-    monkeypatch.setattr(database, "MIGRATIONS", folder / "migrations")
-    monkeypatch.setattr(database, "REVISIONS", ("0001", "0002"))
-
-
-def notes(url: str) -> list[tuple[str]]:
-    with database.open_database(url).reading() as connection:
-        found = connection.exec_driver_sql("SELECT note FROM edgepack_runs").all()
-    return [tuple(row) for row in found]
-
-
-def columns(path: Path) -> list[str]:
-    with closing(sqlite3.connect(path)) as connection:
-        return [row[1] for row in connection.execute("PRAGMA table_info(edgepack_runs)")]
-
-
-def test_store_when_of_an_older_version_is_brought_to_this_one_with_all_reports(
-    url: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if url.startswith("postgresql"):  # this one is not shared with other tests
-        another: Callable[[], str] = request.getfixturevalue("postgres")
-        url = another()
-    ResultsStore(url).save(example_report())
-    add_migration(tmp_path, monkeypatch, ADDED)
+def read_all(url: str) -> None:
     store = ResultsStore(url)
-    assert notes(url) == [("of before",)]
-    assert store.load(example_report().id) == example_report()
-    store.save(example_evaluation())
-    assert len(ResultsStore(url).rows()) == 2
-
-
-def test_store_when_migrated_leaves_a_copy_of_what_was_before(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = columns(file)
-    add_migration(tmp_path, monkeypatch, ADDED)
-    ResultsStore(f"sqlite:///{file}")
-    copy = file.with_name("results.sqlite.0001")
-    assert columns(copy) == before
-    assert columns(file) == [*before, "note"]
-    monkeypatch.undo()
-    assert ResultsStore(f"sqlite:///{copy}").load(example_report().id) == example_report()
-    assert {path.name for path in file.parent.glob("results*")} == {file.name, copy.name}
-
-
-@pytest.mark.parametrize("end", ["raise KeyboardInterrupt", "op.execute('SELECT nothing')"])
-def test_store_when_its_migration_is_interrupted_is_as_before(
-    url: str, end: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch
-) -> None:
-    ResultsStore(url).save(example_report())
-    with monkeypatch.context() as patch:
-        add_migration(tmp_path, patch, f"{ADDED}    {end}\n")
-        with pytest.raises((KeyboardInterrupt, EdgepackError)):
-            ResultsStore(url)
-    assert ResultsStore(url).load(example_report().id) == example_report()
-    with pytest.raises(EdgepackError, match="note"):
-        notes(url)
+    store.rows()
+    store.load(example_report().id)
 
 
 def test_store_when_pruned_gives_the_disk_its_space_back(file: Path) -> None:
@@ -108,16 +36,21 @@ def test_store_when_pruned_gives_the_disk_its_space_back(file: Path) -> None:
     assert before <= file.stat().st_size < full / 2
 
 
-def test_store_when_a_newer_edgepack_made_it_is_refused_and_left_as_it_is(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", [0, 2])
+def test_store_when_of_another_version_is_refused_and_left_as_it_is(
+    url: str, version: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        add_migration(tmp_path, patch, ADDED)
-        ResultsStore(f"sqlite:///{file}")
-    before = file.read_bytes()
-    with pytest.raises(BundleError, match=r"version is 0002, .* 0001 and older\n.*--upgrade"):
-        ResultsStore(f"sqlite:///{file}")
-    assert file.read_bytes() == before
+    if url.startswith("postgresql"):  # this one is not shared with other tests
+        another: Callable[[], str] = request.getfixturevalue("postgres")
+        url = another()
+    ResultsStore(url).save(example_report())
+    with database.open_database(url).writing() as connection:
+        connection.execute(versions.update().values(version=version))
+    said = rf"is of version {version}, this edgepack reads version 1\n.*use the edgepack that made"
+    with pytest.raises(BundleError, match=said):
+        ResultsStore(url)
+    monkeypatch.setattr(database, "VERSION", version)
+    assert ResultsStore(url).load(example_report().id) == example_report()
 
 
 @pytest.mark.parametrize("where", [0, 100, 5000])
@@ -128,7 +61,7 @@ def test_store_when_corrupt_is_refused_left_as_it_is_and_says_how_to_move_it(
     broken = whole[:where] + b"\x93garbage" * 500 + whole[where + 4000 :]
     file.write_bytes(broken)
     with pytest.raises(BundleError, match="the results store is corrupt") as raised:
-        ResultsStore(f"sqlite:///{file}").load(example_report().id)
+        read_all(f"sqlite:///{file}")
     assert f"mv {file} {file}.broken" in raised.value.hint
     assert file.read_bytes() == broken
 
@@ -213,60 +146,10 @@ def test_store_when_the_driver_is_missing_says_what_to_install(monkeypatch) -> N
 
 
 def test_store_when_shown_has_no_password(file: Path, monkeypatch) -> None:
-    monkeypatch.setattr(database, "_migrate", lambda _: None)
+    monkeypatch.setattr(database, "_make_tables", lambda _: None)
     store = ResultsStore(f"postgresql://me:{SECRET}@host/db?sslpassword={SECRET}&sslmode=require")
     assert repr(store) == "ResultsStore('postgresql+psycopg://me:***@host/db?sslmode=require')"
     assert SECRET not in repr(store._database) + str(vars(store))
-
-
-@pytest.fixture
-def reports(own_home: Path) -> Path:
-    """The folder where reports were kept before."""
-    folder = own_home / ".local/share/edgepack/reports"
-    folder.mkdir(parents=True)
-    return folder
-
-
-def test_reports_of_before_when_a_store_is_opened_are_taken_over_once(reports: Path) -> None:
-    (reports / "a.json").write_bytes(older_document(example_report(id="a")))
-    (reports / "b.json").write_text(example_report(id="b").model_dump_json() + "\n")
-    (reports / "b copy.json").write_text(example_report(id="b").model_dump_json() + "\n")
-    store = ResultsStore()
-    assert store.broken == ()
-    assert [row.id for row in store.rows()] == ["a", "b"]
-    assert store.load("b") == example_report(id="b")
-    assert len(list(reports.iterdir())) == 3
-    store.prune(0)
-    (reports / "c.json").write_text(example_report(id="c").model_dump_json())
-    assert [row.id for row in ResultsStore().rows()] == ["c"]
-
-
-def test_reports_of_before_when_broken_are_named_hide_no_others_and_may_be_mended(
-    reports: Path,
-) -> None:
-    whole = example_report(id="cut").model_dump_json()
-    (reports / "good.json").write_text(example_report(id="good").model_dump_json())
-    (reports / "cut.json").write_text(whole[:200])
-    (reports / "deep.json").write_text("[" * 100_000)
-    (reports / "binary.json").write_bytes(b"\xff\xfe\x00")
-    (reports / "newer.json").write_text(whole.replace('"schema_version":2', '"schema_version":3'))
-    for _ in range(2):
-        store = ResultsStore()
-        assert [row.id for row in store.rows()] == ["good"]
-        assert [Path(error.where).name for error in store.broken] == [
-            "binary.json", "cut.json", "deep.json", "newer.json",
-        ]  # fmt: skip
-    assert "schema version 3" in store.broken[3].problem
-    (reports / "cut.json").write_text(whole)
-    assert [row.id for row in ResultsStore().rows()] == ["cut", "good"]
-    assert len(ResultsStore().broken) == 3
-
-
-def test_reports_of_before_when_another_store_is_opened_stay_the_users(
-    reports: Path, tmp_path: Path
-) -> None:
-    (reports / "a.json").write_text(example_report(id="a").model_dump_json())
-    assert ResultsStore(f"sqlite:///{tmp_path}/team.sqlite").rows() == []
 
 
 @pytest.mark.parametrize("blocked", ["", "unsaved"])

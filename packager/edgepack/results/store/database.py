@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -20,16 +19,16 @@ from sqlalchemy import (
     event,
     inspect,
     make_url,
+    select,
     text,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from edgepack.base.files import writing
 from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
-from edgepack.results.store.schema import REVISIONS, VERSION_TABLE
+from edgepack.results.store.schema import VERSION, metadata, versions
 
 VARIABLE = "EDGEPACK_RESULTS"
-MIGRATIONS = Path(__file__).parent / "migrations"
 WAIT_S = 60
 """How long a process waits while another one writes."""
 WRITING_LOCK = 0x65646765
@@ -61,8 +60,6 @@ class Database:
     file: Path | None
     """Where it lies, if it is SQLite's."""
     password: str
-    is_default: bool
-    """Whether it is the user's own, where nothing else was asked for."""
 
     def __repr__(self) -> str:
         return f"Database({self.name!r})"
@@ -139,7 +136,7 @@ class Database:
 
 
 def open_database(url: str | None) -> Database:
-    """Open a database, and make its tables or bring them to this version.
+    """Open a database, and make its tables where it has none.
 
     Args:
         url: As SQLAlchemy has it; None stands for the environment's ``EDGEPACK_RESULTS``, and
@@ -148,7 +145,7 @@ def open_database(url: str | None) -> Database:
     Raises:
         UsageError: The URL names no database that can be used.
         ToolError: The database's driver is missing, or it cannot be reached or written.
-        BundleError: It is corrupt, or a newer edgepack made it; then it is left as it is.
+        BundleError: It is corrupt, or of another version; then it is left as it is.
     """
     where = "--results" if url else VARIABLE
     asked = url or os.environ.get(VARIABLE)
@@ -164,9 +161,8 @@ def open_database(url: str | None) -> Database:
         name=_shown(found),
         file=file,
         password=str(hidden),
-        is_default=found == own,
     )
-    _migrate(database)
+    _make_tables(database)
     return database
 
 
@@ -236,59 +232,27 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN")
 
 
-def _migrate(database: Database) -> None:
+def _make_tables(database: Database) -> None:
+    """Make the tables of a store that has none; others have to be of this version."""
     with database.reading() as connection:
-        version = _version(connection)
-    if version == REVISIONS[-1]:
-        return
-    _require_known(version, database)
-    with database.writing() as connection:
-        version = _version(connection)  # another process may have done it meanwhile
-        _require_known(version, database)
-        if version == REVISIONS[-1]:
+        if _has_tables(connection, database.name):
             return
-        if database.file and version:
-            with writing("a copy of the results store", database.file):
-                _copy(database.file, database.file.with_name(f"{database.file.name}.{version}"))
-        _upgrade(connection)
+    with database.writing() as connection:
+        if _has_tables(connection, database.name):  # another process made them meanwhile
+            return
+        metadata.create_all(connection, checkfirst=False)
+        connection.execute(versions.insert().values(version=VERSION))
 
 
-def _version(connection: Connection) -> str | None:
-    if not inspect(connection).has_table(VERSION_TABLE):
-        return None
-    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608
-
-
-def _require_known(version: str | None, database: Database) -> None:
-    if version is None or version in REVISIONS:
-        return
-    raise BundleError(
-        f"a newer edgepack made the results store: its version is {version}, this edgepack knows"
-        f" {REVISIONS[-1]} and older",
-        hint="pip install --upgrade edgepack",
-        where=database.name,
-    )
-
-
-def _copy(file: Path, copy: Path) -> None:
-    """Copy a database that nobody writes, so that the copy is whole or is not there."""
-    partial = copy.with_name(f"{copy.name}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        with closing(sqlite3.connect(file)) as old, closing(sqlite3.connect(partial)) as new:
-            old.backup(new)
-        partial.replace(copy)
-    except sqlite3.Error as error:
-        raise OSError(0, str(error)) from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _upgrade(connection: Connection) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+def _has_tables(connection: Connection, name: str) -> bool:
+    if not inspect(connection).has_table(versions.name):
+        return False
+    version = connection.execute(select(versions.c.version)).scalar()
+    if version != VERSION:
+        raise BundleError(
+            f"the results store is of version {version}, this edgepack reads version {VERSION}",
+            hint="use the edgepack that made it (pip install --upgrade edgepack), or name another"
+            f" store: --results or {VARIABLE}",
+            where=name,
+        )
+    return True

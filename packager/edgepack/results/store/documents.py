@@ -1,4 +1,4 @@
-"""Reports as JSON documents, of this version of edgepack and of older ones."""
+"""Reports as JSON documents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kind_of(report: Report) -> Kind:
 
 
 def parse_report(raw: bytes, where: str, remedy: str = REMEDY) -> Report:
-    """Return the report that a JSON document holds; one of an older schema version is upgraded.
+    """Return the report that a JSON document holds.
 
     Args:
         raw: The document.
@@ -38,21 +38,18 @@ def parse_report(raw: bytes, where: str, remedy: str = REMEDY) -> Report:
         remedy: The hint of an error about a broken document.
 
     Raises:
-        BundleError: It is broken, or a newer edgepack made it.
+        BundleError: It is broken, or of another schema version.
     """
     try:
         document = json.loads(raw)
-        kind = _kind(document)
-        model = MODELS[kind]
+        model = MODELS[_kind(document)]
         found, known = document.get("schema_version"), _version(model)
-        if isinstance(found, int) and found > known:
+        if found != known:
             raise BundleError(
-                f"the report has schema version {found}, this edgepack reads {known} and older",
+                f"the report has schema version {found!r}, this edgepack reads {known}",
                 hint="read it with the edgepack that made it: pip install --upgrade edgepack",
                 where=where,
             )
-        if kind == "bench" and found == 1:
-            raw = json.dumps({**document, "schema_version": known}).encode()
         return model.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
@@ -67,7 +64,7 @@ def read_report(path: Path) -> Report:
     """Return the report of a JSON file.
 
     Raises:
-        BundleError: It cannot be read, is broken, or a newer edgepack made it.
+        BundleError: It cannot be read, is broken, or of another schema version.
     """
     return parse_report(read_document(path), str(path))
 

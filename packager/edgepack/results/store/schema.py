@@ -1,6 +1,8 @@
-"""The tables of the results store, as the newest migration leaves them."""
+"""The tables of the results store."""
 
 from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
 
 from sqlalchemy import (
     BigInteger,
@@ -8,52 +10,43 @@ from sqlalchemy import (
     Column,
     Double,
     ForeignKey,
+    Integer,
     LargeBinary,
     MetaData,
     String,
     Table,
 )
 
-REVISIONS = ("0001",)
-"""All that there are, oldest first: the files of ``migrations/versions``."""
-VERSION_TABLE = "edgepack_version"
+from edgepack.results.store.rows import RunRow
+
+VERSION = 1
+"""Of these tables; a store has it in ``edgepack_version``, and one of another is refused."""
+_TYPES = {int: BigInteger, float: Double, bool: Boolean}
+"""Of a row's fields; all others are texts."""
+_INDEXED = ("created",)
 
 metadata = MetaData()
 
-runs = Table(
-    "edgepack_runs",
-    metadata,
-    Column("id", String, primary_key=True),
-    Column("created", String, nullable=False, index=True),
-    Column("kind", String, nullable=False),
-    Column("bundle", String, nullable=False),
-    Column("device", String, nullable=False),
-    Column("project", String),
-    Column("target", String),
-    Column("device_model", String),
-    Column("variant", String),
-    Column("preset", String),
-    Column("scenario", String),
-    Column("runtime", String),
-    Column("fingerprint", String),
-    Column("p50_ms", Double),
-    Column("p90_ms", Double),
-    Column("low_ms", Double),
-    Column("high_ms", Double),
-    Column("peak_bytes", BigInteger),
-    Column("bundle_bytes", BigInteger),
-    Column("canary_ns", Double),
-    Column("canary_sha256", String),
-    Column("manifest_sha256", String),
-    Column("run_p50_ms", Double),
-    Column("run_p90_ms", Double),
-    Column("metric", String),
-    Column("value", Double),
-    Column("value_low", Double),
-    Column("value_high", Double),
-    Column("verdict", String),
-    Column("unfinished", Boolean, nullable=False),
-)
+
+def _columns() -> list[Column[Any]]:
+    """Return a column for each field of a row; only a field that may be None may be null."""
+    columns: list[Column[Any]] = []
+    for name, hint in get_type_hints(RunRow).items():
+        kinds = get_args(hint) or (hint,)
+        column_type = next((_TYPES[kind] for kind in kinds if kind in _TYPES), String)
+        columns.append(
+            Column(
+                name,
+                column_type,
+                primary_key=name == "id",
+                nullable=type(None) in kinds,
+                index=name in _INDEXED,
+            )
+        )
+    return columns
+
+
+runs = Table("edgepack_runs", metadata, *_columns())
 """A :class:`~edgepack.results.store.rows.RunRow` each."""
 
 documents = Table(
@@ -64,5 +57,5 @@ documents = Table(
 )
 """Each report's JSON as it was made, compressed with zlib; apart, so that listing is quick."""
 
-files = Table("edgepack_files", metadata, Column("name", String, primary_key=True))
-"""The report files of before that were taken over; they are not taken a second time."""
+versions = Table("edgepack_version", metadata, Column("version", Integer, nullable=False))
+"""One row: the version of the tables."""

@@ -6,7 +6,7 @@ import difflib
 import shlex
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 
 from edgepack.base.clock import stamp
 from edgepack.base.files import write_atomically, writing
-from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
+from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.results.store.documents import (
     Kind,
     Report,
     parse_report,
-    read_document,
     read_documents,
 )
 from edgepack.results.store.rows import RunRow, row_of
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Insert
+    from sqlalchemy import ColumnElement, Connection
 
 AT_ONCE = 500
 """Rows in one statement: databases limit its parameters."""
@@ -58,28 +57,21 @@ class ResultsStore:
 
     Args:
         url: As SQLAlchemy has it. Default: the environment's ``EDGEPACK_RESULTS``, else
-            ``results.sqlite`` in the user's data directory. Into the latter the report files that
-            older versions kept in ``reports`` beside it are taken over once; they stay
-            where they are.
+            ``results.sqlite`` in the user's data directory.
 
-    Tables are made, or brought to this version, when a store is opened.
+    Tables are made when a store is opened that has none.
 
     Raises:
         UsageError: The URL names no database that can be used.
         ToolError: The database's driver is missing, or it cannot be reached or written; so do all
             methods.
-        BundleError: The database is corrupt, or a newer edgepack made it. It is left as it is.
+        BundleError: The database is corrupt, or of another version. It is left as it is.
     """
 
-    broken: tuple[EdgepackError, ...] = ()
-    """What is wrong with report files that could not be taken over; tried again next time."""
-
     def __init__(self, url: str | None = None) -> None:
-        from edgepack.results.store.database import default_file, open_database
+        from edgepack.results.store.database import open_database
 
         self._database = open_database(url)
-        if self._database.is_default:
-            self._take_over(default_file().with_name("reports"))
 
     def __repr__(self) -> str:
         return f"ResultsStore({self.name!r})"
@@ -97,7 +89,7 @@ class ResultsStore:
         """Keep the reports of JSON files as they are, all or none of them, and return them.
 
         Raises:
-            BundleError: One cannot be read, or a newer edgepack made it.
+            BundleError: One cannot be read, or of another schema version.
         """
         raws = [(raw, str(path)) for path in paths for raw in read_documents(path)]
         reports = [parse_report(raw, where) for raw, where in raws]
@@ -109,7 +101,7 @@ class ResultsStore:
 
         Raises:
             UsageError: There is no such report.
-            BundleError: It is broken, or a newer edgepack made it.
+            BundleError: It is broken, or of another schema version.
         """
         return self.load_all([report_id])[0]
 
@@ -118,7 +110,7 @@ class ResultsStore:
 
         Raises:
             UsageError: One of them is not there.
-            BundleError: One of them is broken, or a newer edgepack made it.
+            BundleError: One of them is broken, or of another schema version.
         """
         return [self._parsed(one, raw) for one, raw in self.documents(report_ids).items()]
 
@@ -202,34 +194,6 @@ class ResultsStore:
             _delete(connection, [one.row.id for one in kept])
             _insert(connection, kept)
 
-    def _take_over(self, folder: Path) -> None:
-        """Keep what the files of a folder hold, but those of which that was done before."""
-        from sqlalchemy import select
-
-        from edgepack.results.store.schema import files, runs
-
-        names = {path.name for path in folder.glob("*.json")}
-        if not names:
-            return
-        with self._database.reading() as connection:
-            names -= set(connection.execute(select(files.c.name)).scalars())
-        found, broken = {}, []
-        for name in sorted(names):
-            try:
-                raw = read_document(folder / name)
-                found[name] = _packed(parse_report(raw, str(folder / name)), raw)
-            except BundleError as error:
-                broken.append(error)
-        self.broken = tuple(broken)
-        if not found:
-            return
-        with self._database.writing() as connection:
-            done = set(connection.execute(select(files.c.name)).scalars())
-            there = set(connection.execute(select(runs.c.id)).scalars())
-            new = {name: kept for name, kept in found.items() if name not in done}
-            _insert(connection, [kept for kept in new.values() if kept.row.id not in there])
-            _execute(connection, files.insert(), [{"name": name} for name in new])
-
     def _parsed(self, report_id: str, raw: bytes) -> Report:
         return parse_report(raw, f"{report_id} in {self.name}", _remedy(report_id))
 
@@ -298,17 +262,10 @@ def _insert(connection: Connection, kept: Iterable[_Kept]) -> None:
     from edgepack.results.store.schema import documents, runs
 
     by_id = {one.row.id: one for one in kept}
-    _execute(connection, runs.insert(), [asdict(one.row) for one in by_id.values()])
-    packed = [{"id": one.row.id, "json": one.document} for one in by_id.values()]
-    _execute(connection, documents.insert(), packed)
-
-
-def _execute(
-    connection: Connection, statement: Insert, values: Sequence[Mapping[str, object]]
-) -> None:
-    """Execute a statement for each of some values; without any it would be for all defaults."""
-    if values:
-        connection.execute(statement, values)
+    if by_id:  # without any values, a statement would be for all defaults
+        packed = [{"id": one.row.id, "json": one.document} for one in by_id.values()]
+        connection.execute(runs.insert(), [asdict(one.row) for one in by_id.values()])
+        connection.execute(documents.insert(), packed)
 
 
 def _delete(connection: Connection, report_ids: Sequence[str]) -> None:
