@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
-from edgepack.records.run import OLDER, Canary, RunReport
+from edgepack.base.schema import NotMeasured
+from edgepack.records.run import Canary, RunReport
 from example_report import example_report, example_run
 
 SHA = "cd" * 32
@@ -31,7 +32,7 @@ def history(
             "created": created,
             "manifest_sha256": f"{day:064x}",
         }
-        one["canary"] = OLDER
+        one["canary"] = NotMeasured(reason="the canary failed")
         if canary_ms is not None:
             one["canary"] = Canary(model_sha256=sha, medians_ns=[int(canary_ms[day] * 1e6)])
         runs = [example_run(latencies_ns=latencies)]

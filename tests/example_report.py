@@ -60,6 +60,7 @@ def example_facts() -> DeviceFacts:
         numpy="2.3.1",
         onnxruntime="1.31.1",
         providers=[CPU],
+        driver=NotMeasured(reason="there is no NVIDIA driver"),
         boot_id="boot-1",
         conditions=COOL,
     )
@@ -258,6 +259,7 @@ def example_evaluation(**changes: Any) -> EvaluationReport:
         passed_over=[],
         samples_sha256="cd" * 32,
         measured=example_accuracy(0.9806, 23.9),
+        interval=NotMeasured(reason="there are too few samples"),
         simulated=example_accuracy(0.9833, 24.3),
         placement=example_placement(),
         inference_ns=[10_000_000 + 1_000 * index for index in range(360)],

@@ -16,7 +16,6 @@
     │   ├── BusyError           8   others use the device
     │   └── PythonMissingError  8   a device has no Python, or not where it should be
     ├── RemoteCommandError  9   a command on a device failed
-    │   ├── OldBundleError  9   the bundle's harness is older than what is asked of it
     │   ├── VariantRefusedError  9   a phone cannot use a variant
     │   └── TooSlowError    9   it took longer than it may
     ├── LimitError         10   a variant misses a limit that the project sets
@@ -142,10 +141,6 @@ class RemoteCommandError(EdgepackError):
     """A command on a device failed, or took longer than it may."""
 
     exit_code = 9
-
-
-class OldBundleError(RemoteCommandError):
-    """A bundle's harness, which another edgepack made, does not know what is asked of it."""
 
 
 class VariantRefusedError(RemoteCommandError):

@@ -13,7 +13,7 @@ from edgepack.cli.main import run
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
-from edgepack.errors import DeviceError, OldBundleError, ToolError, UsageError
+from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
 from edgepack.measure.bench.run import bench, create_sessions
 from edgepack.records.run import Creation, RunReport
 from edgepack.records.scenarios import make_scenario
@@ -82,7 +82,7 @@ class FakeHarness(Harness):
 
     def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
         if not self.times[cold]:
-            raise OldBundleError("the harness is older", hint="build again")
+            raise RemoteCommandError("the harness crashed", hint="see its last lines")
         return self.times[cold].pop(0)
 
 
@@ -95,7 +95,7 @@ class FakeHarness(Harness):
             [5, 6],
             Creation(cold_ns=NotMeasured(reason="it stayed"), warm_ns=[5, 6]),
         ),
-        ([], [], NotMeasured(reason="the harness is older")),
+        ([], [], NotMeasured(reason="the harness crashed")),
     ],
 )
 def test_create_sessions_when_the_device_cannot_says_why(

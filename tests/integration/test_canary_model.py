@@ -14,7 +14,7 @@ import pytest
 from edgepack.base.resources import device_file
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import load_bundle
-from edgepack.devices.canary import CANARY, CanaryRun, has_canary, joined
+from edgepack.devices.canary import CANARY, CanaryRun, joined
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
@@ -121,23 +121,14 @@ def harness_of(bundle) -> Harness:
 
 
 def test_canary_of_a_bundle_when_measured_is_timed_in_a_process_of_its_own(bundle):
-    assert has_canary(bundle.manifest)
-    found = measure_canary(harness_of(bundle), bundle.manifest)
+    found = measure_canary(harness_of(bundle))
     assert isinstance(found, CanaryRun)
     assert found.median_ns > 0
 
 
-def test_canary_when_the_bundle_is_of_an_older_edgepack_is_not_measured(bundle):
-    files = [file for file in bundle.manifest.files if file.path != CANARY]
-    older = bundle.manifest.model_copy(update={"files": files})
-    found = measure_canary(harness_of(bundle), older)
-    assert isinstance(found, NotMeasured)
-    assert "older edgepack" in found.reason
-
-
 def test_canary_when_it_fails_leaves_the_measurement_whole(bundle):
     (bundle.path / CANARY).write_text("raise SystemExit('no such processor')\n")
-    found = measure_canary(harness_of(bundle), bundle.manifest)
+    found = measure_canary(harness_of(bundle))
     assert isinstance(found, NotMeasured)
     assert found.reason.startswith("the canary failed")
 

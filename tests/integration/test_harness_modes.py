@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,7 +20,7 @@ from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
 from edgepack.devices.transport import CommandResult
 from edgepack.devices.transports import connect
-from edgepack.errors import OldBundleError, RemoteCommandError, SamplesError
+from edgepack.errors import RemoteCommandError, SamplesError
 from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import Scenario
@@ -219,27 +219,6 @@ def test_trace_gives_the_nodes_and_the_events_they_come_from(harness: Harness) -
     placement, events = harness.trace("cpu-fp32")
     names = {event["name"] for event in events if event.get("cat") == "Node"}
     assert {f"{node.name}_kernel_time" for node in placement.nodes} <= names
-
-
-@pytest.mark.parametrize("mode", ["create", "sweep", "trace"])
-def test_mode_when_the_bundle_is_older_says_so(harness: Harness, bundle: Path, mode: str) -> None:
-    lines = [
-        "import argparse",
-        "parser = argparse.ArgumentParser(prog='edgepack_harness.py')",
-        "parser.add_argument('mode', choices=['measure', 'profile'])",
-        "parser.add_argument('--bundle')",
-        "parser.add_argument('--variant')",
-        "parser.parse_args()",
-    ]
-    replace_harness(bundle, "\n".join(lines))
-    calls: dict[str, Callable[[], object]] = {
-        "create": lambda: harness.create("cpu-fp32", cold=False),
-        "sweep": lambda: harness.sweep("cpu-fp32", BRIEF, {"x": [1, 3, 8, 8]}),
-        "trace": lambda: harness.trace("cpu-fp32"),
-    }
-    with pytest.raises(OldBundleError, match="older than this edgepack") as caught:
-        calls[mode]()
-    assert "edgepack build" in caught.value.hint
 
 
 def test_measure_runs_behind_the_devices_prefix(bundle: Path) -> None:

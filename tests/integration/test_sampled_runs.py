@@ -100,7 +100,7 @@ def test_cool_down_does_not_wait_when_no_temperature_can_be_read(
     assert sensors.cool_down(20.0, 60.0, tmp_path)["temperature_c"]["kind"] == "not-measured"
 
 
-def test_cool_down_on_a_device_goes_on_when_the_bundle_is_of_an_older_edgepack(
+def test_cool_down_on_a_device_goes_on_when_its_program_fails(
     tmp_path: Path,
 ) -> None:
     bundle = write_tiny_bundle(tmp_path / "bundle")

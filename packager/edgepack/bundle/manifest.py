@@ -253,7 +253,7 @@ class Attempt(StrictModel):
     kept: bool
     """The last of ``model`` and ``limit`` that is kept is what is shipped."""
     why: str
-    """Why it was kept or not; empty where an older edgepack built the bundle."""
+    """Why it was kept or not."""
     sqnr_db: float | None
     """Of the worst group of channels of the worst output; 200 stands for equal."""
     agreement: float | None

@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import Field
 
 from edgepack.base.schema import NotMeasured, StrictModel
-from edgepack.bundle.manifest import Manifest
 from edgepack.records.run import Canary
 
 CANARY = "harness/edgepack_canary.py"
@@ -20,11 +19,6 @@ class CanaryRun(StrictModel):
 
     model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     median_ns: Annotated[int, Field(gt=0)]
-
-
-def has_canary(manifest: Manifest) -> bool:
-    """Tell whether a bundle brings the canary; those of older edgepacks do not."""
-    return any(file.path == CANARY for file in manifest.files)
 
 
 def joined(runs: Sequence[CanaryRun | NotMeasured]) -> Canary | NotMeasured:

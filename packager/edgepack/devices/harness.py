@@ -12,11 +12,10 @@ from typing import Any, Protocol, TypeVar
 
 from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.base.statistics import MIN_SAMPLES_P99
-from edgepack.bundle.manifest import Manifest
 from edgepack.devices.answers import MAX_BYTES, parse_answer
-from edgepack.devices.canary import CANARY, CanaryRun, has_canary
+from edgepack.devices.canary import CANARY, CanaryRun
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.errors import OldBundleError, RemoteCommandError, one_line
+from edgepack.errors import RemoteCommandError
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     Conditions,
@@ -31,7 +30,6 @@ from edgepack.records.run import (
 )
 
 HARNESS = "harness/edgepack_harness.py"
-UNKNOWN_ARGUMENT_EXIT = 2
 NO_VARIANT_EXIT = 3
 TOO_MANY_EXIT = 4
 STREAM_EXIT = 5
@@ -121,9 +119,6 @@ class Measurer(Protocol):
     def trace(self, variant: str) -> tuple[Placement, Events]:
         """Learn which provider runs each node, with the first events of the profile."""
 
-    def has_canary(self, manifest: Manifest) -> bool:
-        """Tell whether the canary can be timed."""
-
     def canary(self) -> CanaryRun:
         """Time the canary once."""
 
@@ -191,19 +186,12 @@ class Harness:
             variant: Whose.
             cold: After its files, and what is kept of its engines, were dropped from memory. Not
                 measured where the device cannot drop them.
-
-        Raises:
-            OldBundleError: The bundle's harness cannot do that.
         """
         argv = [*self.run_prefix, *self.argv("create", variant), *(["--cold"] if cold else [])]
         return self._document(_Created, argv, timeout_s=self.load_timeout_s).session_create_ns
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
-        """Make one process run with inputs of other shapes.
-
-        Raises:
-            OldBundleError: The bundle's harness cannot do that.
-        """
+        """Make one process run with inputs of other shapes."""
         argv = [*self.run_prefix, *self.argv("sweep", variant), *preset.arguments]
         argv.append(f"--shapes={json.dumps(shapes)}")
         timeout_s = run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
@@ -220,11 +208,7 @@ class Harness:
         return self._document(Placement, argv, timeout_s=self.load_timeout_s)
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
-        """Learn which provider runs each node, with the first events of onnxruntime's profile.
-
-        Raises:
-            OldBundleError: The bundle's harness cannot do that.
-        """
+        """Learn which provider runs each node, with the first events of onnxruntime's profile."""
         argv = [*self.argv("profile", variant), f"--events={MAX_EVENTS}"]
         found = self._document(
             _Profile, argv, timeout_s=self.load_timeout_s, max_bytes=MAX_RUN_BYTES
@@ -232,15 +216,10 @@ class Harness:
         fields = {"variant": found.variant, "runs": found.runs, "nodes": found.nodes}
         return Placement.model_validate(fields), found.events
 
-    def has_canary(self, manifest: Manifest) -> bool:
-        """Tell whether the bundle brings the canary."""
-        return has_canary(manifest)
-
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
         """Wait until the device is nearly as cool as it was at first, for five minutes at most.
 
-        Where no temperature can be read, and with a bundle of an older edgepack, nothing is waited
-        for.
+        Where no temperature can be read nothing is waited for.
 
         Args:
             first: The device's conditions before anything was timed.
@@ -317,13 +296,6 @@ class Harness:
                 device=self.transport.name,
                 hint="the model bears no longer stream: begin streams anew on the device before, or"
                 " leave 'state' out of edgepack.yaml and give it in samples, to time single frames",
-            )
-        if result.exit_code == UNKNOWN_ARGUMENT_EXIT and b"harness.py: error:" in result.stderr:
-            said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1]
-            raise OldBundleError(
-                f"the bundle's harness is older than this edgepack: {one_line(said)}",
-                hint="build the bundle again: edgepack build",
-                where=self.transport.name,
             )
         result.check(
             "the harness",

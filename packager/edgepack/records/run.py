@@ -21,8 +21,6 @@ Count = Annotated[int, Field(ge=0)]
 Ns = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(max_length=10_000)]
 
-OLDER = NotMeasured(reason="the edgepack that made this report did not measure it")
-"""Of what reports of schema version 1 lack."""
 LOW_POWER = "low power"
 """The power mode of a phone that saves power."""
 NO_BATTERY = NotMeasured(reason="the device has no battery, or does not tell")
@@ -74,9 +72,9 @@ class Conditions(StrictModel):
     """Causes; empty if it runs at full speed."""
     throttled_since_boot: list[Name] | NotMeasured
     """Causes that occurred at any time since boot; they stay until the next one."""
-    power_mode: Name | NotMeasured = OLDER
+    power_mode: Name | NotMeasured
     """As the device names it: ``MAXN`` of a Jetson, ``low power`` of a phone."""
-    load: Annotated[float, Field(ge=0)] | NotMeasured = OLDER
+    load: Annotated[float, Field(ge=0)] | NotMeasured
     """Processes that run or wait to, on average over the last minute."""
     battery_percent: Annotated[float, Field(ge=0, le=100)] | NotMeasured = NO_BATTERY
     """How full a phone's battery is."""
@@ -158,7 +156,7 @@ class DeviceFacts(StrictModel):
     onnxruntime: Name
     providers: list[Name]
     """All that this build of onnxruntime has."""
-    driver: Name | NotMeasured = OLDER
+    driver: Name | NotMeasured
     """Of a Jetson the version of L4T, else of NVIDIA's driver."""
     boot_id: Name | NotMeasured
     conditions: Conditions
@@ -211,11 +209,11 @@ class ProcessRun(StrictModel):
     """Every timed query in order, by the device's monotonic clock. Nothing is dropped. A query is
     one inference, but in the load scenarios ``multi-stream`` and ``offline``; of ``server`` it is
     counted from the moment at which it was to arrive."""
-    timed_from_ns: Ns | NotMeasured = OLDER
+    timed_from_ns: Ns | NotMeasured
     """When the first query began."""
-    timed_to_ns: Ns | NotMeasured = OLDER
+    timed_to_ns: Ns | NotMeasured
     """When the last one ended."""
-    inferences: Annotated[int, Field(gt=0)] | NotMeasured = OLDER
+    inferences: Annotated[int, Field(gt=0)] | NotMeasured
     """In that time, over all queries."""
     golden_min_sqnr_db: float
     """Over all goldens and outputs, checked on the timed session before timing; -200 stands for
@@ -226,9 +224,9 @@ class ProcessRun(StrictModel):
     boot_id: Name | NotMeasured
     before: Conditions
     after: Conditions
-    sampling: Sampling | NotMeasured = OLDER
-    energy: Energy | NotMeasured = OLDER
-    other_work: OtherWork | NotMeasured = OLDER
+    sampling: Sampling | NotMeasured
+    energy: Energy | NotMeasured
+    other_work: OtherWork | NotMeasured
 
     @property
     def timed_ns(self) -> int | NotMeasured:
@@ -328,13 +326,8 @@ class PlacedNode(StrictModel):
     provider: Name
     mean_us: float
     """Microseconds, by onnxruntime's profiler, over all runs but the first."""
-    median_us: float | NotMeasured = OLDER
+    median_us: float
     """The same, which one run that was interrupted does not move."""
-
-    @property
-    def cost_us(self) -> float:
-        """The median, or the mean where the bundle's harness was older and told that alone."""
-        return self.mean_us if isinstance(self.median_us, NotMeasured) else self.median_us
 
 
 class Placement(StrictModel):
@@ -419,18 +412,18 @@ class RunReport(StrictModel):
     argv: list[Name] = []
     """The command of a timed process run on the device."""
     runs: Annotated[list[ProcessRun], Field(min_length=1)]
-    creation: Creation | NotMeasured = OLDER
+    creation: Creation | NotMeasured
     memory: Memory | NotMeasured
     placement: Placement | NotMeasured
     sweep: list[SweepPoint] = []
-    canary: Canary | NotMeasured = OLDER
+    canary: Canary | NotMeasured
     tuned: list[TunedSetting] = []
     unfinished: Name = ""
     """Why it ended early; then what was measured until then is here."""
     verdict: Verdict
     heavy_tail: Name = ""
     """Why p90, p95, p99, mean, throughput and energy are inconclusive, and only p50 may be used;
-    empty if all may, and in older reports."""
+    empty if all may."""
     notes: list[str]
     """What the reader has to know that does not make the numbers invalid."""
 
@@ -461,7 +454,7 @@ class EvaluationReport(StrictModel):
     samples_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """Of the evaluation set."""
     measured: Accuracy
-    interval: tuple[float, float] | NotMeasured = OLDER
+    interval: tuple[float, float] | NotMeasured
     """Of the measured value, at 95 %."""
     simulated: Accuracy | NotMeasured
     """On the build host's CPU, from the bundle's manifest."""

@@ -83,7 +83,7 @@ def with_threads(scenario: Scenario, cpu_count: int, variant: ManifestVariant) -
 
 
 def harness_arguments(scenario: Scenario) -> list[str]:
-    """Return the harness's arguments: none for a single stream, which older harnesses know too."""
+    """Return the harness's arguments: none for a single stream."""
     if scenario.name == "single-stream":
         return []
     arguments = [f"--scenario={scenario.name}", f"--threads={scenario.threads}"]

@@ -54,6 +54,7 @@ class FakePhone:
             numpy="none",
             onnxruntime=about.onnxruntime,
             providers=about.providers,
+            driver=NotMeasured(reason="it is a phone"),
             boot_id=self.boot_id(),
             conditions=self.conditions(),
         )

@@ -13,7 +13,7 @@ from example_report import CPU, example_facts, example_run
 
 
 def side(**changes: object) -> Side:
-    node = PlacedNode(name="conv", op="Conv", provider=CPU, mean_us=10)
+    node = PlacedNode(name="conv", op="Conv", provider=CPU, mean_us=10, median_us=10)
     return Side(
         bundle="tiny-1.0.0-raspberry-pi",
         manifest_sha256="0" * 64,

@@ -11,13 +11,11 @@ from pathlib import Path
 from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 from edgepack.base.progress import Progress, Silent, Task, Work
 from edgepack.base.schema import NotMeasured
-from edgepack.bundle.manifest import Manifest
 from edgepack.devices.canary import CanaryRun
 from edgepack.devices.harness import Measurer, Swept
 from edgepack.devices.inventory import Device, PhoneEntry
 from edgepack.errors import (
     EdgepackError,
-    OldBundleError,
     RemoteCommandError,
     ToolError,
     one_line,
@@ -124,9 +122,9 @@ def bench(  # noqa: PLR0913  (the command's options)
             task.begin("select", "choosing a variant that works there")
             measured = Measurements(harness.select(variant), held=held)
             task("select")
-            measured.canary.append(measure_canary(harness, opened.manifest))
+            measured.canary.append(measure_canary(harness))
             measure_all(harness, question, measured, task, note=progress.note)
-            measured.canary.append(measure_canary(harness, opened.manifest))
+            measured.canary.append(measure_canary(harness))
     except (EdgepackError, *INTERRUPTS) as end:
         if measured and measured.runs:
             on_unfinished(make_report(question, measured, unfinished=why_ended(end)))
@@ -227,8 +225,6 @@ def _sweep_point(harness: Measurer, question: Question, variant: str, point: Sha
     """Measure one point; a process that fails there, as for want of memory, is its problem."""
     try:
         swept = harness.sweep(variant, question.preset.under(SINGLE_STREAM), point)
-    except OldBundleError:
-        raise
     except RemoteCommandError as error:
         swept = Swept(latencies_ns=[], problem=one_line(error.problem))
     return SweepPoint(
@@ -240,14 +236,12 @@ def _sweep_point(harness: Measurer, question: Question, variant: str, point: Sha
     )
 
 
-def measure_canary(harness: Measurer, manifest: Manifest) -> CanaryRun | NotMeasured:
+def measure_canary(harness: Measurer) -> CanaryRun | NotMeasured:
     """Time the canary once; that it fails is no reason to lose the measurement.
 
     Raises:
         DeviceError: The connection broke.
     """
-    if not harness.has_canary(manifest):
-        return NotMeasured(reason="the bundle brings no canary: an older edgepack built it")
     try:
         return harness.canary()
     except RemoteCommandError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from edgepack.base.schema import NotMeasured, StrictModel
-from edgepack.bundle.manifest import Manifest, ManifestVariant
+from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.answers import parse_answer, parse_json
 from edgepack.devices.canary import CanaryRun
@@ -278,11 +278,6 @@ class NativeHarness:
         """Learn which provider runs each node, with the first events of the profile."""
         runs, events = self._events(self._entry(variant))
         return _placement(variant, runs, events), events[:MAX_EVENTS]
-
-    def has_canary(self, manifest: Manifest) -> bool:
-        """Tell whether the canary can be timed: the program times any model."""
-        del manifest
-        return True
 
     def canary(self) -> CanaryRun:
         """Time the canary once."""

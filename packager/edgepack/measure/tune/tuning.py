@@ -10,13 +10,11 @@ from edgepack.builder.judging import missed_limit
 from edgepack.bundle.manifest import Accuracy, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.checking import runtime_python
-from edgepack.devices.harness import HARNESS
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
 from edgepack.devices.topology import ask_topology
 from edgepack.devices.transports import connect, require_machine
 from edgepack.errors import (
-    BundleError,
     EdgepackError,
     LimitError,
     RemoteCommandError,
@@ -30,9 +28,6 @@ from edgepack.measure.tune.space import settings_to_try
 from edgepack.records.run import PassedOver
 from edgepack.records.topology import Topology
 from edgepack.records.tuning import Settings, TuneReport
-
-_OPTION = b'"--session"'
-"""What a harness has that takes other settings."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ def tune(
 
     Raises:
         UsageError: There is no such variant, or the budget is too small for any answer.
-        BundleError: The bundle is incomplete or altered, or its harness takes no other settings.
+        BundleError: The bundle is incomplete or altered.
         LimitError: Every variant misses a limit.
         DeviceError: The device cannot be reached or used, or is not the bundle's target; others
             hold it, or may have used it meanwhile.
@@ -137,12 +132,6 @@ def _opened(question: Question, device: Device) -> Bundle:
                 hint=nearest(name, known),
                 where="--variant",
             )
-    if _OPTION not in (bundle.path / HARNESS).read_bytes():
-        raise BundleError(
-            "the bundle's harness takes no other settings than the bundle's",
-            hint="it was built by an older edgepack: build it again",
-            where=str(bundle.path / HARNESS),
-        )
     return bundle
 
 

@@ -200,8 +200,6 @@ class Section:
     runs: list[RunRow]
     shares: list[Share]
     nodes: list[Bar]
-    node_statistic: str
-    """What the nodes' times are: their median, or their mean in older reports."""
     placement: str
     layers_of: str
     layers: list[Bar]
@@ -210,7 +208,7 @@ class Section:
     unshown: list[UnshownVariant]
     """Of variants of which there is something to tell."""
     tried: list[TriedVariant]
-    """Of variants for which something was tried; none in reports of older bundles."""
+    """Of variants for which something was tried."""
     sweep: list[SweepRow]
     canary: str
     tuned: list[tuple[str, str]]
@@ -260,7 +258,6 @@ def section_of(
         runs=_run_rows(report, summary),
         shares=_shares(placement) if placement else [],
         nodes=_node_bars(placement.nodes) if placement else [],
-        node_statistic=_node_statistic(placement.nodes) if placement else "",
         placement=placement_text(report),
         layers_of=variant,
         layers=[_layer_bar(layer) for layer in layers[:WORST_LAYERS]],
@@ -475,10 +472,10 @@ def _warmth(before: Conditions, after: Conditions) -> str:
 
 
 def _shares(placement: Placement) -> list[Share]:
-    whole = sum(node.cost_us for node in placement.nodes) or 1.0
+    whole = sum(node.median_us for node in placement.nodes) or 1.0
     time = dict.fromkeys(placement.counts, 0.0)
     for node in placement.nodes:
-        time[node.provider] += node.cost_us
+        time[node.provider] += node.median_us
     return [
         Share(
             provider=provider_word(provider),
@@ -491,23 +488,19 @@ def _shares(placement: Placement) -> list[Share]:
 
 
 def _node_bars(nodes: Sequence[PlacedNode]) -> list[Bar]:
-    whole = sum(node.cost_us for node in nodes) or 1.0
-    costliest = sorted(nodes, key=lambda node: -node.cost_us)[:COSTLIEST_NODES]
-    longest = costliest[0].cost_us if costliest and costliest[0].cost_us > 0 else 1.0
+    whole = sum(node.median_us for node in nodes) or 1.0
+    costliest = sorted(nodes, key=lambda node: -node.median_us)[:COSTLIEST_NODES]
+    longest = costliest[0].median_us if costliest and costliest[0].median_us > 0 else 1.0
     return [
         Bar(
             name=node.name,
             op=node.op,
             note=provider_word(node.provider),
-            value=f"{node.cost_us:,.1f} µs, {100 * node.cost_us / whole:.1f} %",
-            length=round(100 * max(node.cost_us, 0) / longest, 1),
+            value=f"{node.median_us:,.1f} µs, {100 * node.median_us / whole:.1f} %",
+            length=round(100 * max(node.median_us, 0) / longest, 1),
         )
         for node in costliest
     ]
-
-
-def _node_statistic(nodes: Sequence[PlacedNode]) -> str:
-    return "mean" if any(isinstance(node.median_us, NotMeasured) for node in nodes) else "median"
 
 
 def _layers(report: RunReport) -> tuple[str, list[LayerError]]:
