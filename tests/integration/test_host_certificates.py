@@ -194,8 +194,9 @@ def test_certificate_when_it_is_a_users_proves_no_host(host, tmp_path):
     assert "is not known" in host.refusal(config)
 
 
-def test_certificate_when_any_byte_of_it_is_altered_proves_nothing(host):
-    blob = blob_of(host.certify(*GOOD))
+@pytest.mark.parametrize("authority", ["ca", "p256", "rsa"])
+def test_certificate_when_any_byte_of_it_is_altered_proves_nothing(host, authority):
+    blob = blob_of(host.certify(*GOOD, authority=authority))
     assert find_flaw(parse_certificate(blob), "127.0.0.1", time.time()) == ""
     for position in range(len(blob)):
         altered = bytearray(blob)

@@ -6,23 +6,18 @@ checks.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
+import base64
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization import SSHCertificate
+    from cryptography.hazmat.primitives.serialization.ssh import SSHCertPublicKeyTypes
 
 SUFFIX = "-cert-v01@openssh.com"
 """Of the names of kinds of certificates."""
 
-_HOST = 2
-# How many fields the public key of a kind has; as bytes, strings and numbers look the same.
-_KEY_FIELDS = {
-    "ssh-ed25519": 1,
-    "ecdsa-sha2-nistp256": 2,
-    "ecdsa-sha2-nistp384": 2,
-    "ecdsa-sha2-nistp521": 2,
-    "ssh-rsa": 2,
-}
-_RSA_SIGNATURES = ("rsa-sha2-256", "rsa-sha2-512")
+_RSA_SIGNATURES = (b"rsa-sha2-256", b"rsa-sha2-512")
 """SHA-1 is no longer safe: OpenSSH's CASignatureAlgorithms leaves it out too."""
 
 
@@ -30,52 +25,27 @@ _RSA_SIGNATURES = ("rsa-sha2-256", "rsa-sha2-512")
 class HostCertificate:
     """What a certificate says; nothing of it is true before :func:`find_flaw` has found none."""
 
+    blob: bytes
+    """The certificate as it goes over the wire."""
+    said: SSHCertificate
     key_blob: bytes
     """The certified key, as it goes over the wire without a certificate."""
-    is_for_hosts: bool
-    key_id: str
-    principals: tuple[str, ...]
-    """Names of hosts; none stands for all (ssh-keygen(1), section CERTIFICATES)."""
-    valid_after: int
-    """Unix time."""
-    valid_before: int
-    """Unix time; the first second in which it is valid no more."""
-    has_critical_options: bool
-    authority_kind: str
     authority_blob: bytes
-    signed: bytes
-    """What the signature is of."""
-    signature: bytes
+
+    @property
+    def key_id(self) -> str:
+        """What its authority calls it."""
+        return self.said.key_id.decode("utf-8", "replace")
+
+    @property
+    def authority_kind(self) -> str:
+        """The kind of its authority's key."""
+        return kind_of(self.authority_blob)
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
-
-    def take(self, size: int) -> bytes:
-        end = self.position + size
-        if end > len(self.data):
-            raise ValueError("it ends too early")
-        part, self.position = self.data[self.position : end], end
-        return part
-
-    def number(self, code: str) -> int:
-        return int(struct.unpack(code, self.take(struct.calcsize(code)))[0])
-
-    def string(self) -> bytes:
-        return self.take(self.number(">I"))
-
-    def strings(self) -> list[bytes]:
-        """Return all strings that are left."""
-        found = []
-        while self.position < len(self.data):
-            found.append(self.string())
-        return found
-
-
-def _packed(*parts: bytes) -> bytes:
-    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+def kind_of(blob: bytes) -> str:
+    """Return the kind of a key or certificate as it goes over the wire."""
+    return blob[4 : 4 + int.from_bytes(blob[:4], "big")].decode("ascii")
 
 
 def parse_certificate(blob: bytes) -> HostCertificate:
@@ -84,38 +54,30 @@ def parse_certificate(blob: bytes) -> HostCertificate:
     Raises:
         ValueError: It is none, or of a kind that is not known.
     """
-    reader = _Reader(blob)
-    kind = reader.string().decode("ascii").removesuffix(SUFFIX)
-    if kind not in _KEY_FIELDS:
-        raise ValueError(f"a certificate of a {kind} key is not known")
-    reader.string()  # the nonce
-    fields = [reader.string() for _ in range(_KEY_FIELDS[kind])]
-    reader.number(">Q")  # the serial number
-    type_ = reader.number(">I")
-    key_id = reader.string().decode("utf-8", "replace")
-    principals = [name.decode("utf-8") for name in _Reader(reader.string()).strings()]
-    valid_after, valid_before = reader.number(">Q"), reader.number(">Q")
-    critical = reader.string()
-    reader.string()  # extensions may be ignored
-    reader.string()  # reserved
-    authority = reader.string()
-    signed = blob[: reader.position]
-    signature = reader.string()
-    if reader.position != len(blob):
-        raise ValueError("something follows its end")
-    return HostCertificate(
-        key_blob=_packed(kind.encode(), *fields),
-        is_for_hosts=type_ == _HOST,
-        key_id=key_id,
-        principals=tuple(principals),
-        valid_after=valid_after,
-        valid_before=valid_before,
-        has_critical_options=bool(critical),
-        authority_kind=_Reader(authority).string().decode("ascii"),
-        authority_blob=authority,
-        signed=signed,
-        signature=signature,
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import (
+        load_ssh_public_identity,
     )
+
+    kind = kind_of(blob)
+    if not kind.endswith(SUFFIX):
+        raise ValueError(f"{kind!r} is no kind of certificates")
+    try:
+        line = kind.encode() + b" " + base64.b64encode(blob)
+        said = cast("SSHCertificate", load_ssh_public_identity(line))
+        key_blob, authority_blob = _blob(said.public_key()), _blob(said.signature_key())
+    except (UnsupportedAlgorithm, NotImplementedError) as error:
+        raise ValueError(f"it is of a kind that is not known: {error}") from error
+    if kind_of(key_blob) + SUFFIX != kind:  # a security key's are made plain ones
+        raise ValueError(f"a certificate of a {kind.removesuffix(SUFFIX)} key is not known")
+    return HostCertificate(blob, said, key_blob, authority_blob)
+
+
+def _blob(key: SSHCertPublicKeyTypes) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return base64.b64decode(line.split()[1])
 
 
 def find_flaw(certificate: HostCertificate, host: str, now: float) -> str:
@@ -128,13 +90,17 @@ def find_flaw(certificate: HostCertificate, host: str, now: float) -> str:
         host: The name by which the host is called.
         now: Unix time.
     """
-    names = certificate.principals
+    from cryptography.hazmat.primitives.serialization import SSHCertificateType
+
+    said = certificate.said
+    # None stands for all (ssh-keygen(1), section CERTIFICATES).
+    names = [name.decode("utf-8", "replace") for name in said.valid_principals]
     flaws = [
-        (not certificate.is_for_hosts, "it is a user's certificate"),
-        (now < certificate.valid_after, "it is not valid yet: compare the clocks"),
-        (now >= certificate.valid_before, "it has expired"),
+        (said.type != SSHCertificateType.HOST, "it is a user's certificate"),
+        (now < said.valid_after, "it is not valid yet: compare the clocks"),
+        (now >= said.valid_before, "it has expired"),
         (names and host.lower() not in names, f"it is for {', '.join(names)} and not for {host}"),
-        (certificate.has_critical_options, "it has critical options, and none is known for hosts"),
+        (said.critical_options, "it has critical options, and none is known for hosts"),
     ]
     found = next((flaw for is_so, flaw in flaws if is_so), "")
     if not found and not _is_signed(certificate):
@@ -143,21 +109,17 @@ def find_flaw(certificate: HostCertificate, host: str, now: float) -> str:
 
 
 def _is_signed(certificate: HostCertificate) -> bool:
-    import paramiko
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-    makers: dict[str, Callable[..., paramiko.PKey]] = {
-        "ssh-ed25519": paramiko.Ed25519Key,
-        "ssh-rsa": paramiko.RSAKey,
-    }
-    kind = certificate.authority_kind
-    if kind not in _KEY_FIELDS:
-        return False
+    authority = certificate.said.signature_key()
     try:
-        algorithm, _ = _Reader(certificate.signature).strings()
-        if algorithm.decode("ascii") not in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,)):
-            return False
-        key = makers.get(kind, paramiko.ECDSAKey)(data=certificate.authority_blob)
-        signature = paramiko.Message(certificate.signature)
-        return bool(key.verify_ssh_sig(certificate.signed, signature))
-    except (ValueError, paramiko.SSHException):
+        certificate.said.verify_cert_signature()
+    except (InvalidSignature, ValueError):
         return False
+    if not isinstance(authority, RSAPublicKey):
+        return True
+    # A blob ends with its signature: the algorithm, four bytes that say how long what follows is,
+    # and that, which is as long as the authority's modulus, or it would not have been verified.
+    signature_bytes = (authority.key_size + 7) // 8
+    return certificate.blob[: -4 - signature_bytes].endswith(_RSA_SIGNATURES)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.base.processes import run_program
-from edgepack.devices.ssh.certificates import SUFFIX, parse_certificate
+from edgepack.devices.ssh.certificates import SUFFIX, kind_of, parse_certificate
 from edgepack.errors import DeviceError
 
 _KRL_MAGIC = b"SSHKRL\n\0"
@@ -58,7 +58,7 @@ def _listed(data: bytes, path: Path, where: str) -> set[bytes]:
 def _is_in_revocation_list(blob: bytes, path: Path, where: str) -> bool:
     if shutil.which("ssh-keygen") is None:
         raise _unreadable(path, "a key revocation list is read by ssh-keygen, not found", where)
-    kind = blob[4 : 4 + int.from_bytes(blob[:4], "big")].decode("ascii")
+    kind = kind_of(blob)
     with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
         key = Path(folder) / "key.pub"
         key.write_text(f"{kind} {base64.b64encode(blob).decode()}\n", encoding="ascii")
