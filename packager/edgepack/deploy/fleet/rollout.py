@@ -281,8 +281,8 @@ def _record(
         hint=hint,
         release=pushed.release if pushed else "",
         bytes_sent=pushed.bytes_sent if pushed else 0,
-        variant=(pushed and pushed.variant) or "",
-        warm_up_s=(pushed and pushed.warm_up_s) or 0.0,
+        variant=pushed.variant or "" if pushed else "",
+        warm_up_s=pushed.warm_up_s or 0.0 if pushed else 0.0,
     )
 
 

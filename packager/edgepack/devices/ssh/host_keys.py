@@ -200,7 +200,8 @@ def _certificate_of(
         flaw = "it is of another key"
     else:
         flaw = find_flaw(certificate, settings.certified_as, time.time())
-    return certificate, flaw and f"its certificate {certificate.key_id!r} is no good: {flaw}"
+    said = f"its certificate {certificate.key_id!r} is no good: {flaw}" if flaw else ""
+    return certificate, said
 
 
 def _revoked_by(

@@ -113,7 +113,8 @@ def choose_activations(
             found = judge.closeness(activations)
             is_exact, judged = method in _EXACT, found.judge(closeness)
             gains = found.gain_db(nearest) >= NOTICEABLE_DB
-            is_kept = gains and judged.verdict in _ENOUGH[is_exact]
+            enough = ("closer", "unclear") if is_exact else ("closer",)
+            is_kept = gains and judged.verdict in enough
             why = judged.why if gains or nearest is closeness else "another one is as close"
             if is_exact and is_kept and judged.verdict == "unclear":
                 why += "; in float it changes nothing, so that is enough"
@@ -191,4 +192,3 @@ def _ranged(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activati
 
 _EXACT = (_copied, _equalized)
 """Methods after which the float model is the same and no step is wider: they have to prove less."""
-_ENOUGH = {True: ("closer", "unclear"), False: ("closer",)}

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from edgepack.base import statistics
+from edgepack.base.statistics import MAD_TO_SIGMA, median
 from edgepack.results.store.fingerprint import UNKNOWN
 from edgepack.results.store.labels import reasons
 from edgepack.results.store.rows import RunRow, project_of
-from edgepack.results.store.splits import LEAST_AFTER, LEAST_POINTS, Floats, find_splits, median
+from edgepack.results.store.splits import LEAST_AFTER, LEAST_POINTS, Floats, find_splits
 
 if TYPE_CHECKING:
     from edgepack.results.store.store import ResultsStore, RunFilter
@@ -245,7 +245,7 @@ def _describe(
     points: Sequence[Point], logs: Floats, edges: tuple[int, int, int], metric: Metric
 ) -> Change:
     start, split, end = edges
-    before, after = median(logs[start:split]), median(logs[split:end])
+    before, after = median(logs[start:split].tolist()), median(logs[split:end].tolist())
     blame, reason = _blame(points[start:split], points[split:end], after - before, MARGINS[metric])
     return Change(
         metric=metric,
@@ -314,8 +314,8 @@ def _canary_change(before: Sequence[Point], after: Sequence[Point]) -> tuple[flo
     ]
     if len(shas) != 1 or min(map(len, sides)) < LEAST_AFTER:
         return None
-    centres = [median(side) for side in sides]
+    centres = [median(side.tolist()) for side in sides]
     apart = [np.abs(side - centre) for side, centre in zip(sides, centres, strict=True)]
-    deviation = statistics.MAD_TO_SIGMA * median(np.concatenate(apart))
+    deviation = MAD_TO_SIGMA * median(np.concatenate(apart).tolist())
     error = deviation * math.sqrt(sum(1 / len(side) for side in sides))
     return centres[1] - centres[0], error

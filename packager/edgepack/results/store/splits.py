@@ -20,7 +20,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.base import statistics
+from edgepack.base.statistics import MAD_TO_SIGMA, median
 
 Floats = npt.NDArray[np.float64]
 
@@ -75,7 +75,7 @@ def _change(part: Floats, margin: float) -> int:
     if scores.max() < NORMAL_QUANTILE * _deviation(clipped):
         return 0
     split = LEAST_AFTER + int(np.argmax(scores))
-    size = abs(median(part[split:]) - median(part[:split]))
+    size = abs(median(part[split:].tolist()) - median(part[:split].tolist()))
     return split if size >= math.log1p(margin) and _is_significant(clipped) else 0
 
 
@@ -100,22 +100,16 @@ def _orders(count: int, start: int, stop: int) -> npt.NDArray[np.int16]:
 
 
 def _clipped(part: Floats) -> Floats:
-    centre = median(part)
-    deviation = statistics.MAD_TO_SIGMA * median(np.abs(part - centre))
+    centre = median(part.tolist())
+    deviation = MAD_TO_SIGMA * median(np.abs(part - centre).tolist())
     scaled: Floats = (part - centre) / max(deviation, LEAST_DEVIATION)
     return scaled.clip(-CLIP, CLIP)
 
 
 def _deviation(values: Floats) -> float:
-    """Return the standard deviation; numpy's is slow on so few values, as its median."""
+    """Return the standard deviation; numpy's is slow on so few values."""
     mean = values.sum() / len(values)
     return math.sqrt(max(0.0, values @ values / len(values) - mean * mean))
-
-
-def median(values: Floats) -> float:
-    """Return the median."""
-    ordered, half = np.sort(values), len(values) // 2
-    return float(ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2)
 
 
 def _scores(rows: Floats) -> Floats:
