@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import onnx
 from edgepack.base.worker import report
-from edgepack.errors import ModelError
+from edgepack.errors import BugError, ModelError
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.search.outside import Outside
@@ -66,6 +66,15 @@ class TornQuantizer(Int8Static):
     def run(self, inputs: Inputs, out: Path) -> Notes:
         del inputs, out
         raise ZeroDivisionError("7 channels by 0")
+
+
+@dataclass(frozen=True)
+class RefutedQuantizer(Int8Static):
+    """Stands for a quantizer that writes what its own proof refutes."""
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        del inputs, out
+        raise BugError("node 'conv' has activations of 8 and of 16 bits")
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,10 @@ def _rebuild(kind: type[EdgepackError], problem: str, hint: str, where: str) -> 
     return kind(problem, hint=hint, where=where)
 
 
+REPORT_IT = "please report it with the lines above and, if you can, the model"
+"""What to do about a bug."""
+
+
 class UsageError(EdgepackError):
     """The command line or a function's argument asks for something that is not there."""
 
@@ -104,9 +108,16 @@ class StepError(EdgepackError):
 
 
 class BugError(StepError):
-    """A step met what edgepack did not foresee; the problem has what is needed to mend it."""
+    """A step met what edgepack did not foresee, or made what its own proof refutes.
+
+    Raised in a worker process it comes out with what is needed to mend it: see
+    :func:`~edgepack.base.bugs.bug_text`.
+    """
 
     exit_code = 70
+
+    def __init__(self, problem: str, *, hint: str = REPORT_IT, where: str = "") -> None:
+        super().__init__(problem, hint=hint, where=where)
 
 
 class BundleError(EdgepackError):

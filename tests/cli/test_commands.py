@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 from edgepack.cli.main import run
 from edgepack.cli.printing import NODES_SHOWN
-from edgepack.errors import nearest
+from edgepack.errors import BugError, nearest
 from edgepack.model.finding import Finding, alike
 from edgepack.project.grades import GRADES
 from tiny_bundle import write_tiny_bundle
@@ -234,6 +234,21 @@ def test_bug_when_it_happens_is_a_report_and_70(monkeypatch, capsys):
     monkeypatch.setattr(edgepack.project.profile, "target_files", lambda: 1 / 0)
     assert run(["targets", "list"]) == 70
     assert "BUG in edgepack" in capsys.readouterr().err
+
+
+def test_bug_that_a_proof_finds_is_a_report_and_70(monkeypatch, capsys):
+    import edgepack.project.profile
+
+    def refuted() -> None:
+        raise BugError("the file's layout would differ the next time")
+
+    monkeypatch.setattr(edgepack.project.profile, "target_files", refuted)
+    assert run(["targets", "list"]) == 70
+    said = capsys.readouterr().err
+    assert said.startswith("BUG in edgepack")
+    assert "in refuted\n" in said
+    assert "BugError: the file's layout would differ the next time" in said
+    assert said.endswith("command: edgepack targets ...\n" + BugError("").hint + "\n")
 
 
 def test_nearest_when_used_on_commands_is_plain_text():

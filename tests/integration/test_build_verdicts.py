@@ -164,10 +164,17 @@ def test_variant_when_its_diagnosis_fails_is_shipped_and_says_so(tmp_path, monke
     assert "the errors of cpu-int8-static's nodes were not measured: no tensor can be" in told
 
 
+@pytest.mark.parametrize(
+    ("quantizer", "bug"),
+    [
+        (worker_tasks.TornQuantizer, "ZeroDivisionError: 7 channels by 0"),
+        (worker_tasks.RefutedQuantizer, "BugError: node 'conv' has activations of 8 and of 16"),
+    ],
+)
 def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, capsys, quantizer, bug
 ):
-    monkeypatch.setattr("edgepack.steps.recipes.recipes.Int8Static", worker_tasks.TornQuantizer)
+    monkeypatch.setattr("edgepack.steps.recipes.recipes.Int8Static", quantizer)
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
     project = tiny_models.write_project(tmp_path)
     out = tmp_path / "dist"
@@ -175,7 +182,8 @@ def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
     said = capsys.readouterr().err
     assert code == BugError.exit_code
     assert "BUG in edgepack" in said
-    assert "ZeroDivisionError: 7 channels by 0" in said
+    assert "Traceback (most recent call last)" in said
+    assert bug in said
     assert "please report it" in said
     (folder,) = (path for path in out.iterdir() if path.is_dir())
     (variant,) = load_bundle(folder).manifest.variants

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 import tiny_models
 from edgepack.quantization.methods.rounding import round_weights
-from edgepack.quantization.qdq.writer import QdqWriter, quantizable
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_writer import extreme_ranges
 from PIL import Image

@@ -6,7 +6,7 @@ import platform
 
 from edgepack.base.revision import version_text
 
-ASK = "please report it with the lines above and, if you can, the model"
+TITLE = "BUG in edgepack"
 
 
 def bug_text(traceback: str) -> str:
@@ -16,6 +16,6 @@ def bug_text(traceback: str) -> str:
         traceback: As :func:`traceback.format_exc` returns it.
     """
     return (
-        f"BUG in edgepack {version_text()} (Python {platform.python_version()},"
+        f"{TITLE} {version_text()} (Python {platform.python_version()},"
         f" {platform.platform()})\n```\n{traceback.rstrip()}\n```"
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
-from edgepack.base.bugs import ASK, bug_text
+from edgepack.base.bugs import bug_text
 from edgepack.base.resources import device_file
 from edgepack.base.worker import receive, send
 from edgepack.errors import BugError, ToolError
@@ -245,7 +245,7 @@ class Workers:
 
         Raises:
             EdgepackError: Whatever the function raised.
-            BugError: It raised something else.
+            BugError: It raised one, or something else; with its traceback.
             OSError: Likewise; a full disk, say.
             ToolError: The process cannot be started, or died; then with the last lines it printed.
         """
@@ -330,7 +330,7 @@ class _Worker:
         if kind == "error":
             raise value
         if kind == "bug":
-            raise BugError(bug_text(value), hint=ASK)
+            raise BugError(bug_text(value))
         return cast("Value", value)
 
     def _receive(self, function: Callable[..., object]) -> tuple[str, Any]:

@@ -15,7 +15,7 @@ import time
 import traceback
 from typing import IO, Any
 
-from edgepack.errors import EdgepackError
+from edgepack.errors import BugError, EdgepackError
 
 _HEADER_BYTES = 8
 _REPORT_INTERVAL_S = 0.1
@@ -105,6 +105,8 @@ def main() -> None:
         try:
             function, arguments = pickle.loads(call)  # noqa: S301
             answer = ("value", function(*arguments))
+        except BugError:
+            answer = ("bug", traceback.format_exc())
         except (EdgepackError, OSError) as error:
             answer = ("error", error)
         except BaseException:  # noqa: BLE001  (the parent raises it as a bug, with this traceback)

@@ -11,13 +11,13 @@ from typing import NoReturn
 import typer
 from typer.exceptions import TyperException
 
+from edgepack.base.bugs import TITLE
 from edgepack.base.terminal import printable
-from edgepack.errors import EdgepackError, ToolError
+from edgepack.errors import REPORT_IT, BugError, EdgepackError, ToolError
 
 INTERRUPTED = 130
 READER_GONE = 141
 TERMINATED = 143
-BUG = 70
 
 
 def main() -> NoReturn:
@@ -46,11 +46,13 @@ def _run(arguments: list[str]) -> int:
     try:
         return _call_app(arguments)
     except EdgepackError as error:
-        sys.stderr.write(f"error: {printable(str(error))}\n")
+        _tell(error, arguments)
         return error.exit_code
     except TyperException as error:
-        show = getattr(error, "show", None)
-        _ = show() if show else sys.stderr.write(f"error: {error}\n")
+        if show := getattr(error, "show", None):
+            show()
+        else:
+            sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted; nothing half-written is left\n")
@@ -62,7 +64,15 @@ def _run(arguments: list[str]) -> int:
         return ToolError.exit_code
     except Exception:  # noqa: BLE001  (the one last resort: a bug becomes a report)
         _report_bug(arguments)
-        return BUG
+        return BugError.exit_code
+
+
+def _tell(error: EdgepackError, arguments: list[str]) -> None:
+    """Print an error; one that is a bug, and was not reported by a worker, as a report."""
+    if isinstance(error, BugError) and TITLE not in error.problem:
+        _report_bug(arguments)
+    else:
+        sys.stderr.write(f"error: {printable(str(error))}\n")
 
 
 def _forbidden(error: PermissionError) -> ToolError:
@@ -106,7 +116,7 @@ def _terminate(_signal: int, _frame: object) -> NoReturn:
 def _report_bug(arguments: list[str]) -> None:
     import traceback
 
-    from edgepack.base.bugs import ASK, bug_text
+    from edgepack.base.bugs import bug_text
 
     command = f"command: edgepack {' '.join(arguments[:1])} ..."
-    sys.stderr.write(f"{bug_text(traceback.format_exc())}\n{command}\n{ASK}\n")
+    sys.stderr.write(f"{bug_text(traceback.format_exc())}\n{command}\n{REPORT_IT}\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_cosine, min_sqnr_db
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_outline, read_structure
@@ -77,10 +77,9 @@ class Comparison:
             StepError: Names the first output that has more.
         """
         if self.not_finite:
-            raise StepError(
+            raise BugError(
                 f"the output {self.not_finite!r} has NaN or infinity where the float32 model has"
-                " none",
-                hint="this is a fault in edgepack: please report it with the model",
+                " none"
             )
 
     def require_close(self, hint: str) -> None:

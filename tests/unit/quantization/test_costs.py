@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
-from edgepack.quantization.qdq.writer import QdqWriter, quantizable
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
 from edgepack.quantization.search.costs import Costs, Stretch, find_costs, place_costs
 from onnx import TensorProto, helper

@@ -11,7 +11,8 @@ import tiny_models
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.mixed_width import wide_names
-from edgepack.quantization.qdq.writer import QdqWriter, quantizable
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.pairs import find_pairs
 from onnx import TensorProto, helper
 

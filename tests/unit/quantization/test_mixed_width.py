@@ -11,7 +11,8 @@ from edgepack.errors import StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.quantization.qdq.dialect import require_dialect
 from edgepack.quantization.qdq.mixed_width import require_one_width, unify_widths, wide_names
-from edgepack.quantization.qdq.writer import QdqWriter, quantizable
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
 
 QDQ = ("QuantizeLinear", "DequantizeLinear")

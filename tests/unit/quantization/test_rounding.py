@@ -11,7 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 from edgepack.quantization.methods.rounding import RowGrid, round_weights, rounded, with_best_scale
-from edgepack.quantization.qdq.writer import QdqWriter, quantizable
+from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_writer import extreme_ranges
 

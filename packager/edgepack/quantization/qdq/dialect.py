@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError, StepError
 from edgepack.project.profile import Dialect
 
 if TYPE_CHECKING:
@@ -254,8 +254,5 @@ class _Proof:
             raise _wrong(node, "the scale of its bias is not that of input times weights")
 
 
-def _wrong(node: onnx.NodeProto, found: str) -> StepError:
-    return StepError(
-        f"node {node.name!r} is not in the dialect that was asked for: {found}",
-        hint="this is a fault in edgepack or in onnxruntime's quantizer: please report it",
-    )
+def _wrong(node: onnx.NodeProto, found: str) -> BugError:
+    return BugError(f"node {node.name!r} is not in the dialect that was asked for: {found}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError
 from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ def require_one_width(model: onnx.ModelProto) -> None:
     found = _Unifying(model)
     for node in model.graph.node:
         if node.op_type not in (QUANTIZE, DEQUANTIZE) and found.is_mixed(node):
-            raise StepError(
-                f"node {node.name!r} has activations of 8 and of 16 bits",
-                hint="this is a fault in edgepack: please report it with the model",
-            )
+            raise BugError(f"node {node.name!r} has activations of 8 and of 16 bits")
 
 
 def wide_names(model: onnx.ModelProto) -> frozenset[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError, StepError
 from edgepack.model.facts import default_opset
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.dialect import (
@@ -51,7 +51,6 @@ from edgepack.quantization.qdq.preparation import (
     inferred_types,
     values_of,
 )
-from edgepack.quantization.qdq.preparation import quantizable as quantizable  # noqa: PLC0414
 
 if TYPE_CHECKING:
     import onnx
@@ -294,10 +293,7 @@ class _Writing:
         """
         if name not in self._grids:
             if name not in self._ranges:
-                raise StepError(
-                    f"the tensor {name!r} is to be quantized and has no range",
-                    hint="this is a fault in edgepack: please report it with the model",
-                )
+                raise BugError(f"the tensor {name!r} is to be quantized and has no range")
             low, high = (np.asarray(end, np.float32) for end in self._ranges[name])
             kind = self._type_of(is_wide=name in self._settings.wide)
             symmetric = self._dialect.symmetric
@@ -490,10 +486,9 @@ class _Writing:
 
 def _require_fit(name: str, scales: Array, channels: int) -> None:
     if np.size(scales) != channels or not (np.isfinite(scales).all() and np.all(scales > 0)):
-        raise StepError(
+        raise BugError(
             f"the weight {name!r} was given {np.size(scales)} scales for {channels} channels, or"
-            " one that is not positive",
-            hint="this is a fault in edgepack: please report it with the model",
+            " one that is not positive"
         )
 
 

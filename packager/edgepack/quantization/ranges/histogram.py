@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError, StepError
 from edgepack.quantization.ranges.statistics import Array, TensorStatistics
 
 BINS = 4096
@@ -97,9 +97,8 @@ class Histogram:
         self._reach(other.low, other.high)
         exponent = math.frexp(other.width)[1] - 1 if other.width else _FINEST
         if exponent > self._exponent:
-            raise StepError(
-                f"bins {other.width} wide are too wide for values from {other.low} to {other.high}",
-                hint="this is a fault in edgepack: please report it",
+            raise BugError(
+                f"bins {other.width} wide are too wide for values from {other.low} to {other.high}"
             )
         self._counts += self._rebinned(other.counts, other.first, exponent)
 

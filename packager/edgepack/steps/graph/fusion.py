@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError
 from edgepack.model.files import MODEL
 from edgepack.model.fusion import FusionCoverage, fusion_coverage
 from edgepack.steps.base import Inputs, Notes
@@ -49,10 +49,7 @@ class Fusion:
         """
         written = json.loads((out / FUSION).read_text(encoding="utf-8"))
         if written != _as_json(fusion_coverage(inputs["model"] / MODEL, self.cpu)):
-            raise StepError(
-                "onnxruntime optimizes the model in another way each time",
-                hint="this is a fault in edgepack or in onnxruntime: please report it",
-            )
+            raise BugError("onnxruntime optimizes the model in another way each time")
 
 
 def describe(found: FusionCoverage, cpu: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError, StepError
 
 Operator = tuple[str, int, str]
 """Domain, the version that the operator has had its present form since, and name."""
@@ -186,10 +186,7 @@ def read_config(path: Path) -> dict[Operator, dict[str, Any]]:
             domain, version, rest = line.split(";", 2)
             entries |= {(domain, int(version), n): t for n, t in _names_and_types(rest)}
     except (OSError, *_READER_ERRORS) as error:
-        raise StepError(
-            f"{path.name} is not a list of operators: {error}",
-            hint="this is a fault in edgepack: please report it",
-        ) from error
+        raise BugError(f"{path.name} is not a list of operators: {error}") from error
     return entries
 
 

@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from edgepack.base.machine import processor
-from edgepack.errors import ModelError, StepError
+from edgepack.errors import BugError, ModelError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.files import MODEL, ORT_MODEL
 from edgepack.model.reading import read_structure
@@ -58,7 +58,6 @@ _SATURATION = (
     "on x86-64 without VNNI, products of uint8 and int8 saturate: take the fixed style, or a"
     " dialect with uint8 weights; otherwise " + _AS_ONNX
 )
-_OUR_FAULT = "this is a fault in edgepack or in onnxruntime's converter: please report it"
 
 
 @dataclass(frozen=True)
@@ -182,15 +181,14 @@ class AsOrt:
 
     def _require_style(self, data: bytes) -> None:
         if self.style == "fixed" and saved_optimizations(data):
-            raise StepError("the file leaves optimizations to the session", hint=_OUR_FAULT)
+            raise BugError("the file leaves optimizations to the session")
         layout = sorted(name for domain, _, name in kernels(data) if "nchwc" in domain)
         if layout:
-            raise StepError(
-                f"the file has operators for one processor's vector width: {', '.join(layout)}",
-                hint=_OUR_FAULT,
+            raise BugError(
+                f"the file has operators for one processor's vector width: {', '.join(layout)}"
             )
         if normalized(data) != data:
-            raise StepError("the file's layout would differ the next time", hint=_OUR_FAULT)
+            raise BugError("the file's layout would differ the next time")
 
     def _require_same(self, inputs: Inputs, file: Path) -> None:
         model = inputs["model"] / MODEL
@@ -283,11 +281,9 @@ def _covers(listed: Any, needed: Any) -> bool:  # noqa: ANN401  (JSON)
     return all(entry in listed for entry in needed)
 
 
-def _lacks(operator: Operator, types: str = "") -> StepError:
+def _lacks(operator: Operator, types: str = "") -> BugError:
     domain, version, name = operator
-    return StepError(
-        f"{OPERATORS} lacks {domain}:{name} of version {version}{types}", hint=_OUR_FAULT
-    )
+    return BugError(f"{OPERATORS} lacks {domain}:{name} of version {version}{types}")
 
 
 def _require_no_paths(model: Path, out: Path) -> None:
@@ -297,4 +293,4 @@ def _require_no_paths(model: Path, out: Path) -> None:
         data = (out / name).read_bytes()
         for place in {str(p) for p in (*places, *(p.resolve() for p in places))}:
             if len(place) > 1 and place.encode() in data and place.encode() not in known:
-                raise StepError(f"{name} names a path of this machine: {place}", hint=_OUR_FAULT)
+                raise BugError(f"{name} names a path of this machine: {place}")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from edgepack.backends import cpu
 from edgepack.backends.base import Placement, predict
 from edgepack.backends.registry import BACKENDS
-from edgepack.errors import StepError
+from edgepack.errors import BugError
 from edgepack.model.files import MODEL
 from edgepack.model.graph import partitioned_graph
 from edgepack.project.profile import Variant
@@ -54,10 +54,9 @@ class Placed:
             if node["provider"] not in names or bool(node["reason"]) == (
                 node["provider"] == names[0]
             ):
-                raise StepError(
+                raise BugError(
                     f"node {node['name']!r} is placed on {node['provider']}"
-                    f" for the reason {node['reason']!r}",
-                    hint="this is a fault in edgepack: please report it",
+                    f" for the reason {node['reason']!r}"
                 )
 
 

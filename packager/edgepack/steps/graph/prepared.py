@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from edgepack.errors import ModelError, ProfileError, StepError, nearest
+from edgepack.errors import BugError, ModelError, ProfileError, nearest
 from edgepack.model.branches import inline_known_branches
 from edgepack.model.checking import checker_findings
 from edgepack.model.facts import TensorSpec, signature
@@ -84,10 +84,7 @@ class Prepared:
         with loadable(inputs["source"]) as source, _said_of(out / MODEL, samples):
             sqnr = worst_sqnr_db(out / MODEL, source, samples, fixed)
         if sqnr < _SAME_DB:
-            raise StepError(
-                f"the prepared model's outputs are {sqnr:.0f} dB from the source's",
-                hint="this is a fault in edgepack or onnx: please report it with the model",
-            )
+            raise BugError(f"the prepared model's outputs are {sqnr:.0f} dB from the source's")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.errors import StepError, listed, nearest
+from edgepack.errors import BugError, StepError, listed, nearest
 from edgepack.model.facts import default_opset, signature
 from edgepack.model.files import MODEL
 from edgepack.model.inferring import inferred_graph
@@ -97,11 +97,8 @@ class Rewritten:
             raise _fault(f"the outputs are {sqnr:.0f} dB from the model's")
 
 
-def _fault(problem: str) -> StepError:
-    return StepError(
-        f"after the rewrites {problem}",
-        hint="this is a fault in edgepack: please report it with the model",
-    )
+def _fault(problem: str) -> BugError:
+    return BugError(f"after the rewrites {problem}")
 
 
 # --- flatten-to-reshape ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.facts import EXTENSIONS, TensorSpec, default_opset, signature
 from edgepack.model.files import MODEL
@@ -49,7 +49,6 @@ MOST_LEVELS = 1.0
 MOST_MEAN_LEVELS = 4.0
 """The same on average over a JPEG that the model decodes. onnxruntime-extensions 0.15.2 is at most
 3 from Pillow's decoder on 167 photographs, half a level as a rule (2026-11-22)."""
-FAULT = "this is a fault in edgepack or onnxruntime: please report it"
 OTHER_TEXT = (
     "leave such texts out of the samples if callers never give them, and see docs/preprocessing.md"
     " for what operators cannot do; or leave 'extensions' out"
@@ -89,10 +88,9 @@ class InGraph:
         """
         model = read_structure(inputs["model"] / MODEL)
         if default_opset(model) < OPSET:
-            raise StepError(
+            raise BugError(
                 f"preprocessing in the graph needs opset {OPSET}, the model has"
-                f" {default_opset(model)}",
-                hint="this is a fault in edgepack: please report it with the model",
+                f" {default_opset(model)}"
             )
         outputs = {value.name for value in model.graph.output}
         texts = (name for each in self.texts for name in made_names(*each))
@@ -165,10 +163,9 @@ class InGraph:
             expected = run_session(before, {**feed, **tensors})
             found = min_sqnr_db(expected, run_session(after, feed))
             if found < _SAME_DB:
-                raise StepError(
+                raise BugError(
                     f"with preprocessing in the graph the outputs are {found:.0f} dB from those of"
-                    " the model",
-                    hint="this is a fault in edgepack: please report it with the model",
+                    " the model"
                 )
 
     def _proven_texts(
@@ -311,21 +308,19 @@ def require_equal(
     """
     expected = images.tensor(pixels_of(given), image.model_dump())
     apart = levels_apart(expected, _run(session, given), image)
-    size, hint = " x ".join(map(str, given.shape[:2])), FAULT
-    if given.ndim == 1:
-        size, hint = f"{given.size} bytes", OTHER_PICTURE
+    encoded = given.ndim == 1
+    size = f"{given.size} bytes" if encoded else " x ".join(map(str, given.shape[:2]))
     what = f"the tensor {name!r} of a picture of {size} is"
     if is_jpeg(given):
         if apart.mean() > MOST_MEAN_LEVELS:
             raise StepError(
                 f"{what} {apart.mean():.1f} levels of 255 from what Pillow makes of it, on"
                 f" average; {MOST_MEAN_LEVELS:g} are allowed for another JPEG decoder",
-                hint=hint,
+                hint=OTHER_PICTURE,
             )
     elif apart.max() > MOST_LEVELS:
-        raise StepError(
-            f"{what} {apart.max():.2f} levels of 255 from what Pillow makes of it", hint=hint
-        )
+        problem = f"{what} {apart.max():.2f} levels of 255 from what Pillow makes of it"
+        raise StepError(problem, hint=OTHER_PICTURE) if encoded else BugError(problem)
 
 
 def levels_apart(expected: Array, found: Array, image: ImageInput) -> Array:

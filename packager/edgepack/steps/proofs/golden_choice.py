@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, Array
 from edgepack.model.running import Arrays, make_session
 from edgepack.samples.spreading import spread
@@ -91,10 +91,7 @@ class GoldenChoice:
         """
         chosen, known = read_choice(out), Candidates.of(inputs).some(_POOL)
         if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(known):
-            raise StepError(
-                f"the samples {chosen} were taken for goldens, of {known}",
-                hint="this is a fault in edgepack: please report it with the model",
-            )
+            raise BugError(f"the samples {chosen} were taken for goldens, of {known}")
 
 
 def read_choice(folder: Path) -> list[int]:

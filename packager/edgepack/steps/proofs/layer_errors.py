@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgepack.base.worker import report
-from edgepack.errors import StepError
+from edgepack.errors import BugError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, OutputCloseness
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
@@ -92,10 +92,7 @@ class LayerErrors:
         names = {name for node in nodes for name in node.output}
         for layer in read_layer_errors(out):
             if layer["tensor"] not in names or not math.isfinite(layer["sqnr_db"]):
-                raise StepError(
-                    f"the error of {layer['tensor']!r} is {layer['sqnr_db']}",
-                    hint="this is a fault in edgepack: please report it with the model",
-                )
+                raise BugError(f"the error of {layer['tensor']!r} is {layer['sqnr_db']}")
 
 
 def _reported(samples: SampleSet, indices: Sequence[int]) -> Iterator[Mapping[str, Any]]:

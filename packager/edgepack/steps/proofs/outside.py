@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.quantization.search.outside import LEAST_ERROR, Outside
@@ -61,10 +61,7 @@ class OutsideErrors:
         outputs = {output.name for output in read_structure(inputs["model"] / MODEL).graph.output}
         for each in read_outside(out):
             if each["output"] not in outputs or not each["error"] > LEAST_ERROR:
-                raise StepError(
-                    f"the error of {each['output']!r} is {each['error']}",
-                    hint="this is a fault in edgepack: please report it with the model",
-                )
+                raise BugError(f"the error of {each['output']!r} is {each['error']}")
 
 
 def read_outside(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written above)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edgepack.backends.registry import BACKENDS
-from edgepack.errors import ModelError, StepError
+from edgepack.errors import BugError, ModelError, StepError
 from edgepack.metrics.accuracy import array_sqnr_db
 from edgepack.model.facts import TensorSpec, signature
 from edgepack.model.files import MODEL
@@ -481,10 +481,7 @@ def _require_static(model: Path) -> None:
     inputs, _ = signature(read_structure(model))
     for spec in inputs:
         if not all(isinstance(size, int) for size in spec.shape or ("?",)):
-            raise StepError(
-                f"the input {spec} of {model.name} is not static",
-                hint="this is a fault in edgepack: please report it",
-            )
+            raise BugError(f"the input {spec} of {model.name} is not static")
 
 
 def _share_weights(model: onnx.ModelProto, path: Path) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgepack.base.worker import report
-from edgepack.errors import StepError, listed
+from edgepack.errors import BugError, StepError, listed
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.quantization.qdq.dialect import WITHOUT_INT8
@@ -265,8 +265,5 @@ def _require_consistent(name: str, found: TensorStatistics) -> None:
         raise _broken(f"the channels of {name!r} do not reach from {low} to {high}")
 
 
-def _broken(found: str) -> StepError:
-    return StepError(
-        f"the calibration is wrong: {found}",
-        hint="this is a fault in edgepack: please report it with the model",
-    )
+def _broken(found: str) -> BugError:
+    return BugError(f"the calibration is wrong: {found}")

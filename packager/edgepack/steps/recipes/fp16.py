@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.errors import StepError, listed, nearest
+from edgepack.errors import BugError, StepError, listed, nearest
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_sqnr_db
 from edgepack.model.facts import signature
 from edgepack.model.files import MODEL
@@ -209,11 +209,8 @@ def _listed(kept: Mapping[str, str]) -> str:
     return listed([f"{name!r} ({reason})" for name, reason in kept.items()], _NAMED, "; ")
 
 
-def _fault(problem: str) -> StepError:
-    return StepError(
-        f"the fp16 model is wrong: {problem}",
-        hint="this is a fault in edgepack: please report it with the model",
-    )
+def _fault(problem: str) -> BugError:
+    return BugError(f"the fp16 model is wrong: {problem}")
 
 
 def _require_rounded_constants(before: onnx.ModelProto, after: onnx.ModelProto) -> None:

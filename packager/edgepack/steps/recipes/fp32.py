@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.quantized import quantization_of
@@ -65,7 +65,6 @@ def require_ir(model: Path, highest: int) -> None:
     """
     found = read_outline(model).ir_version
     if found > highest:
-        raise StepError(
-            f"the file has IR version {found}, the target's runtime loads up to {highest}",
-            hint="this is a fault in edgepack: please report it",
+        raise BugError(
+            f"the file has IR version {found}, the target's runtime loads up to {highest}"
         )

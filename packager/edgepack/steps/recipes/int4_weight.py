@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError, StepError
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
@@ -210,10 +210,7 @@ def require_int4(model: onnx.ModelProto) -> None:
         raise _nothing()
     for node in nodes:
         if problem := _misfit(node, constants):
-            raise StepError(
-                f"node {node.name!r} is not written as it should be: {problem}",
-                hint="this is a fault in edgepack: please report it with the model",
-            )
+            raise BugError(f"node {node.name!r} is not written as it should be: {problem}")
 
 
 def _misfit(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> str:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.errors import StepError
+from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
@@ -261,11 +261,8 @@ def _tables(model: onnx.ModelProto) -> set[str]:
     }
 
 
-def _wrong(node: onnx.NodeProto, found: str) -> StepError:
-    return StepError(
-        f"node {node.name!r} is not in the dialect that was asked for: {found}",
-        hint="this is a fault in edgepack or in onnxruntime's quantizer: please report it",
-    )
+def _wrong(node: onnx.NodeProto, found: str) -> BugError:
+    return BugError(f"node {node.name!r} is not in the dialect that was asked for: {found}")
 
 
 def _unshare_weights(model: onnx.ModelProto) -> None:

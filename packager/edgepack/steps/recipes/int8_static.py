@@ -24,7 +24,7 @@ from edgepack.project.profile import Dialect
 from edgepack.project.project import Limits, OutputDescription, PythonMetric
 from edgepack.quantization.qdq.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
 from edgepack.quantization.qdq.mixed_width import require_one_width, wide_names
-from edgepack.quantization.qdq.writer import quantizable
+from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.ranges.statistics import TensorStatistics, read_statistics
 from edgepack.quantization.search.closeness import (
