@@ -165,48 +165,6 @@ def test_batch_norm_when_its_parameters_are_computed_stays(tmp_path):
     assert "BatchNormalization" in ops(tmp_path)
 
 
-def padded(path, pads, *, value=None, mode="constant", read_twice=False):
-    constants = [("w", floats(6, 4, 3, 3)), ("pads", np.array(pads, np.int64))]
-    inputs = ["x", "pads"]
-    if value is not None:
-        constants.append(("value", np.array(value, np.float32)))
-        inputs.append("value")
-    nodes = [
-        node("Pad", inputs, ["p"], "pad", mode=mode),
-        node("Conv", ["p", "w"], ["y" if not read_twice else "c"], "conv", pads=[1, 0, 0, 0]),
-    ]
-    if read_twice:
-        nodes += [
-            node("ReduceMax", ["p"], ["top"], "top", keepdims=0),
-            node("Add", ["c", "top"], ["y"], "add"),
-        ]
-    return model(path, nodes, [1, 4, 6, 6], constants)
-
-
-@pytest.mark.parametrize("value", [None, 0])
-def test_pad_when_it_puts_zeros_at_the_edges_joins_the_convolution(tmp_path, value):
-    padded(tmp_path, [0, 0, 0, 1, 0, 0, 2, 3], value=value)
-    rewrite(tmp_path, "fuse-pad")
-    assert ops(tmp_path) == ["Conv"]
-    conv = made(tmp_path).graph.node[0]
-    assert [list(a.ints) for a in conv.attribute if a.name == "pads"] == [[1, 1, 2, 3]]
-
-
-@pytest.mark.parametrize(
-    ("pads", "options"),
-    [
-        ([0, 0, 0, 1, 0, 0, 2, 3], {"value": 1}),
-        ([0, 0, 0, 1, 0, 0, 2, 3], {"mode": "edge"}),
-        ([0, 0, 0, -1, 0, 0, 2, 3], {}),
-        ([0, 0, 0, 1, 0, 0, 2, 3], {"read_twice": True}),
-    ],
-)
-def test_pad_when_it_does_more_than_a_convolution_can_stays(tmp_path, pads, options):
-    padded(tmp_path, pads, **options)
-    assert rewrite(tmp_path, "fuse-pad").done == "nothing to rewrite"
-    assert "Pad" in ops(tmp_path)
-
-
 def test_cache_key_when_written_is_short_repeatable_and_follows_every_weight(tmp_path):
     conv_net(tmp_path / "in" / MODEL)
     rewrite(tmp_path, "coreml-cache-key")
@@ -247,7 +205,7 @@ def test_rewrites_when_all_are_asked_for_run_in_order(tmp_path):
     notes = rewrite(tmp_path, *REWRITES)
     assert ops(tmp_path) == ["Conv", "Relu", "GlobalAveragePool", "Reshape", "Gemm"]
     assert notes.facts["rewrites"] == {
-        "flatten-to-reshape": 1, "fold-batch-norm": 1, "fuse-pad": 0, "smooth-norms": 0,
+        "flatten-to-reshape": 1, "fold-batch-norm": 1, "smooth-norms": 0,
         "coreml-cache-key": 1,
     }  # fmt: skip
 
@@ -279,8 +237,8 @@ def _wrong_key(proto):
 @pytest.mark.parametrize(
     ("name", "lie", "message"),
     [
-        ("fuse-pad", _other_weights, "dB from the model's"),
-        ("fuse-pad", _other_shape, "inputs or outputs changed"),
+        ("flatten-to-reshape", _other_weights, "dB from the model's"),
+        ("flatten-to-reshape", _other_shape, "inputs or outputs changed"),
         ("coreml-cache-key", _wrong_key, "is not the key of this model"),
     ],
 )
@@ -295,7 +253,7 @@ def test_rewrite_when_it_lies_is_caught(tmp_path, monkeypatch, name, lie, messag
     ("file", "gone"),
     [
         ("small/cifar10_resnet20_fp32_bn.onnx", {"BatchNormalization", "Flatten"}),
-        ("imagenet/mobilenet_v1_0.25_128_fp32.onnx", {"Pad", "Flatten"}),
+        ("imagenet/mobilenet_v1_0.25_128_fp32.onnx", {"Flatten"}),
         ("imagenet/squeezenet1.1_fp32_opset13_dynbatch.onnx", {"Flatten"}),
         ("audio/gtcrn/gtcrn_simple.onnx", {"BatchNormalization"}),
     ],

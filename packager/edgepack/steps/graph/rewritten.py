@@ -381,58 +381,6 @@ def _fresh_tensor(model: onnx.ModelProto, name: str) -> str:
     return fresh(name, used)
 
 
-# --- fuse-pad ----------------------------------------------------------------------------------
-
-
-def fuse_pad(model: onnx.ModelProto) -> list[str]:
-    """Move a Pad of constant zeros at an image's edges into the ``pads`` of the Conv behind it.
-
-    CoreML ML programs have no Pad. Only where the Conv alone reads the result.
-    """
-    constants_to_initializers(model)
-    done = []
-    for node in list(model.graph.node):
-        if node.op_type == "Conv" and _attribute(node, "auto_pad", b"NOTSET") == b"NOTSET":
-            pad = _only_maker(model, node.input[0])
-            pads = _zero_pads(model, pad) if pad is not None else None
-            if pad is not None and pads is not None:
-                _set_pads(node, pads)
-                node.input[0] = pad.input[0]
-                model.graph.node.remove(pad)
-                done.append(f"{pad.name!r} into {node.name!r}")
-    if done:
-        drop_unread(model)
-    return done
-
-
-def _zero_pads(model: onnx.ModelProto, node: onnx.NodeProto) -> list[int] | None:
-    """Return the spatial pads of a Pad, begins then ends; None if it does anything but that."""
-    from onnx import numpy_helper
-
-    constants = {t.name: t for t in model.graph.initializer}
-    if node.op_type != "Pad" or _attribute(node, "mode", b"constant") != b"constant":
-        return None
-    if len(node.input) < 2 or node.input[1] not in constants or any(node.input[3:]):
-        return None
-    if len(node.input) > 2 and node.input[2]:
-        value = constants.get(node.input[2])
-        if value is None or numpy_helper.to_array(value).any():
-            return None
-    pads = numpy_helper.to_array(constants[node.input[1]]).reshape(2, -1)
-    if pads[:, :2].any() or (pads < 0).any():
-        return None
-    return [int(size) for size in pads[:, 2:].ravel()]
-
-
-def _set_pads(node: onnx.NodeProto, more: Sequence[int]) -> None:
-    from onnx import helper
-
-    pads = np.add(_attribute(node, "pads", [0] * len(more)), more)
-    kept = [a for a in node.attribute if a.name != "pads"]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute("pads", pads.tolist())])
-
-
 # --- smooth-norms ------------------------------------------------------------------------------
 
 
@@ -445,7 +393,6 @@ def smooth(model: onnx.ModelProto) -> list[str]:
 REWRITES: dict[str, Callable[[onnx.ModelProto], list[str]]] = {
     "flatten-to-reshape": flatten_to_reshape,
     "fold-batch-norm": fold_batch_norm,
-    "fuse-pad": fuse_pad,
     "smooth-norms": smooth,
     "coreml-cache-key": coreml_cache_key,
 }
