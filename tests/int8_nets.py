@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import tiny_models
+from edgepack.backends.registry import BACKENDS
 from edgepack.model.facts import signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
@@ -44,6 +45,18 @@ DIALECTS = {
     "qnn-8": QNN_8,
     "u8u8-per-channel": dialect("uint8", "uint8"),
 }
+_QNN = BACKENDS["qnn"]
+QNN_RULES = {
+    "every_op": _QNN.every_op,
+    "least_span": _QNN.least_span,
+    "output_grids": _QNN.output_grids,
+}
+"""What QNN asks of a quantized model beside its dialect, as settings of steps and writers."""
+
+
+def rules_of(name: str) -> dict:
+    """What the provider of a dialect asks beside it."""
+    return QNN_RULES if name.startswith("qnn") else {}
 
 
 def mixed_net(path: Path) -> Path:

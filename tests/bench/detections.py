@@ -92,9 +92,7 @@ def _row(detector: Detector, name: str, folder: Path) -> tuple[str, ...]:
         given = {k: inputs[k] for k in ("model", "samples")}
         inputs["model"], _ = _step(AtLeastOpset(WIDE_OPSET), given, folder / "raised")
     is_cpu = dialect.activations == "uint8" and not name.startswith("qnn")
-    step = Int8Static(
-        dialect, MAX_IR, cpu="x86-64" if is_cpu else None, every_op=name.startswith("qnn")
-    )
+    step = Int8Static(dialect, MAX_IR, cpu="x86-64" if is_cpu else None, **int8_nets.rules_of(name))
     started = time.perf_counter()
     out, notes = _step(step, inputs, folder / "int8")
     seconds = time.perf_counter() - started

@@ -8,27 +8,27 @@ from typing import get_args
 
 import onnx
 import pytest
-from edgepack.backends.base import Misfit, Refusal, predict
+from edgepack.backends.base import THREADS, Misfit, Refusal, predict
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import ModelError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.graph import Graph, Node, partitioned_graph, read_graph
-from edgepack.project.profile import BackendName, DeviceKind, Dialect, Provider, Recipe, Variant
+from edgepack.ondevice.edgepack_names import PLUGINS, PROVIDER_OPTIONS, provider_option_problem
+from edgepack.project.profile import DeviceKind, Dialect, Provider, Recipe, Variant
 from edgepack.steps.graph.rewritten import REWRITES
 from onnx import TensorProto, helper
 from tiny_models import conv_net
 
-NAMES = get_args(BackendName)
+NAMES = sorted(BACKENDS)
 DEVICE = DeviceKind(os="linux", arch="aarch64", python=">=3.11")
 FLOAT = TensorProto.FLOAT
 LARGE = ("light_vgg19.onnx",)
 """Makes 500 MB of weights while it loads, for eleven seconds, and has no operator of its own."""
-TYPES = {"PROVIDER": str, "STATIC_SHAPES": bool, "REWRITES": tuple}
 every_backend = pytest.mark.parametrize("name", NAMES)
 
 
 def variant_of(name: str, recipe: str = "fp32", dialect: Dialect | None = None) -> Variant:
-    providers = [Provider(name=BACKENDS[name].PROVIDER)]
+    providers = [Provider(name=BACKENDS[name].provider)]
     if name != "cpu":
         providers.append(Provider(name="CPUExecutionProvider"))
     return Variant(
@@ -119,29 +119,43 @@ def check(name: str, graph: Graph, variant: Variant) -> dict[int, Refusal]:
 
 
 @every_backend
-def test_backend_when_imported_has_the_names_of_the_protocol(name):
-    module = BACKENDS[name]
-    assert name == module.NAME
-    for key, kind in TYPES.items():
-        assert isinstance(getattr(module, key), kind), key
-    assert module.PROVIDER in module.PROVIDERS
-    assert "CPUExecutionProvider" in module.PROVIDERS
-    assert module.RECIPES
-    assert set(get_args(Recipe)) >= module.RECIPES
-    assert module.FORMATS
-    assert {"onnx", "ort-fixed", "ort-runtime"} >= module.FORMATS
-    assert set(module.REWRITES) <= set(REWRITES)
-    assert all(isinstance(op, str) for op in module.FLOAT32_OPS)
-    assert module.__doc__
+def test_backend_when_read_names_what_there_is(name):
+    backend = BACKENDS[name]
+    assert name == backend.name
+    assert "CPUExecutionProvider" in backend.providers
+    assert set(get_args(Recipe)) >= backend.recipes
+    assert {"onnx", "ort-fixed", "ort-runtime"} >= backend.formats
+    assert {*backend.rewrites, *backend.last_rewrites} <= set(REWRITES)
+    assert len(backend.shape_options) in (0, 3)
+    operators = {schema.name for schema in onnx.defs.get_all_schemas()}
+    named = {*backend.float32_ops, *backend.per_tensor_ops, *(g[0] for g in backend.output_grids)}
+    assert named <= operators
 
 
-def test_backends_when_counted_are_all_that_profiles_may_name():
-    assert sorted(BACKENDS) == sorted(NAMES)
+@every_backend
+def test_backend_when_it_names_options_they_are_ones_that_devices_take(name):
+    backend = BACKENDS[name]
+    shapes = [(option, "x:1x3x8x8") for option in backend.shape_options]
+    tried = [(knob.key, value) for knob in backend.knobs for value in knob.values]
+    for key, value in (*shapes, *tried):
+        given = value.replace(THREADS, "4")
+        assert not provider_option_problem(backend.provider, key, given)
+
+
+def test_backends_when_held_against_the_tables_of_devices_agree():
+    assert {backend.provider for backend in BACKENDS.values()} == set(PROVIDER_OPTIONS)
+    plugins = {b.provider: b.plugin.replace("-", "_") for b in BACKENDS.values() if b.plugin}
+    assert plugins == PLUGINS
+
+
+def test_rewrites_when_counted_are_all_asked_for_by_a_backend_or_a_recipe():
+    asked = {name for b in BACKENDS.values() for name in (*b.rewrites, *b.last_rewrites)}
+    assert asked | {"smooth-norms"} == set(REWRITES)
 
 
 @every_backend
 def test_backend_when_asked_about_fp32_finds_no_misfit(name):
-    assert "fp32" in BACKENDS[name].RECIPES
+    assert "fp32" in BACKENDS[name].recipes
     assert BACKENDS[name].misfits(variant_of(name), DEVICE) == []
 
 

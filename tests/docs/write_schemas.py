@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from edgepack.backends.registry import BACKENDS
 from edgepack.bundle.manifest import Manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.project.profile import Profile
@@ -28,7 +29,12 @@ MODELS = {
 
 def schema_text(name: str) -> str:
     """Return one schema as it is committed."""
-    return json.dumps(MODELS[name].model_json_schema(), indent=2, sort_keys=True) + "\n"
+    schema = MODELS[name].model_json_schema()
+    # Which backends there are is checked where targets are resolved, not by the model.
+    for kind in ("Variant", "VariantChange"):
+        if kind in schema["$defs"]:
+            schema["$defs"][kind]["properties"]["backend"]["enum"] = sorted(BACKENDS)
+    return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 
 def main() -> None:

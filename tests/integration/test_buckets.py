@@ -23,7 +23,7 @@ from edgepack.project.profile import VariantChange, changed, load_profile
 from edgepack.trying.verify import verify_here
 from onnx import TensorProto, helper
 from tiny_bundle import import_loader
-from tiny_models import conv_net, save
+from tiny_models import save
 
 WIDTH = 8
 STATIC = "targets: [{id: host, variants: [{backend: cpu, recipe: fp32, shapes: static}]}]"
@@ -349,7 +349,15 @@ def test_samples_when_larger_than_each_size_are_refused(tmp_path):
 
 
 def test_nnapi_when_sizes_are_listed_gets_models_with_weights_of_their_own(tmp_path):
-    conv_net(tmp_path / "net.onnx")
+    weights = np.random.default_rng(3).standard_normal((16, 3, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["image", "w"], ["c"], "conv")]
+    nodes += [helper.make_node("Relu", ["c"], ["y"], "relu")]
+    ends = (
+        [("image", TensorProto.FLOAT, ["batch", 3, 8, 8])],
+        [("y", TensorProto.FLOAT, ["batch", 16, 6, 6])],
+    )
+    save(tmp_path / "net.onnx", nodes, *ends, [("w", weights)])
+    assert weights.nbytes > 1024, "so much that models of other providers share it"
     project = write(tmp_path, "dims: {batch: [1, 4]}")
     [one] = build(project=project, targets=["android"], out=tmp_path / "dist").bundles
     [variant] = [v for v in one.bundle.manifest.variants if v.id == "nnapi-fp32"]

@@ -82,12 +82,12 @@ def one_conv(tmp_path_factory) -> Detector:
 
 def plainly_written(found: Detector, out: Path, name: str, *, spread: bool) -> Path:
     """Write int8 from lowest and highest values, with or without regard to unequal ranges."""
-    dialect, every_op = int8_nets.DIALECTS[name], name.startswith("qnn")
+    dialect, rules = int8_nets.DIALECTS[name], int8_nets.rules_of(name)
     model = quantizable(read_model(found.model))
     statistics = read_statistics(found.inputs["statistics"] / STATISTICS)
     ranges = {name: (known.low, known.high) for name, known in statistics.items()}
     unpaired = frozenset(spread_tensors(model, statistics)) if spread else frozenset()
-    writer = QdqWriter(model, ranges, dialect, every_op=every_op, unpaired=unpaired)
+    writer = QdqWriter(model, ranges, dialect, unpaired=unpaired, **rules)
     write_model(writer.write(writer.unusable()), out / MODEL)
     return out / MODEL
 

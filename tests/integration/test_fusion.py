@@ -333,6 +333,6 @@ def test_real_network_when_u8s8_has_no_float_kernel_left_on_either_cpu(real, tmp
 @pytest.mark.slow(reason="quantizes a real network")
 @pytest.mark.parametrize("name", ["tensorrt", "xnnpack", "qnn-16", "qnn-8"])
 def test_real_network_when_quantized_for_another_provider_speaks_its_dialect(real, tmp_path, name):
-    step = Int8Static(int8_nets.DIALECTS[name], MAX_IR, every_op=name.startswith("qnn"))
+    step = Int8Static(int8_nets.DIALECTS[name], MAX_IR, **int8_nets.rules_of(name))
     notes = int8_nets.run(step, real, tmp_path / "out")
     assert notes.facts["quantized_tensors"] > 20

@@ -97,8 +97,7 @@ def quantized(inputs, out, dialect, **settings):
 @pytest.mark.parametrize("name", int8_nets.DIALECTS)
 def test_dialect_when_written_is_what_plain_onnx_finds(net, tmp_path, name):
     dialect = int8_nets.DIALECTS[name]
-    every = name.startswith("qnn")
-    file = quantized(net, tmp_path / "out", dialect, every_op=every)
+    file = quantized(net, tmp_path / "out", dialect, **int8_nets.rules_of(name))
     original = onnx.load(net["model"] / MODEL)
     floats = {t.name: numpy_helper.to_array(t) for t in original.graph.initializer}
     sources = {node.name: node for node in original.graph.node}
@@ -162,7 +161,7 @@ def test_u16_when_the_opset_is_below_21_is_in_the_domain_that_has_it(tmp_path):
         folder = tmp_path / str(opset)
         model = tiny_models.conv_net(folder / "net.onnx", batch=1, opset=opset)
         inputs = int8_nets.calibrated(folder / "steps", model, int8_nets.image_feeds())
-        file = quantized(inputs, folder / "out", int8_nets.QNN_16, every_op=True)
+        file = quantized(inputs, folder / "out", int8_nets.QNN_16, **int8_nets.QNN_RULES)
         assert {node.domain for node in file.of_type("QuantizeLinear")} == {domain}
 
 
@@ -174,7 +173,7 @@ def test_every_op_when_asked_for_quantizes_operators_that_are_else_left(tmp_path
     inputs, _ = product_net(tmp_path, nodes, [], [1, 4], [1, 4])
     with pytest.raises(StepError, match="nothing in the model could be quantized"):
         quantized(inputs, tmp_path / "some", int8_nets.QNN_16)
-    file = quantized(inputs, tmp_path / "every", int8_nets.QNN_16, every_op=True)
+    file = quantized(inputs, tmp_path / "every", int8_nets.QNN_16, **int8_nets.QNN_RULES)
     assert len(file.of_type("QuantizeLinear")) == 3
     _, scale, zero, _ = file.values(file.dequantizer(file.nodes["negate"], 0))
     assert (scale, zero) == (1 / 32768, 32768), "what QNN asks of a 16-bit Tanh"
@@ -321,7 +320,7 @@ def test_constant_when_it_holds_infinity_leaves_its_reader_float(tmp_path):
     ]
     constants = [("w", (4, 4, 1, 1)), ("endless", np.array([np.inf], np.float32))]
     inputs, _ = product_net(tmp_path, nodes, constants, [1, 4, 3, 3], [1, 4, 3, 3])
-    step = Int8Static(int8_nets.QNN_8, MAX_IR, every_op=True)
+    step = Int8Static(int8_nets.QNN_8, MAX_IR, **int8_nets.QNN_RULES)
     notes = int8_nets.run(step, inputs, tmp_path / "out")
     assert list(notes.facts["left_float"]) == ["bounded"]
 

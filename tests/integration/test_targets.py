@@ -209,6 +209,17 @@ def test_qnn_when_built_has_sixteen_bit_activations_in_one_variant(bundles):
     assert "uint16" in {zero.dtype.name for zero in zeros}
 
 
+def test_qnn_when_built_names_the_library_that_it_loads_of_the_system(bundles):
+    manifests = {
+        target: (bundles[target].path / "src" / "main" / "AndroidManifest.xml").read_text()
+        for target in ("android", "android-qnn")
+    }
+    assert {t: "libcdsprpc.so" in text for t, text in manifests.items()} == {
+        "android": False,
+        "android-qnn": True,
+    }
+
+
 def test_target_when_no_provider_takes_the_model_has_no_bundle_and_names_the_nodes(
     tmp_path, capsys
 ):

@@ -132,10 +132,14 @@ def require_same(ours, theirs, feeds):
 
 
 def require_same_as_onnxruntime(model, name, feeds):
-    dialect, every_op = int8_nets.DIALECTS[name], name.startswith("qnn")
-    ours, writer = written(model, dialect, feeds, every_op=every_op)
+    dialect = int8_nets.DIALECTS[name]
+    ours, writer = written(model, dialect, feeds, **int8_nets.rules_of(name))
     theirs = written_by_onnxruntime(
-        writer.model, writer.ranges, dialect, every_op=every_op, excluded=set(writer.unusable())
+        writer.model,
+        writer.ranges,
+        dialect,
+        every_op=writer.every_op,
+        excluded=set(writer.unusable()),
     )
     require_same(ours, theirs, feeds)
     return ours, theirs
@@ -547,7 +551,7 @@ def test_bodies_when_they_share_constants_stay_float_and_right(tmp_path, name):
     feeds = [{"x": random(1, 4, 6, 6)}, {"x": np.minimum(random(1, 4, 6, 6), 2)}]
     expected = [outputs(model, feed) for feed in feeds]
     dialect = int8_nets.DIALECTS[name]
-    out, writer = written(model, dialect, feeds, every_op=name.startswith("qnn"))
+    out, writer = written(model, dialect, feeds, **int8_nets.rules_of(name))
     assert {"conv", "last", "sum"} <= writer.candidates()
     file = File(out)
     assert "relu" in file.nodes, "a body reads what it reads"
@@ -667,7 +671,7 @@ def test_opset_when_it_has_no_scales_per_channel_is_refused(tmp_path):
 def test_tensors_when_looked_up_by_name_hold_what_the_float_ones_do(tmp_path, name):
     model = onnx.load(int8_nets.mixed_net(tmp_path / "net.onnx"))
     feeds = int8_nets.image_feeds()
-    out, _ = written(model, int8_nets.DIALECTS[name], feeds, every_op=name.startswith("qnn"))
+    out, _ = written(model, int8_nets.DIALECTS[name], feeds, **int8_nets.rules_of(name))
     there = {value for node in out.graph.node for value in node.output}
     compared = 0
     floats, integers = everything(model, feeds[0]), everything(out, feeds[0])
@@ -847,12 +851,23 @@ def test_16_bits_when_for_qnn_have_the_scale_that_it_asks_of_a_sigmoid(tmp_path)
         saved(tmp_path, nodes, x=(1, 4)),
         int8_nets.QNN_8,
         x_feeds(1, 4),
-        every_op=True,
         wide=frozenset(["s"]),
+        **int8_nets.QNN_RULES,
     )
     scale, zero, _ = File(out).conversions()["s_QuantizeLinear"]
     assert (scale, zero) == (1 / 65536, 0)
     assert File(out).conversions()["y_QuantizeLinear"][1].dtype == np.uint8
+
+
+def test_range_when_for_qnn_is_as_wide_as_it_asks_at_least(tmp_path):
+    nodes = [helper.make_node("Mul", ["x", "small"], ["y"], "mul")]
+    model = saved(tmp_path, nodes, [("small", np.float32(1e-7))], x=(1, 4))
+    spans = []
+    for rules in ({}, int8_nets.QNN_RULES):
+        out, _ = written(model, int8_nets.QNN_8, x_feeds(1, 4), **rules)
+        spans.append(255 * File(out).conversions()["y_QuantizeLinear"][0])
+    assert spans[0] < 1e-6
+    np.testing.assert_allclose(spans[1], 1e-4, rtol=1e-6)
 
 
 def test_session_when_pairs_are_wide_keeps_the_integer_kernels_elsewhere(tmp_path):

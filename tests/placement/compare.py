@@ -45,7 +45,7 @@ from models import BODY, collect
 RUNTIME = "onnxruntime-openvino==1.24.1"
 LEAST_SHARE = 0.95
 LEAST_MODELS = 25
-BACKENDS: dict[str, Backend] = {"OpenVINO": openvino, "CPU": cpu}
+BACKENDS: dict[str, Backend] = {"OpenVINO": openvino.BACKEND, "CPU": cpu.BACKEND}
 
 
 @dataclass
@@ -118,7 +118,7 @@ def environment(folder: Path) -> Path:
 def measured(python: Path, backend: str, models: dict[str, Path]) -> dict[str, Any]:
     """Return what the other environment measures, by the models' files."""
     script = Path(__file__).with_name("measure_openvino.py")
-    command = [str(python), str(script), "--provider", BACKENDS[backend].PROVIDER]
+    command = [str(python), str(script), "--provider", BACKENDS[backend].provider]
     done = subprocess.run(
         [*command, *map(str, models.values())], capture_output=True, text=True, check=True
     )
@@ -155,13 +155,13 @@ def prediction(backend: Backend, file: Path) -> dict[str, tuple[str, str, str]]:
 
 def variant_of(backend: Backend, device: str = "CPU") -> Variant:
     """Return the variant that is measured."""
-    options = {"device_type": device} if backend.NAME == "openvino" else {}
+    options = {"device_type": device} if backend.name == "openvino" else {}
     return Variant(
-        id=f"{backend.NAME}-fp32",
-        backend=backend.NAME,
+        id=f"{backend.name}-fp32",
+        backend=backend.name,
         recipe="fp32",
         providers=[
-            Provider(name=backend.PROVIDER, options=options),
+            Provider(name=backend.provider, options=options),
             Provider(name="CPUExecutionProvider"),
         ],
     )
@@ -205,7 +205,7 @@ def compare_node(
 ) -> None:
     """Add one node to the comparison."""
     result.compared += 1
-    result.on_provider += real is not None and real[1] == BACKENDS[result.backend].PROVIDER
+    result.on_provider += real is not None and real[1] == BACKENDS[result.backend].provider
     if predicted is None:
         result.only_measured += 1
         where = f"{real[0]}, on {real[1]}" if real else ""

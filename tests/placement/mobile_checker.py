@@ -20,13 +20,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 from edgepack.backends import coreml, nnapi
-from edgepack.backends.base import Refusal, partitions
+from edgepack.backends.base import Backend, Refusal, partitions
 from edgepack.backends.wheel_tables import OpTable, op_table
 from edgepack.errors import ModelError
 from edgepack.model.graph import Graph, Node, read_graph
@@ -37,10 +36,10 @@ from edgepack.project.profile import Dialect, Provider, Variant
 _NAME = re.compile(r"'[^']*'")
 UINT8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=False)
 PROVIDERS = {
-    "NNAPI": (nnapi, {}, "nnapi_supported_ops"),
-    "CoreML NeuralNetwork": (coreml, {}, "coreml_supported_neuralnetwork_ops"),
+    "NNAPI": (nnapi.BACKEND, {}, "nnapi_supported_ops"),
+    "CoreML NeuralNetwork": (coreml.BACKEND, {}, "coreml_supported_neuralnetwork_ops"),
     "CoreML MLProgram": (
-        coreml,
+        coreml.BACKEND,
         {"ModelFormat": "MLProgram"},
         "coreml_supported_mlprogram_ops",
     ),
@@ -106,16 +105,16 @@ def compare(model: Path) -> list[Comparison]:
         return [_compare(model.name, name, graph, shaped) for name in PROVIDERS]
 
 
-def _variant(backend: ModuleType, options: dict[str, str], graph: Graph) -> Variant:
+def _variant(backend: Backend, options: dict[str, str], graph: Graph) -> Variant:
     quantized = any(node.op == "DequantizeLinear" for node in graph.nodes)
-    recipe = "int8-static" if quantized and backend is nnapi else "fp32"
+    recipe = "int8-static" if quantized and backend is nnapi.BACKEND else "fp32"
     return Variant(
-        id=f"{backend.NAME}-{recipe}",
-        backend=backend.NAME,
+        id=f"{backend.name}-{recipe}",
+        backend=backend.name,
         recipe=recipe,
         dialect=UINT8 if recipe == "int8-static" else None,
         providers=[
-            Provider(name=backend.PROVIDER, options=options),
+            Provider(name=backend.provider, options=options),
             Provider(name="CPUExecutionProvider"),
         ],
     )
@@ -127,8 +126,10 @@ def _compare(model: str, provider: str, graph: Graph, shaped: Any) -> Comparison
     backend, options, list_name = PROVIDERS[provider]
     # CoreML takes dynamic shapes, and the checker gives up where it knows no shape at all: then it
     # is asked about the operators alone.
-    fixed = backend is nnapi and (len(shaped.graph.node) < 2 or bool(shaped.graph.value_info))
-    if backend is nnapi:
+    fixed = backend is nnapi.BACKEND and (
+        len(shaped.graph.node) < 2 or bool(shaped.graph.value_info)
+    )
+    if backend is nnapi.BACKEND:
         info = usability_checker.check_nnapi_partitions(shaped, require_fixed_input_sizes=fixed)
     else:
         info = usability_checker.check_coreml_partitions(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from edgepack.backends.registry import BACKENDS
 from edgepack.backends.targets import check_profile, load_target, project_targets
 from edgepack.base.resources import targets_dir
 from edgepack.builder.build import dry_run
@@ -38,6 +37,8 @@ def own(tmp_path: Path, target: str, *changes: tuple[str, str]) -> Path:
     ("target", "old", "new", "problem"),
     [
         ("jetson", "trt_fp16_enable", "trt_fp16_enabled", "trt_fp16_enable'?"),
+        ("raspberry-pi", "backend: cpu", "backend: gpu", "there is no backend 'gpu'"),
+        ("linux-x86-64", "id: cpu-fp32", "id: cpu-float", "call it cpu-fp32"),
         ("android", "activations: uint8", "activations: int8", "uint8"),
         ("android-xnnpack", "activations: int8", "activations: uint8", "activations"),
         ("jetson", "symmetric: true", "symmetric: false", "symmetric"),
@@ -58,7 +59,7 @@ def test_profile_when_its_backend_would_not_run_it_says_where_and_why(
     tmp_path, target, old, new, problem
 ):
     changes = [(old, new)]
-    if target == "raspberry-pi":
+    if new == "recipe: fp16":
         changes.append(("id: cpu-fp32", "id: cpu-fp16"))
     path = own(tmp_path, target, *changes)
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if new in text)
@@ -186,9 +187,25 @@ def test_project_when_a_target_is_given_twice_is_refused_unless_it_is_the_same(t
     assert caught.value.where.endswith(f":{text.index('id: ') + 1}")
 
 
-def test_backends_when_listed_are_those_that_profiles_may_name():
-    from typing import get_args
+def test_profile_when_it_names_no_backend_says_where_and_what_is_near(tmp_path):
+    path = own(
+        tmp_path, "intel",
+        ("backend: openvino", "backend: openvivo"), ("id: openvino", "id: openvivo"),
+    )  # fmt: skip
+    line, text = next(
+        (number, text)
+        for number, text in enumerate(path.read_text().splitlines(), 1)
+        if "openvivo" in text and "backend" in text
+    )
+    with pytest.raises(ProfileError, match="there is no backend 'openvivo'") as caught:
+        check_profile(path)
+    assert caught.value.where == f"{path}:{line}:{text.index('backend') + 1}"
+    assert "did you mean 'openvino'" in caught.value.hint
 
-    from edgepack.project.profile import BackendName
 
-    assert sorted(BACKENDS) == sorted(get_args(BackendName))
+def test_project_when_a_variant_of_its_own_names_no_backend_says_where_and_what_is_near(tmp_path):
+    text = "targets: [{id: intel, variants: [{backend: openvivo, recipe: fp32}]}]"
+    with pytest.raises(ProfileError, match="there is no backend 'openvivo'") as caught:
+        profiles(tmp_path, text)
+    assert caught.value.where.endswith(f":{text.index('backend') + 1}")
+    assert "did you mean 'openvino'" in caught.value.hint

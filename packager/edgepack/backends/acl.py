@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.base import Backend, Misfit, Refusal, cores_of_session
 from edgepack.backends.builder_rules import (
     EXPORT,
     FIX_DIMENSIONS,
@@ -36,20 +36,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.op_table import kernel_refusal, read_table
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, node_units, spread
 from edgepack.model.graph import Graph
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "acl"
-PROVIDER = "ACLExecutionProvider"
-PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "int8-static"})
-FORMATS = frozenset({"onnx"})
-STATIC_SHAPES = False
-"""Convolutions and matrix products alone want known shapes."""
-REWRITES: tuple[str, ...] = ()
-LAST_REWRITES: tuple[str, ...] = ()
-FLOAT32_OPS: frozenset[str] = frozenset()
-PER_TENSOR_OPS: tuple[str, ...] = ()
-QUANTIZES_EVERY_OP = False
+from edgepack.project.profile import DeviceKind, Variant
 
 _PER_TENSOR = "quantize with per_channel: false"
 
@@ -88,6 +75,18 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     )
 
 
+BACKEND = Backend(
+    name="acl",
+    provider="ACLExecutionProvider",
+    recipes=frozenset({"fp32", "int8-static"}),
+    misfits=misfits,
+    refusals=refusals,
+    # Convolutions and matrix products alone want known shapes.
+    static_shapes=False,
+    cores=cores_of_session,
+)
+
+
 def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if unit.target.op in (QUANTIZE, DEQUANTIZE):
         return Refusal("no int8 operator that ACL takes is beside it", ON_THE_CPU)
@@ -95,7 +94,9 @@ def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
         reason = f"onnxruntime makes a quantized {unit.op} of it, which ACL has no kernel for"
         return Refusal(reason, ON_THE_CPU)
     rules = _RULES.get(unit.op, ())
-    return kernel_refusal(read_table(NAME), graph, unit.target) or first_refusal(rules, graph, unit)
+    return kernel_refusal(read_table(BACKEND.name), graph, unit.target) or first_refusal(
+        rules, graph, unit
+    )
 
 
 def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:

@@ -1,13 +1,15 @@
-"""What a backend is: the facts and rules of one execution provider, under the same few names."""
+"""What a backend is: the facts and rules of one execution provider, in one value."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from edgepack.model.graph import Graph, Node
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
+from edgepack.project.profile import DeviceKind, Recipe, Variant
+
+CPU = "CPUExecutionProvider"
+"""Takes every node, so that all others fall back to it."""
 
 
 @dataclass(frozen=True)
@@ -30,39 +32,110 @@ class Misfit:
     hint: str
 
 
-class Backend(Protocol):
-    """A backend module: constants, and functions that read a graph and nothing else."""
+THREADS = "{threads}"
+"""In a knob's values: each number of threads."""
 
-    NAME: BackendName
-    PROVIDER: str
-    """The execution provider that the backend is about."""
-    PROVIDERS: frozenset[str]
-    """All that a variant of this backend may list: this one and those that nodes fall back to."""
-    RECIPES: frozenset[Recipe]
-    FORMATS: frozenset[str]
+
+@dataclass(frozen=True)
+class Knob:
+    """One option of a provider that changes how fast it is, and not what it computes.
+
+    ``edgepack tune`` tries its values on a device. An option is one only if the golden outputs can
+    tell whether a value is right: those that trade accuracy away (``use_tf32``,
+    ``trt_fp16_enable``, ``precision``, ``enable_fast_math``) are the variant's business. Names and
+    values are held against :mod:`edgepack.ondevice.edgepack_names`. Not tried on hardware: all but
+    the CPU's.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    """What is tried beside the default. :data:`THREADS` stands for each number of threads."""
+    source: str
+    """What it does and where that is written."""
+    device_type: str = ""
+    """The only one with which the option does anything, where the provider has several."""
+
+
+def no_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find nothing wrong."""
+    del variant, device
+    return []
+
+
+def one_core(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
+    """Return 1: one thread drives what is not the processor, a GPU or an NPU."""
+    del options, session_threads, cpu_count
+    return 1
+
+
+def cores_of_session(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
+    """Return as many as the session has threads, which are one per core unless it says."""
+    del options
+    return session_threads or cpu_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """All facts and rules of one execution provider."""
+
+    name: str
+    """What profiles call it: lower-case letters and digits."""
+    provider: str
+    """The execution provider, in onnxruntime's word."""
+    fallbacks: frozenset[str] = frozenset({CPU})
+    """Providers that its nodes may fall back to, which a variant may list behind it."""
+    recipes: frozenset[Recipe]
+    """Recipes whose models run on it as they should."""
+    formats: frozenset[str] = frozenset({"onnx"})
     """File formats it loads: ``onnx``, ``ort-fixed``, ``ort-runtime``."""
-    STATIC_SHAPES: bool
+    misfits: Callable[[Variant, DeviceKind], list[Misfit]] = no_misfits
+    """Say what is wrong with a variant on a device, int8 dialects that run as float above all.
+
+    Whether recipe, format, providers and options are among the backend's is checked for all
+    backends alike (:mod:`edgepack.backends.targets`), not here."""
+    refusals: Callable[[Graph, Variant], dict[int, Refusal]]
+    """Say which nodes of a graph the provider does not take in a variant, by index, each with the
+    reason. Reads the graph and nothing else."""
+    static_shapes: bool = False
     """Whether it takes only nodes whose dimensions are all known."""
-    REWRITES: tuple[str, ...]
+    shape_options: tuple[str, ...] = ()
+    """Options that say for what shapes of dynamic inputs it compiles: the least, the best and the
+    greatest, each as ``name:1x3x224x224`` joined by commas. None where it needs no such thing."""
+    inline_weights: bool = False
+    """Whether it refuses nodes with weights in another file, so that models can share none."""
+    rewrites: tuple[str, ...] = ()
     """Rewrites (:mod:`edgepack.steps.graph.rewritten`) that give it more nodes, in order."""
-    LAST_REWRITES: tuple[str, ...]
+    last_rewrites: tuple[str, ...] = ()
     """Names of rewrites of the finished model, after the recipe."""
-    FLOAT32_OPS: frozenset[str]
+    float32_ops: frozenset[str] = frozenset()
     """Operators that the fp16 recipe leaves in float32 for it."""
-    PER_TENSOR_OPS: tuple[str, ...]
+    per_tensor_ops: tuple[str, ...] = ()
     """Operators whose weights it wants with one scale, even in a dialect with one per channel."""
-    QUANTIZES_EVERY_OP: bool
+    every_op: bool = False
     """Whether int8 is for operators of every type, not for those that gain from it on a CPU."""
+    least_span: float = 0.0
+    """The least range of an activation in int8-static models, in the tensor's unit."""
+    output_grids: tuple[tuple[str, str, float, int], ...] = ()
+    """Outputs whose scale and zero point it prescribes in int8-static models: operator, integer
+    type, scale, zero point."""
+    knobs: tuple[Knob, ...] = ()
+    """Options that ``edgepack tune`` tries: every combination of their values and absences."""
+    cores: Callable[[Mapping[str, str], int, int], int] = one_core
+    """Say on how many of the processor's cores an inference runs: from the provider's options, the
+    session's threads (0 where it does not say) and the cores that there are."""
+    plugin: str = ""
+    """The Python distribution that brings it as a library beside onnxruntime, if there is one.
+    :data:`edgepack.ondevice.edgepack_names.PLUGINS` has its module, for devices."""
+    plugin_replaces: str = ""
+    """The distribution of old that held onnxruntime with the provider, where a plugin with plain
+    onnxruntime does as well."""
+    native_libraries: tuple[str, ...] = ()
+    """What it loads of the Android system, which apps for API 31 and newer have to name."""
 
-    def misfits(self, variant: Variant, device: DeviceKind) -> list[Misfit]:
-        """Return what is wrong with a variant, int8 dialects that run as float above all.
-
-        Whether recipe, format, providers and options are among the backend's is checked for all
-        backends alike (:mod:`edgepack.targets`), not here.
-        """
-
-    def refusals(self, graph: Graph, variant: Variant) -> dict[int, Refusal]:
-        """Return the nodes that the provider does not take, by index, each with the reason."""
+    @property
+    def providers(self) -> frozenset[str]:
+        """All that a variant of this backend may list."""
+        return self.fallbacks | {self.provider}
 
 
 @dataclass(frozen=True)
@@ -93,13 +166,11 @@ class Placement:
 def predict(backend: Backend, graph: Graph, variant: Variant) -> Placement:
     """Return where the nodes of a graph will run, from the backend's rules."""
     refusals = backend.refusals(graph, variant)
-    fallback = next(
-        (p.name for p in variant.providers if p.name != backend.PROVIDER), "CPUExecutionProvider"
-    )
+    fallback = next((p.name for p in variant.providers if p.name != backend.provider), CPU)
     placed = tuple(
         NodePlacement(
             node,
-            fallback if node.index in refusals else backend.PROVIDER,
+            fallback if node.index in refusals else backend.provider,
             refusals.get(node.index),
         )
         for node in graph.nodes

@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import prod
 from typing import Literal
 
-from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.base import Backend, Knob, Misfit, Refusal
 from edgepack.backends.builder_rules import (
     EXPORT,
     FIX_DIMENSIONS,
@@ -39,21 +39,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
 from edgepack.backends.wheel_tables import OpTable, op_table
 from edgepack.model.graph import Graph
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "coreml"
-PROVIDER = "CoreMLExecutionProvider"
-PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16"})
-# A fixed .ort file holds fused operators of the CPU, most of which CoreML does not have.
-FORMATS = frozenset({"onnx", "ort-runtime"})
-STATIC_SHAPES = False
-"""Dynamic shapes are taken (slowly), unless the option RequireStaticInputShapes is 1."""
-REWRITES: tuple[str, ...] = ("flatten-to-reshape", "fold-batch-norm")
-LAST_REWRITES: tuple[str, ...] = ("coreml-cache-key",)
-FLOAT32_OPS: frozenset[str] = frozenset()
-PER_TENSOR_OPS: tuple[str, ...] = ()
-QUANTIZES_EVERY_OP = False
+from edgepack.project.profile import DeviceKind, Variant
 
 Format = Literal["NeuralNetwork", "MLProgram"]
 
@@ -82,7 +68,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     if variant.recipe != "fp16" or model_format(variant) == "MLProgram":
         return []
     problem = "CoreML's NeuralNetwork format takes no float16 models: all would run on the CPU"
-    hint = f"give {PROVIDER} the option ModelFormat: MLProgram"
+    hint = f"give {BACKEND.provider} the option ModelFormat: MLProgram"
     return [Misfit(("providers",), problem, hint)]
 
 
@@ -101,6 +87,31 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     return found
 
 
+BACKEND = Backend(
+    name="coreml",
+    provider="CoreMLExecutionProvider",
+    recipes=frozenset({"fp32", "fp16"}),
+    # A fixed .ort file holds fused operators of the CPU, most of which CoreML does not have.
+    formats=frozenset({"onnx", "ort-runtime"}),
+    misfits=misfits,
+    refusals=refusals,
+    # Dynamic shapes are taken (slowly), unless the option RequireStaticInputShapes is 1.
+    static_shapes=False,
+    # Source: as nnapi's; not tried on a phone.
+    inline_weights=True,
+    rewrites=("flatten-to-reshape", "fold-batch-norm"),
+    last_rewrites=("coreml-cache-key",),
+    knobs=(
+        Knob(
+            "SpecializationStrategy",
+            ("FastPrediction",),
+            "compiles for low latency at the cost of a slower load:"
+            " onnxruntime.ai/docs/execution-providers/CoreML-ExecutionProvider.html",
+        ),
+    ),
+)
+
+
 def table_of(chosen: Format) -> OpTable:
     """Return the list of operators of a model format.
 
@@ -113,7 +124,9 @@ def table_of(chosen: Format) -> OpTable:
 
 
 def _option(variant: Variant, key: str) -> str:
-    return next((p.options.get(key, "") for p in variant.providers if p.name == PROVIDER), "")
+    return next(
+        (p.options.get(key, "") for p in variant.providers if p.name == BACKEND.provider), ""
+    )
 
 
 def _refusal(graph: Graph, unit: NodeUnit, chosen: Format, *, static: bool) -> Refusal | None:
@@ -157,7 +170,7 @@ def _shapes(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-_PROGRAM = f"give {PROVIDER} the option ModelFormat: MLProgram"
+_PROGRAM = f"give {BACKEND.provider} the option ModelFormat: MLProgram"
 _NUMBERS = frozenset({"float32", "float16", "int64"})
 
 

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.base import CPU, Backend, Misfit, Refusal, cores_of_session
 from edgepack.model.graph import Graph
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "cpu"
-PROVIDER = "CPUExecutionProvider"
-PROVIDERS = frozenset({PROVIDER})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "int8-static", "int8-dynamic", "int4-weight"})
-FORMATS = frozenset({"onnx", "ort-fixed", "ort-runtime"})
-STATIC_SHAPES = False
-REWRITES: tuple[str, ...] = ()
-LAST_REWRITES: tuple[str, ...] = ()
-FLOAT32_OPS: frozenset[str] = frozenset()
-PER_TENSOR_OPS: tuple[str, ...] = ()
-QUANTIZES_EVERY_OP = False
+from edgepack.project.profile import DeviceKind, Variant
 
 
 def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
@@ -36,3 +24,14 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return nothing: the CPU takes all that a session can be made of."""
     del graph, variant
     return {}
+
+
+BACKEND = Backend(
+    name="cpu",
+    provider=CPU,
+    recipes=frozenset({"fp32", "int8-static", "int8-dynamic", "int4-weight"}),
+    formats=frozenset({"onnx", "ort-fixed", "ort-runtime"}),
+    misfits=misfits,
+    refusals=refusals,
+    cores=cores_of_session,
+)

@@ -8,23 +8,10 @@ operator there.
 
 from __future__ import annotations
 
-from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.base import Backend, Knob, Misfit, Refusal
 from edgepack.backends.op_table import kernel_refusal, read_table
 from edgepack.model.graph import Graph, Node
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "cuda"
-PROVIDER = "CUDAExecutionProvider"
-PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16"})
-FORMATS = frozenset({"onnx"})
-STATIC_SHAPES = False
-REWRITES: tuple[str, ...] = ()
-LAST_REWRITES: tuple[str, ...] = ()
-FLOAT32_OPS: frozenset[str] = frozenset({"EyeLike", "GridSample", "Range"})
-PER_TENSOR_OPS: tuple[str, ...] = ()
-QUANTIZES_EVERY_OP = False
-"""Have float32 kernels and no float16 ones (data/cuda.yaml)."""
+from edgepack.project.profile import DeviceKind, Variant
 
 
 def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
@@ -44,13 +31,37 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
 def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes without a CUDA kernel, and those that onnxruntime keeps on the CPU."""
     del variant
-    table = read_table(NAME)
+    table = read_table(BACKEND.name)
     found = {
         node.index: refusal
         for node in graph.nodes
         if (refusal := kernel_refusal(table, graph, node) or _attribute_refusal(node))
     }
     return found | dict.fromkeys(_shape_arithmetic(graph, set(found)), _ON_SHAPES)
+
+
+BACKEND = Backend(
+    name="cuda",
+    provider="CUDAExecutionProvider",
+    recipes=frozenset({"fp32", "fp16"}),
+    misfits=misfits,
+    refusals=refusals,
+    # Have float32 kernels and no float16 ones (data/cuda.yaml).
+    float32_ops=frozenset({"EyeLike", "GridSample", "Range"}),
+    knobs=(
+        Knob(
+            "cudnn_conv_algo_search",
+            ("HEURISTIC", "DEFAULT"),
+            "how convolution algorithms are chosen; EXHAUSTIVE is the default:"
+            " onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html",
+        ),
+        Knob(
+            "prefer_nhwc",
+            ("1",),
+            "convolutions in NHWC; 0 is the default: the same page",
+        ),
+    ),
+)
 
 
 _ACTIVATIONS = {

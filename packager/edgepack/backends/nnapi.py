@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.backends.base import Misfit, Refusal, partitions
+from edgepack.backends.base import Backend, Misfit, Refusal, partitions
 from edgepack.backends.builder_rules import (
     EXPORT,
     FIX_DIMENSIONS,
@@ -42,21 +42,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.qdq import NodeUnit, Value, node_units, spread
 from edgepack.backends.wheel_tables import op_table
 from edgepack.model.graph import Graph
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "nnapi"
-PROVIDER = "NnapiExecutionProvider"
-PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
-# Half precision is the flag USE_FP16 on a float32 model, not another model.
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "int8-static"})
-# A fixed .ort file holds fused operators of the CPU, which NNAPI does not have.
-FORMATS = frozenset({"onnx", "ort-runtime"})
-STATIC_SHAPES = True
-REWRITES: tuple[str, ...] = ()
-LAST_REWRITES: tuple[str, ...] = ()
-FLOAT32_OPS: frozenset[str] = frozenset()
-PER_TENSOR_OPS: tuple[str, ...] = ("Gemm", "MatMul")
-QUANTIZES_EVERY_OP = False
+from edgepack.project.profile import DeviceKind, Variant
 
 MIN_API_LEVEL = 27
 """Source: nnapi_lib, ``GetMinSupportedNNAPIFeatureLevel``: there is no NNAPI below."""
@@ -105,6 +91,23 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     refused |= _behind_stop_ops(units, refused, variant)
     refused |= _uint8_from_outside(graph, units, refused)
     return spread(refused) | _lone_copies(graph, spread(refused))
+
+
+BACKEND = Backend(
+    name="nnapi",
+    provider="NnapiExecutionProvider",
+    # Half precision is the flag USE_FP16 on a float32 model, not another model.
+    recipes=frozenset({"fp32", "int8-static"}),
+    # A fixed .ort file holds fused operators of the CPU, which NNAPI does not have.
+    formats=frozenset({"onnx", "ort-runtime"}),
+    misfits=misfits,
+    refusals=refusals,
+    static_shapes=True,
+    # Source: HasExternalInitializer in core/providers/{coreml,nnapi}/.../base_op_builder.cc of
+    # onnxruntime (read as stored, looked up 2026-11-21; not tried on a phone).
+    inline_weights=True,
+    per_tensor_ops=("Gemm", "MatMul"),
+)
 
 
 def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:

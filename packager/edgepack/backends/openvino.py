@@ -13,27 +13,15 @@ is taken here and more (scalars, graphs of one node, Hardmax, IsInf): for it thi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.base import THREADS, Backend, Knob, Misfit, Refusal, one_core
 from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
 from edgepack.model.graph import Graph, Node
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "openvino"
-PROVIDER = "OpenVINOExecutionProvider"
-PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16", "int8-static"})
-FORMATS = frozenset({"onnx", "ort-runtime"})
-STATIC_SHAPES = False
-REWRITES: tuple[str, ...] = ()
-LAST_REWRITES: tuple[str, ...] = ()
-FLOAT32_OPS: frozenset[str] = frozenset()
-PER_TENSOR_OPS: tuple[str, ...] = ()
-QUANTIZES_EVERY_OP = False
+from edgepack.project.profile import DeviceKind, Variant
 
 _META_DEVICES = frozenset({"AUTO", "HETERO", "MULTI"})
 _ON_CPU = "let them run on the CPU (placement: the share you accept), or change the model there"
@@ -99,7 +87,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
 def device_type(variant: Variant) -> str:
     """Return the device that a variant's OpenVINO provider is for, such as ``GPU``."""
     for provider in variant.providers:
-        if provider.name == PROVIDER:
+        if provider.name == BACKEND.provider:
             return provider.options.get("device_type", "CPU")
     return "CPU"
 
@@ -130,6 +118,35 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
         pieces = [] if refused else [list(graph.nodes)]
     broken = next(filter(None, (_breaks(graph, piece) for piece in pieces)), None)
     return refused if broken is None else _all(graph.nodes, *broken)
+
+
+def cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
+    """Return as many as the provider has threads, on the CPU; 1 drives a GPU or an NPU."""
+    if options.get("device_type", "CPU").startswith("CPU"):
+        return int(options.get("num_of_threads", cpu_count))
+    return one_core(options, session_threads, cpu_count)
+
+
+BACKEND = Backend(
+    name="openvino",
+    provider="OpenVINOExecutionProvider",
+    recipes=frozenset({"fp32", "fp16", "int8-static"}),
+    formats=frozenset({"onnx", "ort-runtime"}),
+    misfits=misfits,
+    refusals=refusals,
+    knobs=(
+        Knob(
+            "num_of_threads",
+            (THREADS,),
+            "limits inference threads on the CPU:"
+            " onnxruntime.ai/docs/execution-providers/OpenVINO-ExecutionProvider.html",
+            device_type="CPU",
+        ),
+    ),
+    cores=cores,
+    plugin="onnxruntime-ep-openvino",
+    plugin_replaces="onnxruntime-openvino",
+)
 
 
 def _only_in_whole(graph: Graph, refused: Collection[int]) -> dict[int, Refusal]:

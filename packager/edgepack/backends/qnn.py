@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.base import Backend, Knob, Misfit, Refusal
 from edgepack.backends.builder_rules import (
     EXPORT,
     FIX_DIMENSIONS,
@@ -32,19 +32,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.op_table import kernel_refusal, read_table
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, Value, node_units, spread
 from edgepack.model.graph import Graph
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "qnn"
-PROVIDER = "QNNExecutionProvider"
-PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16", "int8-static"})
-FORMATS = frozenset({"onnx"})
-STATIC_SHAPES = True
-REWRITES: tuple[str, ...] = ()
-LAST_REWRITES: tuple[str, ...] = ()
-FLOAT32_OPS: frozenset[str] = frozenset()
-PER_TENSOR_OPS: tuple[str, ...] = ()
-QUANTIZES_EVERY_OP = True
+from edgepack.project.profile import DeviceKind, Variant
 
 _MAX_RANK = 5
 _ACTIVATIONS = ("uint8", "uint16")
@@ -82,7 +70,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     Unless the provider option ``offload_graph_io_quantization`` is 0, the Q nodes behind the
     model's inputs and the DQ nodes before its outputs are among them.
     """
-    options = next((p.options for p in variant.providers if p.name == PROVIDER), {})
+    options = next((p.options for p in variant.providers if p.name == BACKEND.provider), {})
     offload = options.get("offload_graph_io_quantization", "1") != "0"
     refused = {
         unit: refusal
@@ -90,6 +78,44 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
         if (refusal := (offload and _at_the_border(graph, unit)) or _refusal(graph, unit))
     }
     return spread(refused)
+
+
+BACKEND = Backend(
+    name="qnn",
+    provider="QNNExecutionProvider",
+    recipes=frozenset({"fp32", "fp16", "int8-static"}),
+    misfits=misfits,
+    refusals=refusals,
+    static_shapes=True,
+    # What onnxruntime's configuration for QNN (1.31.1, execution_providers/qnn/quant_config.py)
+    # asks for: all operators, ranges at least this wide, and these scales of 16-bit outputs.
+    every_op=True,
+    least_span=1e-4,
+    output_grids=(
+        ("Sigmoid", "uint16", 1 / 65536, 0),
+        ("Sigmoid", "int16", 1 / 32768, 0),
+        ("Tanh", "uint16", 1 / 32768, 32768),
+        ("Tanh", "int16", 1 / 32768, 0),
+    ),
+    knobs=(
+        Knob(
+            "htp_performance_mode",
+            ("burst", "sustained_high_performance", "high_performance", "balanced"),
+            "clocks and voltages of the HTP:"
+            " onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.html",
+        ),
+        Knob(
+            "htp_graph_finalization_optimization_mode",
+            ("2", "3"),
+            "longer preparation for a better graph; 0 is the default, and 1 prepares faster for a"
+            " worse one: the same page",
+        ),
+    ),
+    plugin="onnxruntime-qnn",
+    # Source: onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.html (checked 2026-11),
+    # not tried on a phone.
+    native_libraries=("libcdsprpc.so",),
+)
 
 
 _BORDER = Refusal(
@@ -106,7 +132,7 @@ def _at_the_border(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    return kernel_refusal(read_table(NAME), graph, unit.target) or first_refusal(
+    return kernel_refusal(read_table(BACKEND.name), graph, unit.target) or first_refusal(
         (_known, _layout, *_RULES.get(unit.op, ())), graph, unit
     )
 

@@ -174,6 +174,9 @@ def _changed(loaded: LoadedProject, index: int, entry: ChangedTarget, profile: P
 def _change_problems(
     profile: Profile, change: VariantChange
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    if unknown := _unknown(change.backend):
+        yield unknown.key, unknown.problem, unknown.hint
+        return
     try:
         new = changed(profile, [change])
     except ValueError as error:
@@ -196,44 +199,52 @@ def _split(error: ValueError) -> tuple[str, str]:
 
 def misfits(variant: Variant, profile: Profile) -> list[Misfit]:
     """Return what is wrong with a variant of a profile."""
-    backend = BACKENDS.get(variant.backend)
-    if backend is None:
-        known = nearest(variant.backend, BACKENDS)
-        return [Misfit(("backend",), f"there is no backend {variant.backend!r}", known)]
+    if unknown := _unknown(variant.backend):
+        return [unknown]
+    backend = BACKENDS[variant.backend]
     found = [*_common(variant, backend), *_names(variant), *_kernels(variant, profile)]
     found += [*_replays(variant, profile), *_four_bits(variant, profile)]
     return [*found, *backend.misfits(variant, profile.device)]
 
 
+def _unknown(backend: str) -> Misfit | None:
+    if backend in BACKENDS:
+        return None
+    return Misfit(("backend",), f"there is no backend {backend!r}", nearest(backend, BACKENDS))
+
+
 def _common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
-    if variant.recipe not in backend.RECIPES:
+    if not variant.id.startswith(f"{variant.backend}-") or variant.recipe not in variant.id:
+        problem = "its id does not say backend and recipe"
+        yield Misfit(("id",), problem, f"call it {variant.backend}-{variant.recipe}")
+    if variant.recipe not in backend.recipes:
         yield Misfit(
             ("recipe",),
-            f"the backend {backend.NAME!r} cannot take the recipe {variant.recipe!r}",
-            f"it takes {', '.join(sorted(backend.RECIPES))}",
+            f"the backend {backend.name!r} cannot take the recipe {variant.recipe!r}",
+            f"it takes {', '.join(sorted(backend.recipes))}",
         )
-    if _format(variant) not in backend.FORMATS:
+    if _format(variant) not in backend.formats:
         yield Misfit(
             ("model_format",),
-            f"{backend.PROVIDER} does not run files of format {_format(variant)!r} as it should",
-            f"it takes {', '.join(sorted(backend.FORMATS))}",
+            f"{backend.provider} does not run files of format {_format(variant)!r} as it should",
+            f"it takes {', '.join(sorted(backend.formats))}",
         )
     names = [provider.name for provider in variant.providers]
     for index, name in enumerate(names):
         if name in names[:index]:
             place = ("providers", index, "name")
             yield Misfit(place, f"{name} is listed twice", "list each provider once")
-        if name not in backend.PROVIDERS:
+        if name not in backend.providers:
             yield Misfit(
                 ("providers", index, "name"),
-                f"the backend {backend.NAME!r} does not go with {name!r}",
-                nearest(name, backend.PROVIDERS),
+                f"the backend {backend.name!r} does not go with {name!r}",
+                nearest(name, backend.providers),
             )
-    if names[:1] != [backend.PROVIDER]:
+    if names[:1] != [backend.provider]:
         yield Misfit(
             ("providers",),
             f"the first provider is {names[0] if names else 'missing'}",
-            f"a variant of backend {backend.NAME!r} lists {backend.PROVIDER} first",
+            f"a variant of backend {backend.name!r} lists {backend.provider} first",
         )
 
 

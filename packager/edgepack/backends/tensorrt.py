@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edgepack.backends.base import Misfit, Refusal, partitions
+from edgepack.backends.base import CPU, Backend, Knob, Misfit, Refusal, partitions
 from edgepack.backends.builder_rules import (
     EXPORT,
     MAKE_CONSTANT,
@@ -32,21 +32,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.op_table import kernel_refusal, read_table
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
 from edgepack.model.graph import Graph, Node
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "tensorrt"
-PROVIDER = "TensorrtExecutionProvider"
-PROVIDERS = frozenset({PROVIDER, "CUDAExecutionProvider", "CPUExecutionProvider"})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "fp16", "int8-static"})
-FORMATS = frozenset({"onnx"})
-STATIC_SHAPES = False
-"""Dynamic ones work with a range given (options ``trt_profile_*_shapes``), known ones best."""
-REWRITES: tuple[str, ...] = ()
-LAST_REWRITES: tuple[str, ...] = ()
-FLOAT32_OPS: frozenset[str] = frozenset({"STFT"})
-PER_TENSOR_OPS: tuple[str, ...] = ()
-QUANTIZES_EVERY_OP = False
-"""Is taken in float32 alone (data/tensorrt.yaml)."""
+from edgepack.project.profile import DeviceKind, Variant
 
 _FALLS_BACK = "it runs on CUDA or the CPU; if that splits the model too much, export it differently"
 _DIALECT = "quantize with int8 for both, symmetric: true and bias: float32"
@@ -95,8 +81,40 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     return found
 
 
+BACKEND = Backend(
+    name="tensorrt",
+    provider="TensorrtExecutionProvider",
+    fallbacks=frozenset({"CUDAExecutionProvider", CPU}),
+    recipes=frozenset({"fp32", "fp16", "int8-static"}),
+    misfits=misfits,
+    refusals=refusals,
+    # Dynamic ones work with a range given (shape_options), known ones best.
+    static_shapes=False,
+    # An engine is built for a range of sizes, and built again for each size outside it, which takes
+    # minutes. Source: onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html,
+    # "Explicit shape range for dynamic shape input": all three keys, every dynamic input.
+    shape_options=("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes"),
+    # Is taken in float32 alone (data/tensorrt.yaml).
+    float32_ops=frozenset({"STFT"}),
+    knobs=(
+        Knob(
+            "trt_builder_optimization_level",
+            ("4", "5"),
+            "how long the builder looks for tactics; 3 is the default, and less is for faster"
+            " builds:"
+            " onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html",
+        ),
+        Knob(
+            "trt_auxiliary_streams",
+            ("0",),
+            "streams beside the main one; -1, the default, leaves it to heuristics: the same page",
+        ),
+    ),
+)
+
+
 def _options(variant: Variant) -> Mapping[str, str]:
-    return next((p.options for p in variant.providers if p.name == PROVIDER), {})
+    return next((p.options for p in variant.providers if p.name == BACKEND.provider), {})
 
 
 def _too_few(nodes: int, least: str) -> Refusal:
@@ -109,7 +127,7 @@ def _refusal(graph: Graph, node: Node, excluded: set[str]) -> Refusal | None:
         reason = f"the provider option trt_op_types_to_exclude names {node.op}"
         return Refusal(reason, "take it out of the option")
     unit = single(node)
-    refusal = kernel_refusal(read_table(NAME), graph, node)
+    refusal = kernel_refusal(read_table(BACKEND.name), graph, node)
     return refusal or first_refusal(_RULES.get(node.qualified_op, ()), graph, unit)
 
 

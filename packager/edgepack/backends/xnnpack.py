@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.backends.base import Misfit, Refusal
+from edgepack.backends.base import THREADS, Backend, Knob, Misfit, Refusal
 from edgepack.backends.builder_rules import (
     EXPORT,
     FIX_DIMENSIONS,
@@ -40,20 +40,7 @@ from edgepack.backends.builder_rules import (
 from edgepack.backends.op_table import kernel_refusal, read_table
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, Value, node_units, spread
 from edgepack.model.graph import Graph
-from edgepack.project.profile import BackendName, DeviceKind, Recipe, Variant
-
-NAME: BackendName = "xnnpack"
-PROVIDER = "XnnpackExecutionProvider"
-PROVIDERS = frozenset({PROVIDER, "CPUExecutionProvider"})
-RECIPES: frozenset[Recipe] = frozenset({"fp32", "int8-static"})
-FORMATS = frozenset({"onnx"})
-"""Not ``.ort``: onnxruntime would call for a compiler, which XNNPACK has not (from the source)."""
-STATIC_SHAPES = False
-REWRITES: tuple[str, ...] = ()
-LAST_REWRITES: tuple[str, ...] = ()
-FLOAT32_OPS: frozenset[str] = frozenset()
-PER_TENSOR_OPS: tuple[str, ...] = ("ConvTranspose",)
-QUANTIZES_EVERY_OP = False
+from edgepack.project.profile import DeviceKind, Variant
 
 _LAYOUTS = "int8 activations with int8 weights, or uint8 with uint8 per tensor"
 _REQUANTIZE = "quantize with activations: int8 and weights: int8"
@@ -111,6 +98,32 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     return spread(refused)
 
 
+def cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
+    """Return as many as its own pool has threads: by itself, as the session."""
+    return int(options.get("intra_op_num_threads", session_threads)) or cpu_count
+
+
+BACKEND = Backend(
+    name="xnnpack",
+    provider="XnnpackExecutionProvider",
+    recipes=frozenset({"fp32", "int8-static"}),
+    # Not .ort: onnxruntime would call for a compiler, which XNNPACK has not (from the source).
+    formats=frozenset({"onnx"}),
+    misfits=misfits,
+    refusals=refusals,
+    per_tensor_ops=("ConvTranspose",),
+    knobs=(
+        Knob(
+            "intra_op_num_threads",
+            (THREADS,),
+            "threads of its own pool; 0, the default, takes as many as the session has:"
+            " xnnpack_execution_provider.cc and .h in onnxruntime (the documentation says 1)",
+        ),
+    ),
+    cores=cores,
+)
+
+
 _TAKE_ACTIVATIONS = ("Conv", "MaxPool", "AveragePool")
 
 
@@ -124,7 +137,9 @@ def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
         rules = (_QUANTIZED_RULES[unit.op], *rules)
     else:
         rules = (*_FLOAT_RULES.get(unit.op, ()), *rules)
-    return kernel_refusal(read_table(NAME), graph, unit.target) or first_refusal(rules, graph, unit)
+    return kernel_refusal(read_table(BACKEND.name), graph, unit.target) or first_refusal(
+        rules, graph, unit
+    )
 
 
 def _fusion_refusal(graph: Graph, unit: NodeUnit, fusable: set[str]) -> Refusal | None:

@@ -23,6 +23,7 @@ from edgepack.apps.render import (
     VariantLine,
     render_family,
 )
+from edgepack.backends.registry import BACKENDS
 from edgepack.base.machine import processor
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import StepCache
@@ -77,11 +78,6 @@ from edgepack.steps.recipes.int4_weight import Int4Weight
 
 # Their versions decide the bytes of a bundle.
 _TOOLS = ("numpy", "onnx", "onnxruntime", "onnxsim", "pillow")
-
-_NATIVE_LIBRARIES = {"QNNExecutionProvider": "libcdsprpc.so"}
-"""What a provider loads of the Android system, which apps for API 31 and newer have to name.
-Source: https://onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.html (checked
-2026-11), not tried on a phone."""
 
 _EXAMPLE_SIDE = 480
 """Of a picture in a README's example, in pixels."""
@@ -592,8 +588,8 @@ def _size(folder: Path, entries: Iterable[dict[str, str]]) -> int:
 
 def _native_libraries(profile: Profile) -> tuple[str, ...]:
     """Return the libraries of the Android system that a target's providers load."""
-    names = {provider.name for variant in profile.variants for provider in variant.providers}
-    return tuple(sorted({_NATIVE_LIBRARIES[name] for name in names if name in _NATIVE_LIBRARIES}))
+    backends = (BACKENDS[variant.backend] for variant in profile.variants)
+    return tuple(sorted({name for backend in backends for name in backend.native_libraries}))
 
 
 def _provider_help(profile: Profile) -> Iterator[ProviderHelp]:

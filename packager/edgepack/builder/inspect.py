@@ -259,7 +259,7 @@ class _Making:
 
     def _recipe(self, simplified: Path, profile: Profile, variant: Variant) -> Path:
         model = simplified
-        if rewrites := BACKENDS[variant.backend].REWRITES:
+        if rewrites := BACKENDS[variant.backend].rewrites:
             model = self.run(Rewritten(rewrites), model=model)
         if quantization_of(read_outline(simplified / MODEL)):
             return self.run(Fp32(profile.runtime.max_ir), model=model)
@@ -322,7 +322,7 @@ def _inspect_variant(
     return VariantInspection(
         target=profile.id,
         variant=variant.id,
-        provider=BACKENDS[variant.backend].PROVIDER,
+        provider=BACKENDS[variant.backend].provider,
         nodes=len(placement.nodes),
         taken=len(placement.nodes) - len(left),
         partitions=placement.partitions,
@@ -346,7 +346,7 @@ def _impossible(profile: Profile, variant: Variant, error: EdgepackError) -> Var
     return VariantInspection(
         target=profile.id,
         variant=variant.id,
-        provider=BACKENDS[variant.backend].PROVIDER,
+        provider=BACKENDS[variant.backend].provider,
         nodes=0,
         taken=0,
         partitions=0,

@@ -66,7 +66,6 @@ from edgepack.steps.proofs.layer_errors import LayerErrors
 from edgepack.steps.proofs.outside import OutsideErrors
 from edgepack.steps.proofs.read_answers import ReadAnswers
 from edgepack.steps.recipes.bucketed import (
-    INLINE_WEIGHTS,
     Bucketed,
     bucket_dims,
     static_problem,
@@ -343,7 +342,7 @@ class _Planner:
         if self.in_graph:
             reference, model = self._put_before(reference), self._put_before(model)
             history.append(model)
-        if last := BACKENDS[variant.backend].LAST_REWRITES:
+        if last := BACKENDS[variant.backend].last_rewrites:
             model = self.builder.step(Rewritten(last), model=model, samples=self.probes)
             history.append(model)
         cap_db = (CPU_CAP_DB if cpu else OTHER_CAP_DB)[self._numbers(variant)]
@@ -475,7 +474,7 @@ class _Planner:
             dims=dims,
             fills=tuple((name, d.pad) for name, d in described if d.pad),
             masks=tuple((name, d.mask) for name, d in described if d.mask is not None),
-            shared=variant.backend not in INLINE_WEIGHTS,
+            shared=not BACKENDS[variant.backend].inline_weights,
         )
         return self.builder.step(step, model=model, choice=choice, samples=self.probes)
 
@@ -491,7 +490,7 @@ class _Planner:
             history.append(self.builder.step(raised, model=prepared, samples=probes))
         reference = history[-1]
         history.append(self.builder.step(Simplified(), model=reference, samples=probes))
-        if rewrites := BACKENDS[variant.backend].REWRITES:
+        if rewrites := BACKENDS[variant.backend].rewrites:
             step = Rewritten(rewrites)
             history.append(self.builder.step(step, model=history[-1], samples=probes))
         return reference, history

@@ -7,21 +7,13 @@ from dataclasses import dataclass, replace
 
 from packaging.specifiers import SpecifierSet
 
+from edgepack.backends.registry import BACKENDS
 from edgepack.devices.clocks import give_back_clocks
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from edgepack.project.profile import Profile, load_profile
-
-PLUGINS = {
-    "onnxruntime-ep-openvino": "OpenVINOExecutionProvider",
-    "onnxruntime-qnn": "QNNExecutionProvider",
-}
-"""Packages that bring a provider as a plugin, which no session lists until it is registered."""
-
-STANDS_FOR = {"onnxruntime-ep-openvino": "onnxruntime-openvino"}
-"""Plugins, beside onnxruntime itself, with the package of old that held both."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +116,8 @@ def absent_providers(facts: DeviceFacts, profile: Profile) -> list[AbsentProvide
     if isinstance(facts.python, Missing):
         return []
     has = set(facts.python.providers)
-    has |= {PLUGINS[name] for name in facts.python.distributions if name in PLUGINS}
+    # No session lists a plugin until it is registered.
+    has |= {b.provider for b in BACKENDS.values() if b.plugin in facts.python.distributions}
     wanted = dict.fromkeys(variant.providers[0].name for variant in profile.variants)
     absent = []
     for name in wanted:
@@ -230,8 +223,9 @@ def _package_problems(device: Device, facts: DeviceFacts, profile: Profile) -> l
         return []
     pins = dict(profile.runtime.packages)
     if not isinstance(facts.python.packages.get("onnxruntime", Missing("")), Missing):
-        for plugin in STANDS_FOR.keys() & facts.python.distributions.keys():
-            pins.pop(STANDS_FOR[plugin], None)
+        for backend in BACKENDS.values():
+            if backend.plugin in facts.python.distributions:
+                pins.pop(backend.plugin_replaces, None)
     return [f"{problem}: {_provision(device)}" for problem in unmet_pins(facts.python, pins)]
 
 

@@ -23,13 +23,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-_GOES_INTO_ONNXRUNTIME = re.compile(r"-(ep|qnn|extensions)(-|$)")
 _VERSION = re.compile(r"\d+(?:[.+-]?[0-9A-Za-z]+)*")
 
 Recipe = Literal["fp32", "fp16", "int8-static", "int8-dynamic", "int4-weight"]
-BackendName = Literal[
-    "acl", "coreml", "cpu", "cuda", "nnapi", "openvino", "qnn", "tensorrt", "xnnpack"
-]
 Family = Literal["linux", "android", "apple"]
 
 
@@ -81,13 +77,12 @@ class Runtime(StrictModel):
         """The package that is onnxruntime itself, and the lowest version that its pin names.
 
         None where no package is, or its pin names no version. Packages that go into onnxruntime,
-        with operators or a provider of their own, have versions of their own.
+        with operators or a provider of their own, have longer names and versions of their own.
         """
-        for name, pin in self.packages.items():
-            if "onnxruntime" in name and not _GOES_INTO_ONNXRUNTIME.search(name):
-                versions = _VERSION.findall(pin)
-                return (name, min(versions, key=release)) if versions else None
-        return None
+        names = [name for name in self.packages if "onnxruntime" in name]
+        name = min(names, key=lambda each: len(each.rpartition(":")[2]), default="")
+        versions = _VERSION.findall(self.packages.get(name, ""))
+        return (name, min(versions, key=release)) if versions else None
 
 
 def release(version: str) -> Version:
@@ -166,7 +161,9 @@ class Variant(StrictModel):
 
     id: Id
     """``<backend>-<recipe>``; between them, or behind, a word where a target has several."""
-    backend: BackendName
+    backend: str
+    """A name in :data:`edgepack.backends.registry.BACKENDS`; another is refused when targets are
+    resolved."""
     recipe: Recipe
     dialect: Dialect | None = None
     """Set if and only if the recipe is one of int8; int4-weight has one form alone."""
@@ -194,20 +191,11 @@ class Variant(StrictModel):
             )
         return self
 
-    @model_validator(mode="after")
-    def _id_says_what_it_is(self) -> Self:
-        if not self.id.startswith(f"{self.backend}-") or self.recipe not in self.id:
-            raise ValueError(
-                f"the id {self.id!r} does not say backend and recipe"
-                f" | call it {self.backend}-{self.recipe}"
-            )
-        return self
-
 
 class VariantChange(StrictModel):
     """A variant as a project gives it: what it does not say is taken from the profile."""
 
-    backend: BackendName
+    backend: str
     recipe: Recipe
     id: Id | None = None
     dialect: Dialect | None = None

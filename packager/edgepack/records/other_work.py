@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgepack.backends.base import one_core
+from edgepack.backends.registry import BACKENDS
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.records.run import OtherWork, ProcessRun, Scenario
@@ -16,24 +18,17 @@ NOTED_SHARE = 0.01
 """Of the same: what is noted."""
 NOTED_CORES = 0.1
 """What others may use of any cores without being noted: memory, caches and power are shared."""
-_ON_CORES = ("cpu", "xnnpack", "acl")
-"""Backends whose nodes run in threads on the processor's cores."""
 
 
 def threads_of(variant: ManifestVariant, scenario: Scenario, cpu_count: int) -> int:
     """Return on how many cores a variant's inferences run at once.
 
-    One thread drives what is not the processor: a GPU, an NPU.
+    Of a backend that is not known here, one thread is taken to drive something else.
     """
-    options = variant.providers[0].options
-    if variant.backend == "openvino" and options.get("device_type", "CPU").startswith("CPU"):
-        each = int(options.get("num_of_threads", cpu_count))
-    elif variant.backend in _ON_CORES:
-        own = options.get("intra_op_num_threads", variant.session.intra_op_num_threads)
-        each = int(own) or cpu_count
-    else:
-        each = 1
-    return each * scenario.threads
+    backend = BACKENDS.get(variant.backend)
+    cores = backend.cores if backend else one_core
+    options, session_threads = variant.providers[0].options, variant.session.intra_op_num_threads
+    return cores(options, session_threads, cpu_count) * scenario.threads
 
 
 def taken_share(work: OtherWork, threads: int) -> float:

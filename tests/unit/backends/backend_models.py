@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
+from edgepack.backends.base import Backend
 from edgepack.model.graph import Graph, partitioned_graph, read_graph
 from edgepack.project.profile import Dialect, Provider, SessionSettings, Variant
 from onnx import TensorProto, helper, load
@@ -46,24 +46,24 @@ def one(folder: Path, op: str, shape, constants=(), *, dtype=FLOAT, more=(), **a
     return graph_of(folder, [node], inputs, values, given, opset=opset)
 
 
-def variant_of(backend: ModuleType, recipe: str = "fp32", **more) -> Variant:
+def variant_of(backend: Backend, recipe: str = "fp32", **more) -> Variant:
     """A variant of a backend, with provider options and session config as keywords."""
     dialect = {"activations": "uint8", "weights": "int8", "symmetric": False, "per_channel": False}
     quantized = recipe.startswith("int8")
     return Variant(
-        id=f"{backend.NAME}-{recipe}",
-        backend=backend.NAME,
+        id=f"{backend.name}-{recipe}",
+        backend=backend.name,
         recipe=recipe,
         dialect=Dialect(**{**dialect, **more.get("dialect", {})}) if quantized else None,
         providers=[
-            Provider(name=backend.PROVIDER, options=more.get("options", {})),
+            Provider(name=backend.provider, options=more.get("options", {})),
             Provider(name="CPUExecutionProvider"),
         ],
         session=SessionSettings(config=more.get("config", {})),
     )
 
 
-def reasons(backend: ModuleType, graph: Graph, **more) -> dict[str, str]:
+def reasons(backend: Backend, graph: Graph, **more) -> dict[str, str]:
     """Why nodes are refused, by name."""
     found = backend.refusals(graph, variant_of(backend, **more))
     assert all(refusal.remedy for refusal in found.values())

@@ -12,11 +12,11 @@ WEIGHTS = [("w", randoms(4, 4, 3, 3))]
 
 
 def why(graph, **more) -> str:
-    return reasons(acl, graph, **more).get("n", "")
+    return reasons(acl.BACKEND, graph, **more).get("n", "")
 
 
 def test_float_net_when_its_opset_is_new_keeps_what_has_kernels(tmp_path):
-    found = reasons(acl, partitioned_graph(residual_net(tmp_path)))
+    found = reasons(acl.BACKEND, partitioned_graph(residual_net(tmp_path)))
     assert set(found) == {"relu", "add", "flatten", "linear", "softmax"}
     assert "version 14; kernels are there for 6" in found["relu"]
     assert "no kernel for Add" in found["add"]
@@ -59,14 +59,14 @@ def test_mat_mul_when_it_broadcasts_batches_is_refused(tmp_path):
 
 @pytest.mark.parametrize("weights", ["uint8", "int8"])
 def test_quantized_net_when_per_tensor_keeps_its_convolutions_alone(tmp_path, weights):
-    found = reasons(acl, quantized_graph(tmp_path, "uint8", weights), recipe="int8-static")
+    found = reasons(acl.BACKEND, quantized_graph(tmp_path, "uint8", weights), recipe="int8-static")
     assert not {"conv1", "conv2"} & set(found)
     assert "a quantized Gemm" in found["linear"]
 
 
 def test_quantized_net_when_per_channel_loses_its_convolutions(tmp_path):
     graph = quantized_graph(tmp_path, "uint8", "int8", per_channel=True)
-    found = reasons(acl, graph, recipe="int8-static")
+    found = reasons(acl.BACKEND, graph, recipe="int8-static")
     assert "one scale per channel" in found["conv1"]
 
 
@@ -82,5 +82,5 @@ def test_quantized_net_when_per_channel_loses_its_convolutions(tmp_path):
     ],
 )
 def test_dialect_when_asked_names_what_acl_has_no_kernel_for(dialect, keys):
-    variant = variant_of(acl, "int8-static", dialect=dialect)
-    assert [misfit.key[-1] for misfit in acl.misfits(variant, PI)] == keys
+    variant = variant_of(acl.BACKEND, "int8-static", dialect=dialect)
+    assert [misfit.key[-1] for misfit in acl.BACKEND.misfits(variant, PI)] == keys

@@ -15,7 +15,8 @@ from edgepack.backends import coreml
 from edgepack.backends.base import predict
 from edgepack.model.graph import partitioned_graph
 from edgepack.project.profile import DeviceKind
-from onnx import TensorProto
+from onnx import TensorProto, helper
+from tiny_models import save
 
 IMAGE = [1, 4, 8, 8]
 IPHONE = DeviceKind(os="ios", arch="aarch64", min_version="15.1")
@@ -24,11 +25,11 @@ HALF = TensorProto.FLOAT16
 
 
 def network(graph, **options) -> str:
-    return reasons(coreml, graph, options=options).get("n", "")
+    return reasons(coreml.BACKEND, graph, options=options).get("n", "")
 
 
 def program(graph, **options) -> str:
-    return reasons(coreml, graph, options={**PROGRAM, **options}).get("n", "")
+    return reasons(coreml.BACKEND, graph, options={**PROGRAM, **options}).get("n", "")
 
 
 def weights(*shape: int) -> list:
@@ -39,34 +40,51 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+def test_pad_when_it_puts_zeros_before_a_convolution_is_joined_with_it_by_onnxruntime(tmp_path):
+    """So that no rewrite is needed, for MLProgram has no Pad."""
+    constants = [
+        ("pads", np.array([0, 0, 0, 0, 0, 0, 1, 1])),
+        ("w", np.ones((4, 4, 3, 3), np.float32)),
+    ]
+    nodes = [
+        helper.make_node("Pad", ["x", "pads"], ["padded"], "pad"),
+        helper.make_node("Conv", ["padded", "w"], ["y"], "conv"),
+    ]
+    ends = [("x", FLOAT, IMAGE)], [("y", FLOAT, None)]
+    path = save(tmp_path / "m.onnx", nodes, *ends, constants)
+    assert [node.op for node in partitioned_graph(path).nodes] == ["Conv"]
+
+
 def test_float_net_when_network_goes_to_coreml_in_one_piece(tmp_path):
-    placement = predict(coreml, partitioned_graph(residual_net(tmp_path)), variant_of(coreml))
+    placement = predict(
+        coreml.BACKEND, partitioned_graph(residual_net(tmp_path)), variant_of(coreml.BACKEND)
+    )
     assert placement.share == 1
     assert placement.partitions == 1
 
 
 def test_float_net_when_program_is_split_by_its_flatten_which_edgepack_rewrites(tmp_path):
     graph = partitioned_graph(residual_net(tmp_path))
-    placement = predict(coreml, graph, variant_of(coreml, options=PROGRAM))
+    placement = predict(coreml.BACKEND, graph, variant_of(coreml.BACKEND, options=PROGRAM))
     (left,) = [placed for placed in placement.nodes if placed.refusal]
     assert left.node.name == "flatten"
     assert "flatten-to-reshape" in left.refusal.remedy
-    assert "flatten-to-reshape" in coreml.REWRITES
+    assert "flatten-to-reshape" in coreml.BACKEND.rewrites
     assert placement.partitions == 2
 
 
 @pytest.mark.parametrize("options", [{}, PROGRAM])
 def test_int8_net_when_predicted_is_left_in_pieces(tmp_path, options):
     graph = quantized_graph(tmp_path, "uint8", "int8")
-    found = reasons(coreml, graph, options=options)
+    found = reasons(coreml.BACKEND, graph, options=options)
     quantizers = [node.name for node in graph.nodes if "Linear" in node.op]
     assert all("no quantized tensors" in found[name] for name in quantizers)
     assert "must be constant" in found["conv1"]
 
 
 def test_variant_when_float16_without_program_is_a_misfit():
-    assert coreml.misfits(variant_of(coreml, "fp16", options=PROGRAM), IPHONE) == []
-    (misfit,) = coreml.misfits(variant_of(coreml, "fp16"), IPHONE)
+    assert coreml.BACKEND.misfits(variant_of(coreml.BACKEND, "fp16", options=PROGRAM), IPHONE) == []
+    (misfit,) = coreml.BACKEND.misfits(variant_of(coreml.BACKEND, "fp16"), IPHONE)
     assert misfit.key == ("providers",)
     assert "MLProgram" in misfit.hint
 
@@ -86,7 +104,7 @@ def test_input_when_float16_is_taken_by_program_alone(tmp_path):
     graph = one(tmp_path, "Relu", [1, 4], dtype=HALF)
     assert "float16" in network(graph)
     assert program(graph) == ""
-    assert "MLProgram" in coreml.refusals(graph, variant_of(coreml))[0].remedy
+    assert "MLProgram" in coreml.BACKEND.refusals(graph, variant_of(coreml.BACKEND))[0].remedy
 
 
 def test_input_when_int64_is_taken_by_program_alone(tmp_path):

@@ -19,19 +19,19 @@ TABLES = sorted(path.stem for path in (Path(op_table.__file__).parent / "data").
 
 
 def why(graph, **more) -> str:
-    return reasons(cuda, graph, **more).get("n", "")
+    return reasons(cuda.BACKEND, graph, **more).get("n", "")
 
 
 def test_float_net_when_its_batch_is_unknown_goes_to_cuda_in_one_piece(tmp_path):
     graph = partitioned_graph(conv_net(tmp_path / "net.onnx"))
-    placement = predict(cuda, graph, variant_of(cuda))
+    placement = predict(cuda.BACKEND, graph, variant_of(cuda.BACKEND))
     assert placement.share == 1
     assert placement.partitions == 1
 
 
 def test_quantized_net_when_asked_runs_as_float_but_for_the_biases(tmp_path):
     graph = quantized_graph(tmp_path, "uint8", "int8")
-    refused = cuda.refusals(graph, variant_of(cuda))
+    refused = cuda.BACKEND.refusals(graph, variant_of(cuda.BACKEND))
     assert {graph.nodes[index].op for index in refused} == {"DequantizeLinear"}
     assert all("is int32; it takes" in refusal.reason for refusal in refused.values())
 
@@ -117,13 +117,13 @@ def test_arithmetic_on_shapes_when_asked_stays_on_the_cpu(tmp_path):
     nodes[2].attribute.append(helper.make_attribute("axis", 0))
     values = [("zero", np.array([0])), ("rest", np.array([-1]))]
     graph = graph_of(tmp_path, nodes, [("x", FLOAT, ["n", 4, 4])], [("y", FLOAT, None)], values)
-    found = reasons(cuda, graph)
+    found = reasons(cuda.BACKEND, graph)
     assert set(found) == {"gather", "concat"}
     assert "keeps on the CPU" in found["gather"]
 
 
 def test_int8_variant_when_asked_is_a_misfit():
-    [misfit] = cuda.misfits(variant_of(cuda, "int8-static"), DESKTOP)
+    [misfit] = cuda.BACKEND.misfits(variant_of(cuda.BACKEND, "int8-static"), DESKTOP)
     assert misfit.key == ("dialect",)
     assert "fp16" in misfit.hint
 

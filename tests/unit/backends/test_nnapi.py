@@ -23,7 +23,7 @@ ANDROID = DeviceKind(os="android", arch="aarch64", min_version="29")
 
 
 def why(graph, **more) -> str:
-    return reasons(nnapi, graph, **more).get("n", "")
+    return reasons(nnapi.BACKEND, graph, **more).get("n", "")
 
 
 def ints(*values: int) -> np.ndarray:
@@ -39,14 +39,14 @@ def weights(*shape: int) -> list:
 
 def test_float_net_when_static_goes_to_nnapi_in_one_piece(tmp_path):
     graph = partitioned_graph(residual_net(tmp_path))
-    placement = predict(nnapi, graph, variant_of(nnapi))
+    placement = predict(nnapi.BACKEND, graph, variant_of(nnapi.BACKEND))
     assert placement.share == 1
     assert placement.partitions == 1
 
 
 def test_uint8_net_when_static_leaves_groups_that_nnapi_does_not_have(tmp_path):
     graph = quantized_graph(tmp_path, "uint8", "int8")
-    found = reasons(nnapi, graph, recipe="int8-static")
+    found = reasons(nnapi.BACKEND, graph, recipe="int8-static")
     assert "no int8 MaxPool" in found["max"]
     assert "no int8 GlobalAveragePool" in found["average"]
     assert "no int8 Flatten" in found["flatten"]
@@ -56,7 +56,7 @@ def test_uint8_net_when_static_leaves_groups_that_nnapi_does_not_have(tmp_path):
 
 def test_uint8_net_when_a_group_is_refused_refuses_its_q_and_dq_too(tmp_path):
     graph = quantized_graph(tmp_path, "uint8", "int8")
-    refused = nnapi.refusals(graph, variant_of(nnapi, "int8-static"))
+    refused = nnapi.BACKEND.refusals(graph, variant_of(nnapi.BACKEND, "int8-static"))
     pool = next(node for node in graph.nodes if node.op == "MaxPool")
     around = [graph.producers[pool.inputs[0]], *graph.consumers[pool.outputs[0]]]
     assert [node.op for node in around] == ["DequantizeLinear", "QuantizeLinear"]
@@ -69,13 +69,13 @@ def test_uint8_net_when_weights_are_uint8_or_per_channel_keeps_its_convolutions(
 ):
     kind = "int8" if per_channel else "uint8"
     graph = quantized_graph(tmp_path, "uint8", kind, per_channel=per_channel)
-    found = reasons(nnapi, graph, recipe="int8-static")
+    found = reasons(nnapi.BACKEND, graph, recipe="int8-static")
     assert not {"conv1", "conv2"} & set(found)
 
 
 def test_int8_net_when_activations_are_signed_stays_on_the_cpu(tmp_path):
     graph = quantized_graph(tmp_path, "int8", "int8", symmetric=True)
-    found = reasons(nnapi, graph, recipe="int8-static")
+    found = reasons(nnapi.BACKEND, graph, recipe="int8-static")
     assert len(found) == len(graph.nodes)
     assert "is int8; NNAPI takes uint8" in found["conv1"]
 
@@ -84,8 +84,8 @@ def test_int8_net_when_activations_are_signed_stays_on_the_cpu(tmp_path):
 
 
 def keys(**dialect) -> list:
-    variant = variant_of(nnapi, "int8-static", dialect=dialect)
-    return [misfit.key for misfit in nnapi.misfits(variant, ANDROID)]
+    variant = variant_of(nnapi.BACKEND, "int8-static", dialect=dialect)
+    return [misfit.key for misfit in nnapi.BACKEND.misfits(variant, ANDROID)]
 
 
 def test_variant_when_activations_are_not_uint8_is_a_misfit():
@@ -101,7 +101,7 @@ def test_variant_when_uint8_weights_have_scales_per_channel_is_a_misfit():
 
 def test_device_when_older_than_android_8_1_is_a_misfit():
     old = DeviceKind(os="android", arch="aarch64", min_version="24")
-    (misfit,) = nnapi.misfits(variant_of(nnapi), old)
+    (misfit,) = nnapi.BACKEND.misfits(variant_of(nnapi.BACKEND), old)
     assert "27" in misfit.problem
 
 
@@ -115,7 +115,7 @@ def test_operator_when_not_in_the_list_is_refused(tmp_path):
 def test_dimension_when_dynamic_is_refused_with_the_line_to_write(tmp_path):
     graph = one(tmp_path, "Relu", ["batch", 4])
     assert "shape [batch, 4]" in why(graph)
-    assert "dims" in nnapi.refusals(graph, variant_of(nnapi))[0].remedy
+    assert "dims" in nnapi.BACKEND.refusals(graph, variant_of(nnapi.BACKEND))[0].remedy
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.INT64, TensorProto.UINT8])
@@ -143,8 +143,8 @@ def test_nodes_when_behind_a_stop_operator_stay_on_the_cpu(tmp_path):
     ]
     outputs = [("c", FLOAT, [1, 4]), ("d", FLOAT, [1, 4])]
     graph = graph_of(tmp_path, nodes, [("x", FLOAT, [1, 4])], outputs)
-    assert reasons(nnapi, graph) == {}
-    found = reasons(nnapi, graph, config={nnapi.STOP_OPS_KEY: "Sigmoid,Loop"})
+    assert reasons(nnapi.BACKEND, graph) == {}
+    found = reasons(nnapi.BACKEND, graph, config={nnapi.STOP_OPS_KEY: "Sigmoid,Loop"})
     assert set(found) == {"stop", "behind"}
     assert "Sigmoid" in found["behind"]
 
@@ -158,7 +158,7 @@ def test_copying_node_when_alone_is_handed_back(tmp_path):
         helper.make_node("Relu", ["d"], ["y"], "pair2"),
     ]
     graph = graph_of(tmp_path, nodes, [("x", FLOAT, [1, 4])], [("y", FLOAT, [1, 4])])
-    found = reasons(nnapi, graph)
+    found = reasons(nnapi.BACKEND, graph)
     assert set(found) == {"cpu1", "cpu2", "alone"}
     assert "alone it only copies" in found["alone"]
 
@@ -188,7 +188,7 @@ def test_operators_when_as_nnapi_wants_them_are_taken(tmp_path):
             mode="linear",
         ),
     ]
-    assert [reasons(nnapi, graph) for graph in taken] == [{}] * len(taken)
+    assert [reasons(nnapi.BACKEND, graph) for graph in taken] == [{}] * len(taken)
 
 
 def test_convolution_when_not_2d_or_grouped_and_dilated_is_refused(tmp_path):

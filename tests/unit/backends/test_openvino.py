@@ -51,7 +51,7 @@ def graph(nodes, inputs=None, outputs=("y",), constants=None, opset=17):
 
 def left(found, device="CPU"):
     """The refused nodes' names, each with the reason."""
-    placement = predict(openvino, found, variant(device))
+    placement = predict(openvino.BACKEND, found, variant(device))
     return {p.node.name: p.refusal.reason for p in placement.nodes if p.refusal}
 
 
@@ -329,9 +329,9 @@ def test_device_when_auto_names_none_leaves_all_and_is_a_misfit():
     found = graph([("Relu", ["x"], ["a"]), ("Abs", ["a"], ["y"])])
     assert len(left(found, "AUTO")) == 2
     assert left(found, "AUTO:CPU") == {}
-    [misfit] = openvino.misfits(variant("AUTO"), INTEL)
+    [misfit] = openvino.BACKEND.misfits(variant("AUTO"), INTEL)
     assert "AUTO:CPU" in misfit.hint
-    assert openvino.misfits(variant("AUTO:CPU"), INTEL) == []
+    assert openvino.BACKEND.misfits(variant("AUTO:CPU"), INTEL) == []
 
 
 @pytest.mark.parametrize(
@@ -345,9 +345,9 @@ def test_device_when_auto_names_none_leaves_all_and_is_a_misfit():
 )
 def test_dialect_when_the_cpu_runs_it_as_float_is_a_misfit(activations, weights, key):
     dialect = Dialect(activations=activations, weights=weights, symmetric=False, per_channel=True)
-    found = openvino.misfits(variant("CPU", "int8-static", dialect), INTEL)
+    found = openvino.BACKEND.misfits(variant("CPU", "int8-static", dialect), INTEL)
     assert [misfit.key for misfit in found] == ([("dialect", key)] if key else [])
-    assert openvino.misfits(variant("NPU", "int8-static", dialect), INTEL) == []
+    assert openvino.BACKEND.misfits(variant("NPU", "int8-static", dialect), INTEL) == []
 
 
 def test_tables_when_read_say_where_each_comes_from():

@@ -18,18 +18,20 @@ INSIDE = {"offload_graph_io_quantization": "0"}
 
 
 def why(graph, **more) -> str:
-    return reasons(qnn, graph, **more).get("n", "")
+    return reasons(qnn.BACKEND, graph, **more).get("n", "")
 
 
 def test_float_net_when_static_goes_to_qnn_in_one_piece(tmp_path):
-    placement = predict(qnn, partitioned_graph(residual_net(tmp_path)), variant_of(qnn))
+    placement = predict(
+        qnn.BACKEND, partitioned_graph(residual_net(tmp_path)), variant_of(qnn.BACKEND)
+    )
     assert placement.share == 1
     assert placement.partitions == 1
 
 
 def test_float_net_when_the_batch_is_unknown_stays_on_the_cpu(tmp_path):
     graph = partitioned_graph(conv_net(tmp_path / "net.onnx"))
-    found = reasons(qnn, graph)
+    found = reasons(qnn.BACKEND, graph)
     assert len(found) == len(graph.nodes)
     assert "all of it must be known" in found["conv"]
 
@@ -37,13 +39,13 @@ def test_float_net_when_the_batch_is_unknown_stays_on_the_cpu(tmp_path):
 @pytest.mark.parametrize("weights", ["uint8", "int8"])
 def test_uint8_net_when_static_leaves_the_border_to_the_cpu(tmp_path, weights):
     graph = quantized_graph(tmp_path, "uint8", weights)
-    refused = qnn.refusals(graph, variant_of(qnn, "int8-static"))
+    refused = qnn.BACKEND.refusals(graph, variant_of(qnn.BACKEND, "int8-static"))
     assert sorted(graph.nodes[index].op for index in refused) == [
         "DequantizeLinear",
         "QuantizeLinear",
     ]
-    inside = variant_of(qnn, "int8-static", options=INSIDE)
-    assert qnn.refusals(graph, inside) == {}
+    inside = variant_of(qnn.BACKEND, "int8-static", options=INSIDE)
+    assert qnn.BACKEND.refusals(graph, inside) == {}
 
 
 def test_uint16_activations_when_in_microsofts_domain_are_taken_but_for_the_border(tmp_path):
@@ -62,20 +64,20 @@ def test_uint16_activations_when_in_microsofts_domain_are_taken_but_for_the_bord
     typed = {name: TensorSpec(name, "uint16", (1, 4)) for name in "ad"}
     typed |= {name: TensorSpec(name, "float32", (1, 4)) for name in "bc"}
     graph = replace(graph, tensors={**graph.tensors, **typed})
-    assert set(reasons(qnn, graph, recipe="int8-static")) == {"first", "last"}
+    assert set(reasons(qnn.BACKEND, graph, recipe="int8-static")) == {"first", "last"}
 
 
 def test_int8_net_when_static_names_the_dtype(tmp_path):
-    found = reasons(qnn, quantized_graph(tmp_path, "int8", "int8"), recipe="int8-static")
+    found = reasons(qnn.BACKEND, quantized_graph(tmp_path, "int8", "int8"), recipe="int8-static")
     assert "is int8; taken are uint8 and uint16" in found["conv1"]
 
 
 def test_uint8_net_when_weights_are_per_channel_wants_them_int8(tmp_path):
     graph = quantized_graph(tmp_path, "uint8", "uint8", per_channel=True)
-    found = reasons(qnn, graph, recipe="int8-static")
+    found = reasons(qnn.BACKEND, graph, recipe="int8-static")
     assert "one scale per channel" in found["conv1"]
     graph = quantized_graph(tmp_path, "uint8", "int8", per_channel=True)
-    assert "conv1" not in reasons(qnn, graph, recipe="int8-static")
+    assert "conv1" not in reasons(qnn.BACKEND, graph, recipe="int8-static")
 
 
 def test_operator_when_qnn_does_not_list_it_is_refused(tmp_path):
@@ -132,5 +134,5 @@ def test_computed_input_when_of_unknown_rank_is_refused(tmp_path):
     ],
 )
 def test_dialect_when_asked_names_what_the_htp_does_not_run(dialect, keys):
-    variant = variant_of(qnn, "int8-static", dialect=dialect)
-    assert [misfit.key[-1] for misfit in qnn.misfits(variant, ANDROID)] == keys
+    variant = variant_of(qnn.BACKEND, "int8-static", dialect=dialect)
+    assert [misfit.key[-1] for misfit in qnn.BACKEND.misfits(variant, ANDROID)] == keys

@@ -27,7 +27,7 @@ GOOD = {"activations": "int8", "weights": "int8", "symmetric": True, "bias": "fl
 
 
 def why(graph, **more) -> str:
-    return reasons(tensorrt, graph, **more).get("n", "")
+    return reasons(tensorrt.BACKEND, graph, **more).get("n", "")
 
 
 class Reader(CalibrationDataReader):
@@ -58,13 +58,13 @@ def symmetric_graph(folder: Path) -> Graph:
 
 def test_float_net_when_its_batch_is_unknown_goes_to_tensorrt_in_one_piece(tmp_path):
     graph = partitioned_graph(conv_net(tmp_path / "net.onnx"))
-    placement = predict(tensorrt, graph, variant_of(tensorrt))
+    placement = predict(tensorrt.BACKEND, graph, variant_of(tensorrt.BACKEND))
     assert placement.share == 1
     assert placement.partitions == 1
 
 
 def test_int8_net_when_in_the_dialect_goes_to_tensorrt_in_one_piece(tmp_path):
-    placement = predict(tensorrt, symmetric_graph(tmp_path), variant_of(tensorrt))
+    placement = predict(tensorrt.BACKEND, symmetric_graph(tmp_path), variant_of(tensorrt.BACKEND))
     assert placement.share == 1
     assert placement.partitions == 1
 
@@ -74,20 +74,20 @@ def test_int8_net_when_in_the_dialect_goes_to_tensorrt_in_one_piece(tmp_path):
 )
 def test_quantized_net_when_in_another_dialect_falls_apart(tmp_path, activations, part):
     graph = quantized_graph(tmp_path, activations, "int8")
-    found = reasons(tensorrt, graph)
+    found = reasons(tensorrt.BACKEND, graph)
     assert set(found.values())
     assert all(part in reason for reason in found.values())
-    assert predict(tensorrt, graph, variant_of(tensorrt)).partitions > 1
+    assert predict(tensorrt.BACKEND, graph, variant_of(tensorrt.BACKEND)).partitions > 1
 
 
 def test_rest_when_cuda_comes_next_goes_to_cuda(tmp_path):
-    variant = variant_of(tensorrt)
+    variant = variant_of(tensorrt.BACKEND)
     cuda = Provider(name="CUDAExecutionProvider")
     variant = variant.model_copy(
         update={"providers": [variant.providers[0], cuda, variant.providers[1]]}
     )
     graph = one(tmp_path, "Det", [1, 4, 4])
-    [placed] = predict(tensorrt, graph, variant).nodes
+    [placed] = predict(tensorrt.BACKEND, graph, variant).nodes
     assert placed.provider == "CUDAExecutionProvider"
 
 
@@ -199,5 +199,5 @@ def test_piece_when_smaller_than_the_variant_wants_is_refused(tmp_path):
     ],
 )
 def test_dialect_when_asked_names_what_tensorrt_does_not_take(change, keys):
-    variant = variant_of(tensorrt, "int8-static", dialect={**GOOD, **change})
-    assert [misfit.key[-1] for misfit in tensorrt.misfits(variant, JETSON)] == keys
+    variant = variant_of(tensorrt.BACKEND, "int8-static", dialect={**GOOD, **change})
+    assert [misfit.key[-1] for misfit in tensorrt.BACKEND.misfits(variant, JETSON)] == keys

@@ -28,12 +28,12 @@ INT8 = {"activations": "int8", "weights": "int8"}
 
 
 def why(graph, **more) -> str:
-    return reasons(xnnpack, graph, **more).get("n", "")
+    return reasons(xnnpack.BACKEND, graph, **more).get("n", "")
 
 
 def misfit_keys(**dialect) -> list[str]:
-    variant = variant_of(xnnpack, "int8-static", dialect=dialect)
-    return [misfit.key[-1] for misfit in xnnpack.misfits(variant, ANDROID)]
+    variant = variant_of(xnnpack.BACKEND, "int8-static", dialect=dialect)
+    return [misfit.key[-1] for misfit in xnnpack.BACKEND.misfits(variant, ANDROID)]
 
 
 def floats(*values: float) -> np.ndarray:
@@ -45,14 +45,14 @@ def floats(*values: float) -> np.ndarray:
 
 def test_float_net_when_static_keeps_convolutions_pools_and_the_end(tmp_path):
     graph = partitioned_graph(residual_net(tmp_path))
-    placement = predict(xnnpack, graph, variant_of(xnnpack))
+    placement = predict(xnnpack.BACKEND, graph, variant_of(xnnpack.BACKEND))
     taken = [p.node.name for p in placement.nodes if p.refusal is None]
     assert taken == ["conv1", "relu", "max", "conv2", "linear", "softmax"]
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 def test_quantized_net_when_both_are_alike_keeps_convolutions_and_pool(tmp_path, kind):
-    found = reasons(xnnpack, quantized_graph(tmp_path, kind, kind), recipe="int8-static")
+    found = reasons(xnnpack.BACKEND, quantized_graph(tmp_path, kind, kind), recipe="int8-static")
     assert not {"conv1", "conv2", "max"} & set(found)
     assert "no int8 kernel for Gemm" in found["linear"]
     assert ("softmax" in found) == (kind == "int8")
@@ -60,18 +60,20 @@ def test_quantized_net_when_both_are_alike_keeps_convolutions_and_pool(tmp_path,
 
 def test_quantized_net_when_int8_weights_are_per_channel_keeps_convolutions(tmp_path):
     graph = quantized_graph(tmp_path, "int8", "int8", per_channel=True, symmetric=True)
-    found = reasons(xnnpack, graph, recipe="int8-static")
+    found = reasons(xnnpack.BACKEND, graph, recipe="int8-static")
     assert not {"conv1", "conv2"} & set(found)
 
 
 def test_quantized_net_when_activations_and_weights_differ_names_the_layout(tmp_path):
-    found = reasons(xnnpack, quantized_graph(tmp_path, "uint8", "int8"), recipe="int8-static")
+    found = reasons(
+        xnnpack.BACKEND, quantized_graph(tmp_path, "uint8", "int8"), recipe="int8-static"
+    )
     assert "uint8 activations with int8 weights" in found["conv1"]
 
 
 def test_quantized_net_when_uint8_weights_are_per_channel_loses_convolutions(tmp_path):
     graph = quantized_graph(tmp_path, "uint8", "uint8", per_channel=True)
-    found = reasons(xnnpack, graph, recipe="int8-static")
+    found = reasons(xnnpack.BACKEND, graph, recipe="int8-static")
     assert "uint8 weights per channel" in found["conv1"]
 
 
@@ -186,7 +188,7 @@ def test_clip_when_behind_a_conv_goes_with_it_and_else_not(tmp_path):
     ]
     values = [*WEIGHTS, ("low", np.float32(0)), ("high", np.float32(6))]
     graph = graph_of(tmp_path, nodes, [("x", FLOAT, IMAGE)], [("y", FLOAT, None)], values)
-    assert set(reasons(xnnpack, graph)) == {"alone"}
+    assert set(reasons(xnnpack.BACKEND, graph)) == {"alone"}
 
 
 # --- dialects ---------------------------------------------------------------------------------

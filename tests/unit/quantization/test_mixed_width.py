@@ -44,7 +44,7 @@ def writer(tmp_path):
         name: (float(min(r[name].min() for r in runs)), float(max(r[name].max() for r in runs)))
         for name in runs[0]
     }
-    return QdqWriter(model, ranges, int8_nets.QNN_8, every_op=True, wide=WIDE)
+    return QdqWriter(model, ranges, int8_nets.QNN_8, **int8_nets.QNN_RULES, wide=WIDE)
 
 
 def widths(model):
@@ -101,7 +101,9 @@ def test_bias_when_its_product_is_widened_stays_exact(writer):
 
 
 def test_model_when_it_has_one_width_is_not_changed(writer):
-    narrow = QdqWriter(writer.model, writer.ranges, int8_nets.QNN_8, every_op=True).write(())
+    narrow = QdqWriter(writer.model, writer.ranges, int8_nets.QNN_8, **int8_nets.QNN_RULES).write(
+        ()
+    )
     before = narrow.SerializeToString()
     unify_widths(narrow)
     assert narrow.SerializeToString() == before

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.backends.knobs import KNOBS, THREADS
-from edgepack.backends.registry import BACKENDS
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.measure.tune.space import (
@@ -117,16 +115,6 @@ def test_graph_level_when_the_file_is_optimized_already_is_not_tried():
     fixed = variant(model_format=OrtFormat(ort="fixed", platform="arm"))
     levels = {s.session.graph_optimization_level for s in settings_to_try(fixed, TWO)}
     assert levels == {"all"}
-
-
-def test_knobs_of_every_backend_are_options_that_its_provider_takes():
-    assert set(KNOBS) == set(BACKENDS)
-    for name, knobs in KNOBS.items():
-        for knob in knobs:
-            for value in knob.values:
-                tried = "4" if value == THREADS else value
-                provider = BACKENDS[name].PROVIDER
-                assert not provider_option_problem(provider, knob.key, tried)
 
 
 def test_threads_of_openvino_are_tuned_only_on_the_cpu():

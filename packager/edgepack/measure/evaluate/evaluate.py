@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from edgepack.backends.targets import load_target
 from edgepack.base.clock import utc_now
 from edgepack.base.machine import processor
 from edgepack.base.processes import Workers
@@ -34,7 +35,6 @@ from edgepack.measure.evaluate.stream import Inputs as SampleInputs
 from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.model.facts import ModelFacts, model_facts
 from edgepack.model.running import Arrays
-from edgepack.project.profile import load_profile
 from edgepack.project.project import PROJECT_FILE, LoadedProject, read_project
 from edgepack.records.run import EvaluationReport, Selection
 from edgepack.records.verdict import placement_reasons
@@ -288,7 +288,7 @@ def _materials(
     loaded: LoadedProject, facts: ModelFacts, target: str, progress: Progress
 ) -> _Materials:
     """Make the fp32 reference and the evaluation samples, as a build does."""
-    plan = make_plan(loaded, facts, [load_profile(target)])
+    plan = make_plan(loaded, facts, [load_target(target)])
     judged = [v.evaluation for v in plan.bundles[0].variants if v.evaluation is not None]
     if not judged:
         raise UsageError(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from edgepack.backends.knobs import KNOBS, THREADS, Knob
+from edgepack.backends.base import THREADS, Knob
+from edgepack.backends.registry import BACKENDS
 from edgepack.bundle.manifest import ManifestVariant
-from edgepack.project.profile import BackendName, GraphLevel, Provider, SessionSettings
+from edgepack.project.profile import GraphLevel, Provider, SessionSettings
 from edgepack.records.topology import Topology
 from edgepack.records.tuning import Settings
 
@@ -122,9 +123,9 @@ def _runs_on_cpu(variant: ManifestVariant) -> bool:
 
 
 def _knobs(variant: ManifestVariant) -> tuple[Knob, ...]:
-    backend: BackendName = variant.backend  # type: ignore[assignment]
+    backend = BACKENDS.get(variant.backend)
     device_type = variant.providers[0].options.get("device_type", "CPU")
-    knobs = KNOBS.get(backend, ())
+    knobs = backend.knobs if backend else ()
     return tuple(knob for knob in knobs if knob.device_type in ("", device_type))
 
 
@@ -167,7 +168,7 @@ def words(settings: Settings) -> str:
             found.append(f"{name} {session.config[key]}")
     if session.graph_optimization_level != "all":
         found.append(f"graph {session.graph_optimization_level}")
-    tuned = {knob.key for knobs in KNOBS.values() for knob in knobs}
+    tuned = {knob.key for backend in BACKENDS.values() for knob in backend.knobs}
     options = settings.providers[0].options.items()
     found += [f"{key}={value}" for key, value in options if key in tuned]
     return ", ".join(found) or "defaults"

@@ -64,15 +64,6 @@ _LEAST_OPSET = 13
 _OPSET_OF_16_BITS = 21
 """The first whose QuantizeLinear has 16 bits (the same); onnxruntime's own has them at any."""
 _ONNXRUNTIME = "com.microsoft"
-# What onnxruntime's configuration for QNN (1.31.1, execution_providers/qnn/quant_config.py) asks
-# for: ranges at least this wide, and these scales and zero points of 16-bit outputs.
-_QNN_LEAST_SPAN = 1e-4
-_QNN_OUTPUTS = {
-    ("Sigmoid", "uint16"): (1 / 65536, 0),
-    ("Sigmoid", "int16"): (1 / 32768, 0),
-    ("Tanh", "uint16"): (1 / 32768, 32768),
-    ("Tanh", "int16"): (1 / 32768, 0),
-}
 
 
 def dequantized_name(tensor: str, model: onnx.ModelProto) -> str:
@@ -131,8 +122,13 @@ class QdqWriter:
     per_tensor_ops: tuple[str, ...] = ()
     """Operators whose weights have one scale even where the dialect is per channel."""
     every_op: bool = False
-    """Quantize operators of every type, as onnxruntime does for QNN, instead of
+    """Quantize operators of every type, instead of
     :data:`~edgepack.quantization.qdq.operators.QUANTIZED_OPS`."""
+    least_span: float = 0.0
+    """The least range of an activation, in its unit: a narrower one is made as wide."""
+    output_grids: tuple[tuple[str, str, float, int], ...] = ()
+    """Outputs with a scale and zero point whatever their range: operator, integer type, scale, zero
+    point."""
     weight_scales: Mapping[str, Array] = field(default_factory=dict)
     """By name of a constant that is a weight: its scale, or scales along the axis that
     :func:`~edgepack.quantization.qdq.dialect.weight_axes` says, float32. Its values are multiples
@@ -236,12 +232,9 @@ class _Writing:
         self._dialect = settings.dialect
         self._tensors = tensors
         self._nodes = list(settings.model.graph.node)
-        self._span = _QNN_LEAST_SPAN if settings.every_op else 0.0
         self._ranges = settled_ranges(self._nodes, chosen, tensors, settings.ranges)
-        self._grids: dict[str, Grid] = {}
+        self._grids: dict[str, Grid] = dict(self._given_grids(chosen))
         """By activation with a grid of its own, or stem of a constant."""
-        if settings.every_op:
-            self._grids.update(self._qnn_grids(chosen))
         self._opset = default_opset(settings.model)
         self._place = place_integers(self._nodes, tensors, self._options(chosen), self._own_grid)
         self._written = onnx.ModelProto()
@@ -298,16 +291,17 @@ class _Writing:
             kind = self._type_of(is_wide=name in self._settings.wide)
             symmetric = self._dialect.symmetric
             self._grids[name] = range_grid(
-                low, high, kind, symmetric=symmetric, least_span=self._span
+                low, high, kind, symmetric=symmetric, least_span=self._settings.least_span
             )
         return self._grids[name]
 
-    def _qnn_grids(self, chosen: frozenset[int]) -> Iterator[tuple[str, Grid]]:
+    def _given_grids(self, chosen: frozenset[int]) -> Iterator[tuple[str, Grid]]:
+        given = {(op, kind): grid for op, kind, *grid in self._settings.output_grids}
         for index in chosen:
             node = self._nodes[index]
             kind = self._type_of(is_wide=node.output[0] in self._settings.wide)
-            if node.domain in STANDARD and (node.op_type, kind) in _QNN_OUTPUTS:
-                scale, zero = _QNN_OUTPUTS[node.op_type, kind]
+            if node.domain in STANDARD and (node.op_type, kind) in given:
+                scale, zero = given[node.op_type, kind]
                 yield node.output[0], Grid(np.asarray(scale, np.float32), np.asarray(zero, kind))
 
     def _grid_at(self, index: int, place: int) -> Grid:
@@ -350,7 +344,9 @@ class _Writing:
 
     def _operand_grid(self, values: Array, use: ConstantUse) -> Grid:
         kind = self._type_of(is_wide=use.is_wide)
-        return constant_grid(values, kind, symmetric=self._dialect.symmetric, least_span=self._span)
+        return constant_grid(
+            values, kind, symmetric=self._dialect.symmetric, least_span=self._settings.least_span
+        )
 
     def _weight_grid(self, index: int, name: str, values: Array) -> Grid:
         """Return the grid of a weight.
@@ -370,7 +366,7 @@ class _Writing:
             _require_fit(name, given, 1 if axis is None else values.shape[axis])
             grid = scaled_grid(values, given, kind, symmetric=symmetric, axis=axis)
         else:
-            span = self._span
+            span = self._settings.least_span
             grid = constant_grid(values, kind, symmetric=symmetric, axis=axis, least_span=span)
         bias = self._place.constants.get((index, 2))
         if kind == "int8" and bias and bias.role == "bias":

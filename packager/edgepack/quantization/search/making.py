@@ -47,6 +47,8 @@ class QdqSettings:
     dialect: Dialect
     per_tensor_ops: tuple[str, ...] = ()
     every_op: bool = False
+    least_span: float = 0.0
+    output_grids: tuple[tuple[str, str, float, int], ...] = ()
     cpu: Architecture | None = None
     """The architecture, where the variant runs on onnxruntime's CPU provider."""
 
@@ -58,6 +60,8 @@ class QdqSettings:
             self.dialect,
             self.per_tensor_ops,
             self.every_op,
+            self.least_span,
+            self.output_grids,
             weight_scales=scheme.weight_scales,
             unpaired=scheme.unpaired,
             wide=scheme.wide,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgepack.backends import cpu
-from edgepack.backends.base import Placement, predict
+from edgepack.backends.base import CPU, Placement, predict
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import BugError
 from edgepack.model.files import MODEL
@@ -35,7 +34,7 @@ class Placed:
         """Write ``placement.json``."""
         placement = predict_placement(inputs["model"] / MODEL, self.variant)
         (out / PLACEMENT).write_text(json.dumps(_facts(placement)), encoding="utf-8")
-        provider = BACKENDS[self.variant.backend].PROVIDER
+        provider = BACKENDS[self.variant.backend].provider
         return Notes(
             f"{placement.share:.0%} of {len(placement.nodes)} nodes predicted on {provider},"
             f" in {placement.partitions} partitions"
@@ -49,7 +48,7 @@ class Placed:
         """
         del inputs
         # onnxruntime falls back to the CPU even where a variant does not list it.
-        names = [*(provider.name for provider in self.variant.providers), cpu.PROVIDER]
+        names = [*(provider.name for provider in self.variant.providers), CPU]
         for node in read_placement(out)["nodes"]:
             if node["provider"] not in names or bool(node["reason"]) == (
                 node["provider"] == names[0]

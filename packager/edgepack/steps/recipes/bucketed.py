@@ -50,12 +50,6 @@ WEIGHTS = "model.weights"
 MOST_BUCKETS = 16
 """Each is a session that the loader creates, and a model that a provider may have to compile."""
 
-INLINE_WEIGHTS = frozenset({"coreml", "nnapi"})
-"""Backends whose provider refuses nodes with weights in another file, so that models share none.
-
-Source: ``HasExternalInitializer`` in core/providers/{coreml,nnapi}/.../base_op_builder.cc of
-onnxruntime (read as stored, looked up 2026-11-21; not tried on a phone)."""
-
 _SHARED_BYTES = 1024
 _PAGE = 4096
 _MOST_SAMPLES = 32
@@ -84,7 +78,7 @@ def wants_static(variant: Variant, sizes: Mapping[str, Sequence[int]]) -> bool:
     A backend that takes static shapes alone gets them only with such lists: its provider may take
     enough of a model with dynamic shapes, which its placement decides.
     """
-    return variant.shapes == "static" or (bool(sizes) and BACKENDS[variant.backend].STATIC_SHAPES)
+    return variant.shapes == "static" or (bool(sizes) and BACKENDS[variant.backend].static_shapes)
 
 
 def static_problem(

@@ -50,7 +50,7 @@ class Calibration:
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
     cacheable = True
     every_op: bool = False
-    """Whether operators of every type will be quantized, as onnxruntime advises for QNN."""
+    """Whether operators of every type will be quantized."""
 
     def check(self, inputs: Inputs) -> None:
         """Make sure that the model is a float32 one, and that there is something to observe.

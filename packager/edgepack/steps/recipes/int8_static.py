@@ -112,7 +112,11 @@ class Int8Static:
     per_tensor_ops: tuple[str, ...] = ()
     """Operators whose weights have one scale even where the dialect is per channel."""
     every_op: bool = False
-    """Quantize operators of every type, as onnxruntime advises for QNN."""
+    """Quantize operators of every type."""
+    least_span: float = 0.0
+    """The least range of an activation."""
+    output_grids: tuple[tuple[str, str, float, int], ...] = ()
+    """As in :class:`~edgepack.quantization.qdq.writer.QdqWriter`."""
     processor: str = ""
     """The kind of processor that judges: its kernels decide what is kept."""
     scores_output: str | None = None
@@ -184,7 +188,14 @@ class Int8Static:
 
     @property
     def _settings(self) -> QdqSettings:
-        return QdqSettings(self.dialect, self.per_tensor_ops, self.every_op, self.cpu)
+        return QdqSettings(
+            self.dialect,
+            self.per_tensor_ops,
+            self.every_op,
+            self.least_span,
+            self.output_grids,
+            self.cpu,
+        )
 
     def _first(
         self, path: Path, statistics: Mapping[str, TensorStatistics], maker: QdqMaker

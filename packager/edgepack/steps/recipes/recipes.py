@@ -52,7 +52,7 @@ def recipe_step(
     if variant.recipe == "int4-weight":
         return Int4Weight(max_ir)
     if variant.dialect is None:
-        kept = tuple(sorted(backend.FLOAT32_OPS))
+        kept = tuple(sorted(backend.float32_ops))
         return Fp32(max_ir) if variant.recipe == "fp32" else Fp16(max_ir, kept)
     if variant.recipe == "int8-dynamic":
         return Int8Dynamic(variant.dialect, max_ir)
@@ -60,7 +60,9 @@ def recipe_step(
         variant.dialect,
         max_ir,
         cpu=profile.device.arch if variant.backend == "cpu" else None,
-        per_tensor_ops=backend.PER_TENSOR_OPS,
-        every_op=backend.QUANTIZES_EVERY_OP,
+        per_tensor_ops=backend.per_tensor_ops,
+        every_op=backend.every_op,
+        least_span=backend.least_span,
+        output_grids=backend.output_grids,
         processor=processor(),
     )
