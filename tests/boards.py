@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from edgepack.deploy.push.push import PushedRelease, push
+from edgepack.deploy.transfer.client import PushedRelease, send_release
 from edgepack.devices.inventory import Device, SshEntry
 from edgepack.devices.transports import connect
 from tiny_bundle import change_manifest
@@ -65,7 +65,7 @@ class Board:
     def push(self, bundle: Path, *, switch: bool = True) -> PushedRelease:
         """Push a bundle over a connection of its own."""
         with connect(self.device) as transport:
-            return push(bundle, self.device, transport, switch=switch)
+            return send_release(bundle, self.device, transport, switch=switch)
 
 
 def with_file(

@@ -105,8 +105,7 @@ class Pusher:
 def main() -> None:
     """Answer orders until stdin ends."""
     # all that a push imports
-    from edgepack.deploy.push import push as pushing
-    from edgepack.deploy.push import shell_push as shell_pushing
+    from edgepack.deploy.transfer import client, shell_agent
     from edgepack.devices.ssh import connect as ssh_connect
     from edgepack.devices.ssh import transport as ssh
 
@@ -115,7 +114,7 @@ def main() -> None:
         print(json.dumps({}), file=answers, flush=True)
         for line in sys.stdin:
             order = json.loads(line)
-            pushing.STALL_S = shell_pushing.STALL_S = order["stall_s"]
+            client.STALL_S = shell_agent.STALL_S = order["stall_s"]
             ssh.HANDSHAKE_S = ssh_connect.HANDSHAKE_S = min(20.0, 3 * order["stall_s"])
             device = Device(order["name"], SshEntry(**order["entry"]))
             pushed = _push(Path(order["bundle"]), device)
@@ -124,14 +123,14 @@ def main() -> None:
 
 
 def _push(bundle: Path, device: Device) -> Pushed:
-    from edgepack.deploy.push.push import push
+    from edgepack.deploy.transfer.client import send_release
     from edgepack.devices.transports import connect
     from edgepack.errors import EdgepackError
 
     began = time.perf_counter()
     try:
         with connect(device) as transport:
-            pushed = push(bundle, device, transport)
+            pushed = send_release(bundle, device, transport)
     except EdgepackError as error:
         return Pushed(time.perf_counter() - began, error=f"{type(error).__name__}: {error.problem}")
     except Exception:  # noqa: BLE001  (the one who asked judges it)

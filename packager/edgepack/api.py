@@ -1,115 +1,295 @@
-"""The public functions, each under the name of its command.
+"""The public functions, each under the name of its command; the commands themselves use no others.
 
-::
+From a model to a number::
 
-    from edgepack.api import build, bench, load_device
+    from pathlib import Path
 
-    result = build(project=Path("edgepack.yaml"), targets=["raspberry-pi"])
-    report = bench(result.bundles[0].bundle.path, load_device("pi5"))
+    from edgepack import api
+
+    result = api.build(Path("detector.onnx"), targets=["host"])
+    bundle = result.bundles[0].bundle.path
+    print(api.verify(bundle).files, "files have their hashes")
+    report = api.bench(bundle, api.load_device("local"), preset="quick")
+    print(report.variant_used, report.verdict.kind)
 
 A push to many devices is a rollout, which is kept in a store::
 
-    store = RolloutStore()
-    bundles, devices = bundles_by_target([Path("dist")]), select_devices(["tag:lab"])
-    rollout = start_rollout(bundles, devices, store, settings=RolloutSettings(canary=1))
-    rollout = resume_rollout(rollout.id, store)
+    store = api.RolloutStore()
+    bundles, devices = api.bundles_by_target([Path("dist")]), api.select_devices(["tag:lab"])
+    settings = api.RolloutSettings(canary=1)
+    rollout = api.start_rollout(bundles, devices, store, settings=settings)
+    rollout = api.resume_rollout(rollout.id, store)
     print(rollout.counts, rollout.pending)
 
-What changes a device is recorded in the audit log, as it is by the commands.
+What changes a device is recorded in the audit log, as it is by the commands. A name is imported
+from where it is defined when it is first used, so that importing this module is quick.
 """
 
-from edgepack.builder.build import build, dry_run
-from edgepack.builder.inspect import inspect
-from edgepack.builder.scaffold import init
-from edgepack.bundle.reading import load_bundle
-from edgepack.bundle.signing import require_signature, sign
-from edgepack.demo.demo import demo
-from edgepack.deploy.audit import intervals as audit_intervals
-from edgepack.deploy.audit import read as read_audit_log
-from edgepack.deploy.fleet.bundles import bundles_by_target
-from edgepack.deploy.fleet.rollout import start_rollout
-from edgepack.deploy.fleet.schedule import Settings as RolloutSettings
-from edgepack.deploy.fleet.selection import select_devices
-from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
-from edgepack.deploy.leases import leased, release, reserve, who
-from edgepack.deploy.operations import add_ssh_device as add_device
-from edgepack.deploy.operations import provision, trust
-from edgepack.deploy.release import deploy as push
-from edgepack.deploy.release import roll_back as rollback
-from edgepack.deploy.rollouts import resume_rollout
-from edgepack.deploy.verify import verify_device
-from edgepack.devices.inventory import load_device, load_devices
-from edgepack.devices.transports import connect
-from edgepack.errors import EdgepackError
-from edgepack.measure.bench.run import bench
-from edgepack.measure.check import check as check_device
-from edgepack.measure.compare.comparing import Question as CompareQuestion
-from edgepack.measure.compare.comparing import compare
-from edgepack.measure.evaluate.evaluate import evaluate
-from edgepack.measure.tune.searching import Question as TuneQuestion
-from edgepack.measure.tune.tuning import tune
-from edgepack.records.scenarios import make_scenario
-from edgepack.results.page.html import write_html
-from edgepack.results.page.reporting import report
-from edgepack.results.store.changes import find_changes
-from edgepack.results.store.documents import read_report
-from edgepack.results.store.exporting import export_runs
-from edgepack.results.store.importing import import_log
-from edgepack.results.store.store import ResultsStore, RunFilter
-from edgepack.trying.trial import Trial
-from edgepack.trying.trying import try_bundle
-from edgepack.trying.verify import verify_here as verify
+from __future__ import annotations
 
-__all__ = [
-    "CompareQuestion",
-    "EdgepackError",
-    "PushOptions",
-    "ResultsStore",
-    "Rollout",
-    "RolloutSettings",
-    "RolloutStore",
-    "RunFilter",
-    "Trial",
-    "TuneQuestion",
-    "add_device",
-    "audit_intervals",
-    "bench",
-    "build",
-    "bundles_by_target",
-    "check_device",
-    "compare",
-    "connect",
-    "demo",
-    "dry_run",
-    "evaluate",
-    "export_runs",
-    "find_changes",
-    "import_log",
-    "init",
-    "inspect",
-    "leased",
-    "load_bundle",
-    "load_device",
-    "load_devices",
-    "make_scenario",
-    "provision",
-    "push",
-    "read_audit_log",
-    "read_report",
-    "release",
-    "report",
-    "require_signature",
-    "reserve",
-    "resume_rollout",
-    "rollback",
-    "select_devices",
-    "sign",
-    "start_rollout",
-    "trust",
-    "try_bundle",
-    "tune",
-    "verify",
-    "verify_device",
-    "who",
-    "write_html",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgepack.backends.listing import ListedTarget as ListedTarget
+    from edgepack.backends.listing import list_targets as list_targets
+    from edgepack.backends.listing import show_target as show_target
+    from edgepack.backends.listing import target_schema as target_schema
+    from edgepack.backends.targets import check_target as check_target
+    from edgepack.base.progress import Progress as Progress
+    from edgepack.base.schema import NotMeasured as NotMeasured
+    from edgepack.builder.assembly import BuiltBundle as BuiltBundle
+    from edgepack.builder.build import BuildResult as BuildResult
+    from edgepack.builder.build import build as build
+    from edgepack.builder.build import dry_run as dry_run
+    from edgepack.builder.inspect import Inspection as Inspection
+    from edgepack.builder.inspect import VariantInspection as VariantInspection
+    from edgepack.builder.inspect import inspect as inspect
+    from edgepack.builder.memory import memory_text as memory_text
+    from edgepack.builder.plan import Plan as Plan
+    from edgepack.builder.scaffold import init as init
+    from edgepack.builder.timing import SlowerVariant as SlowerVariant
+    from edgepack.bundle.manifest import MANIFEST_SIGNATURE as MANIFEST_SIGNATURE
+    from edgepack.bundle.manifest import Accuracy as Accuracy
+    from edgepack.bundle.manifest import Manifest as Manifest
+    from edgepack.bundle.manifest import ManifestVariant as ManifestVariant
+    from edgepack.bundle.reading import Bundle as Bundle
+    from edgepack.bundle.reading import load_bundle as load_bundle
+    from edgepack.bundle.signing import Signature as Signature
+    from edgepack.bundle.signing import require_signature as require_signature
+    from edgepack.bundle.signing import sign as sign
+    from edgepack.demo.demo import Demo as Demo
+    from edgepack.demo.demo import demo as demo
+    from edgepack.deploy.audit import AuditLog as AuditLog
+    from edgepack.deploy.audit import Interval as Interval
+    from edgepack.deploy.audit import Record as Record
+    from edgepack.deploy.audit import audit_intervals as audit_intervals
+    from edgepack.deploy.audit import audit_log as audit_log
+    from edgepack.deploy.audit import moment as moment
+    from edgepack.deploy.audit import read_audit_log as read_audit_log
+    from edgepack.deploy.audit import verify_audit_log as verify_audit_log
+    from edgepack.deploy.fleet.bundles import bundles_by_target as bundles_by_target
+    from edgepack.deploy.fleet.rollout import Watcher as Watcher
+    from edgepack.deploy.fleet.rollout import start_rollout as start_rollout
+    from edgepack.deploy.fleet.run import News as News
+    from edgepack.deploy.fleet.schedule import Retry as Retry
+    from edgepack.deploy.fleet.schedule import RolloutSettings as RolloutSettings
+    from edgepack.deploy.fleet.schedule import Settled as Settled
+    from edgepack.deploy.fleet.schedule import Start as Start
+    from edgepack.deploy.fleet.selection import complete_selection as complete_selection
+    from edgepack.deploy.fleet.selection import is_one_device as is_one_device
+    from edgepack.deploy.fleet.selection import select_devices as select_devices
+    from edgepack.deploy.fleet.store import PushOptions as PushOptions
+    from edgepack.deploy.fleet.store import Rollout as Rollout
+    from edgepack.deploy.fleet.store import RolloutListing as RolloutListing
+    from edgepack.deploy.fleet.store import RolloutStore as RolloutStore
+    from edgepack.deploy.leases import Lease as Lease
+    from edgepack.deploy.leases import lease_device as lease_device
+    from edgepack.deploy.leases import leased as leased
+    from edgepack.deploy.leases import release_device as release_device
+    from edgepack.deploy.leases import who_holds as who_holds
+    from edgepack.deploy.operations import add_device as add_device
+    from edgepack.deploy.operations import provision_device as provision_device
+    from edgepack.deploy.operations import trust_device as trust_device
+    from edgepack.deploy.push import push as push
+    from edgepack.deploy.push import rollback as rollback
+    from edgepack.deploy.rollouts import abort_rollout as abort_rollout
+    from edgepack.deploy.rollouts import list_rollouts as list_rollouts
+    from edgepack.deploy.rollouts import push_as_rollout as push_as_rollout
+    from edgepack.deploy.rollouts import resume_rollout as resume_rollout
+    from edgepack.deploy.rollouts import rollout_status as rollout_status
+    from edgepack.deploy.transfer.client import PushedRelease as PushedRelease
+    from edgepack.deploy.transfer.client import Switched as Switched
+    from edgepack.deploy.verify import DeviceState as DeviceState
+    from edgepack.deploy.verify import verify_device as verify_device
+    from edgepack.devices.adding import AddedDevice as AddedDevice
+    from edgepack.devices.checking import Checked as Checked
+    from edgepack.devices.inventory import Device as Device
+    from edgepack.devices.inventory import described_inventory as described_inventory
+    from edgepack.devices.inventory import device_names as device_names
+    from edgepack.devices.inventory import load_device as load_device
+    from edgepack.devices.inventory import load_devices as load_devices
+    from edgepack.devices.provisioning import Provisioned as Provisioned
+    from edgepack.devices.transport import Transport as Transport
+    from edgepack.devices.transports import connect as connect
+    from edgepack.errors import EdgepackError as EdgepackError
+    from edgepack.measure.bench.run import bench as bench
+    from edgepack.measure.check import check_device as check_device
+    from edgepack.measure.compare.comparing import CompareQuestion as CompareQuestion
+    from edgepack.measure.compare.comparing import compare as compare
+    from edgepack.measure.compare.formats import COMPARISON_HEADS as COMPARISON_HEADS
+    from edgepack.measure.compare.formats import comparison_junit as comparison_junit
+    from edgepack.measure.compare.formats import comparison_markdown as comparison_markdown
+    from edgepack.measure.compare.formats import comparison_rows as comparison_rows
+    from edgepack.measure.compare.noise import NoiseFloor as NoiseFloor
+    from edgepack.measure.compare.noise import measure_noise as measure_noise
+    from edgepack.measure.evaluate.evaluate import evaluate as evaluate
+    from edgepack.measure.evaluate.evaluate import require_usable as require_usable
+    from edgepack.measure.tune.keeping import keep_tuning as keep_tuning
+    from edgepack.measure.tune.keeping import load_tuning as load_tuning
+    from edgepack.measure.tune.searching import TuneQuestion as TuneQuestion
+    from edgepack.measure.tune.space import settings_text as settings_text
+    from edgepack.measure.tune.tuning import TunePlan as TunePlan
+    from edgepack.measure.tune.tuning import plan_tuning as plan_tuning
+    from edgepack.measure.tune.tuning import tune as tune
+    from edgepack.measure.tune.writing import Override as Override
+    from edgepack.measure.tune.writing import make_override as make_override
+    from edgepack.measure.tune.writing import write_override as write_override
+    from edgepack.metrics.choosing import METRIC_TEXTS as METRIC_TEXTS
+    from edgepack.model.facts import ModelFacts as ModelFacts
+    from edgepack.model.finding import Finding as Finding
+    from edgepack.model.finding import group_findings as group_findings
+    from edgepack.project.profile import Profile as Profile
+    from edgepack.project.profile import target_files as target_files
+    from edgepack.project.project import PROJECT_FILE as PROJECT_FILE
+    from edgepack.project.project import ConstantValue as ConstantValue
+    from edgepack.project.project import Limits as Limits
+    from edgepack.project.project import read_project as read_project
+    from edgepack.records.comparison import ComparedMetric as ComparedMetric
+    from edgepack.records.comparison import Comparison as Comparison
+    from edgepack.records.deciding import Rule as Rule
+    from edgepack.records.presets import Preset as Preset
+    from edgepack.records.presets import find_preset as find_preset
+    from edgepack.records.run import EvaluationReport as EvaluationReport
+    from edgepack.records.run import Memory as Memory
+    from edgepack.records.run import RunReport as RunReport
+    from edgepack.records.run import VariantFacts as VariantFacts
+    from edgepack.records.scenarios import make_scenario as make_scenario
+    from edgepack.records.tuning import Candidate as Candidate
+    from edgepack.records.tuning import Confirmation as Confirmation
+    from edgepack.records.tuning import Latency as Latency
+    from edgepack.records.tuning import TuneReport as TuneReport
+    from edgepack.records.verdict import require_valid as require_valid
+    from edgepack.results.page.changes_text import newest_changes as newest_changes
+    from edgepack.results.page.changes_text import require_no_slowdown as require_no_slowdown
+    from edgepack.results.page.changes_text import series_lines as series_lines
+    from edgepack.results.page.html import write_html as write_html
+    from edgepack.results.page.reporting import Page as Page
+    from edgepack.results.page.reporting import report as report
+    from edgepack.results.page.table import near_text as near_text
+    from edgepack.results.page.table import others_text as others_text
+    from edgepack.results.page.table import r2_text as r2_text
+    from edgepack.results.page.table import report_table as report_table
+    from edgepack.results.page.table import rows_lines as rows_lines
+    from edgepack.results.page.tried import NOT_COMPARABLE as NOT_COMPARABLE
+    from edgepack.results.page.tried import tried_stages as tried_stages
+    from edgepack.results.store.changes import Series as Series
+    from edgepack.results.store.changes import find_changes as find_changes
+    from edgepack.results.store.documents import Report as Report
+    from edgepack.results.store.documents import read_report as read_report
+    from edgepack.results.store.exporting import export_runs as export_runs
+    from edgepack.results.store.importing import import_log as import_log
+    from edgepack.results.store.labels import incomparable as incomparable
+    from edgepack.results.store.rows import RunRow as RunRow
+    from edgepack.results.store.runs import import_runs as import_runs
+    from edgepack.results.store.runs import list_runs as list_runs
+    from edgepack.results.store.runs import prune_runs as prune_runs
+    from edgepack.results.store.runs import show_run as show_run
+    from edgepack.results.store.store import ResultsStore as ResultsStore
+    from edgepack.results.store.store import RunFilter as RunFilter
+    from edgepack.results.store.store import keep_report as keep_report
+    from edgepack.trying.trial import Trial as Trial
+    from edgepack.trying.trial import Tried as Tried
+    from edgepack.trying.trying import try_bundle as try_bundle
+    from edgepack.trying.verdicts import Compared as Compared
+    from edgepack.trying.verify import Verification as Verification
+    from edgepack.trying.verify import verify as verify
+
+_HOMES = {
+    "backends.listing": "ListedTarget list_targets show_target target_schema",
+    "backends.targets": "check_target",
+    "base.progress": "Progress",
+    "base.schema": "NotMeasured",
+    "builder.assembly": "BuiltBundle",
+    "builder.build": "BuildResult build dry_run",
+    "builder.inspect": "Inspection VariantInspection inspect",
+    "builder.memory": "memory_text",
+    "builder.plan": "Plan",
+    "builder.scaffold": "init",
+    "builder.timing": "SlowerVariant",
+    "bundle.manifest": "MANIFEST_SIGNATURE Accuracy Manifest ManifestVariant",
+    "bundle.reading": "Bundle load_bundle",
+    "bundle.signing": "Signature require_signature sign",
+    "demo.demo": "Demo demo",
+    "deploy.audit": (
+        "AuditLog Interval Record audit_intervals audit_log moment read_audit_log verify_audit_log"
+    ),
+    "deploy.fleet.bundles": "bundles_by_target",
+    "deploy.fleet.rollout": "Watcher start_rollout",
+    "deploy.fleet.run": "News",
+    "deploy.fleet.schedule": "Retry RolloutSettings Settled Start",
+    "deploy.fleet.selection": "complete_selection is_one_device select_devices",
+    "deploy.fleet.store": "PushOptions Rollout RolloutListing RolloutStore",
+    "deploy.leases": "Lease lease_device leased release_device who_holds",
+    "deploy.operations": "add_device provision_device trust_device",
+    "deploy.push": "push rollback",
+    "deploy.rollouts": "abort_rollout list_rollouts push_as_rollout resume_rollout rollout_status",
+    "deploy.transfer.client": "PushedRelease Switched",
+    "deploy.verify": "DeviceState verify_device",
+    "devices.adding": "AddedDevice",
+    "devices.checking": "Checked",
+    "devices.inventory": "Device described_inventory device_names load_device load_devices",
+    "devices.provisioning": "Provisioned",
+    "devices.transport": "Transport",
+    "devices.transports": "connect",
+    "errors": "EdgepackError",
+    "measure.bench.run": "bench",
+    "measure.check": "check_device",
+    "measure.compare.comparing": "CompareQuestion compare",
+    "measure.compare.formats": (
+        "COMPARISON_HEADS comparison_junit comparison_markdown comparison_rows"
+    ),
+    "measure.compare.noise": "NoiseFloor measure_noise",
+    "measure.evaluate.evaluate": "evaluate require_usable",
+    "measure.tune.keeping": "keep_tuning load_tuning",
+    "measure.tune.searching": "TuneQuestion",
+    "measure.tune.space": "settings_text",
+    "measure.tune.tuning": "TunePlan plan_tuning tune",
+    "measure.tune.writing": "Override make_override write_override",
+    "metrics.choosing": "METRIC_TEXTS",
+    "model.facts": "ModelFacts",
+    "model.finding": "Finding group_findings",
+    "project.profile": "Profile target_files",
+    "project.project": "PROJECT_FILE ConstantValue Limits read_project",
+    "records.comparison": "ComparedMetric Comparison",
+    "records.deciding": "Rule",
+    "records.presets": "Preset find_preset",
+    "records.run": "EvaluationReport Memory RunReport VariantFacts",
+    "records.scenarios": "make_scenario",
+    "records.tuning": "Candidate Confirmation Latency TuneReport",
+    "records.verdict": "require_valid",
+    "results.page.changes_text": "newest_changes require_no_slowdown series_lines",
+    "results.page.html": "write_html",
+    "results.page.reporting": "Page report",
+    "results.page.table": "near_text others_text r2_text report_table rows_lines",
+    "results.page.tried": "NOT_COMPARABLE tried_stages",
+    "results.store.changes": "Series find_changes",
+    "results.store.documents": "Report read_report",
+    "results.store.exporting": "export_runs",
+    "results.store.importing": "import_log",
+    "results.store.labels": "incomparable",
+    "results.store.rows": "RunRow",
+    "results.store.runs": "import_runs list_runs prune_runs show_run",
+    "results.store.store": "ResultsStore RunFilter keep_report",
+    "trying.trial": "Trial Tried",
+    "trying.trying": "try_bundle",
+    "trying.verdicts": "Compared",
+    "trying.verify": "Verification verify",
+}
+"""Where each name is defined: modules of edgepack, and the names. The imports above, for type
+checkers, are the same."""
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605  (a list of names; type checkers read the imports above)
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"edgepack.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

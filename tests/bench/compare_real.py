@@ -39,7 +39,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from edgepack.base.statistics import mean, median, standard_deviation
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.measure.compare.comparing import Question, compare, pair_ratios
+from edgepack.measure.compare.comparing import CompareQuestion, compare, pair_ratios
 from edgepack.project.profile import host_target
 from edgepack.records.comparison import DeviceComparison
 from edgepack.records.presets import Preset
@@ -124,7 +124,7 @@ def measured(cases: Sequence[Case], comparisons: int, folder: Path) -> Iterator[
 
 
 def _compare(case: Case, device: Device) -> None:
-    question = Question(case.candidate, base=case.base, preset=SHORT)
+    question = CompareQuestion(case.candidate, base=case.base, preset=SHORT)
     (found,) = compare(question, [device]).devices
     case.found.append(found)
     p50 = found.metrics[0]

@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from edgepack.base.progress import Progress, Work
 from edgepack.cli.fleet_view import FleetLines
 from edgepack.deploy.fleet.bundles import bundles_by_target
-from edgepack.deploy.fleet.rollout import resume_rollout, start_rollout
-from edgepack.deploy.fleet.schedule import Schedule, Settings
+from edgepack.deploy.fleet.rollout import run_rollout, start_rollout
+from edgepack.deploy.fleet.schedule import RolloutSettings, Schedule
 from edgepack.deploy.fleet.store import PushOptions, RolloutStore
-from edgepack.deploy.push.push import PushedRelease
+from edgepack.deploy.transfer.client import PushedRelease
 from edgepack.devices.inventory import Device, LocalEntry
 from measuring import Row
 
@@ -28,7 +28,7 @@ from tiny_bundle import write_tiny_bundle
 
 DEVICES = 500
 RUNS = 3
-SETTINGS = Settings(canary=5, waves=4)
+SETTINGS = RolloutSettings(canary=5, waves=4)
 TARGET = "linux-x86-64"
 
 
@@ -83,9 +83,7 @@ def _seconds(bundle: Path, inventory: Path, folder: Path, takes: dict[str, float
         rollout = start_rollout(
             bundles_by_target([bundle]), devices, store, settings=SETTINGS, options=PushOptions()
         )
-        done = resume_rollout(
-            rollout.id, store, push, watcher=FleetLines(takes), inventory=inventory
-        )
+        done = run_rollout(rollout.id, store, push, watcher=FleetLines(takes), inventory=inventory)
         seconds = time.perf_counter() - started
     if done.counts != {"done": DEVICES}:
         sys.exit(f"the rollout ended with {dict(done.counts)}{os.linesep}")

@@ -163,7 +163,7 @@ def main(bundle: Path, inventory: Path) -> None:
     """Roll a bundle out to all devices of an inventory, and print seconds and peak memory."""
     from edgepack.deploy.fleet.bundles import bundles_by_target
     from edgepack.deploy.fleet.rollout import start_rollout
-    from edgepack.deploy.fleet.schedule import Settings
+    from edgepack.deploy.fleet.schedule import RolloutSettings
     from edgepack.deploy.fleet.store import PushOptions, RolloutStore
     from edgepack.deploy.rollouts import resume_rollout
 
@@ -174,7 +174,7 @@ def main(bundle: Path, inventory: Path) -> None:
         bundles_by_target([bundle]),
         devices,
         store,
-        settings=Settings(parallel=DEVICES),
+        settings=RolloutSettings(parallel=DEVICES),
         options=PushOptions(self_test=False),
     )
     done = resume_rollout(rollout.id, store, inventory=inventory)

@@ -30,7 +30,7 @@ from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.measure.bench.run import bench
 from edgepack.project.profile import host_target
 from edgepack.records.run import RunReport, Valid
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 from measuring import scratch
 from projects import MOBILENET, SQUEEZENET, VARIABLE, PublicModel, public_data, write_project
 

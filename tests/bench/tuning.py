@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.base.statistics import median
-from edgepack.measure.tune.space import words
+from edgepack.measure.tune.space import settings_text
 from edgepack.records.tuning import TuneReport
 from measuring import (
     EDGEPACK,
@@ -53,7 +53,7 @@ def _row(name: str, project: Path, folder: Path) -> Row:
     found = run([*argv, "--write", "--budget", BUDGET, "--json"], environment)
     report = TuneReport.model_validate_json(found)
     answer = report.candidate(report.answer)
-    what = f"tuned / defaults, {name}: {answer.settings.variant}, {words(answer.settings)}"
+    what = f"tuned / defaults, {name}: {answer.settings.variant}, {settings_text(answer.settings)}"
     ran = f"{sum(bool(one.runs) for one in report.candidates)} candidates"
     if answer.defaults:
         return Row(what, ran, "1 (they are the defaults)", "at most 1", report.why)

@@ -9,7 +9,7 @@ import tiny_models
 from edgepack.cli.main import run
 from edgepack.cli.printing import NODES_SHOWN
 from edgepack.errors import BugError, nearest
-from edgepack.model.finding import Finding, alike
+from edgepack.model.finding import Finding, group_findings
 from edgepack.project.grades import GRADES
 from tiny_bundle import write_tiny_bundle
 
@@ -179,7 +179,7 @@ def test_inspect_when_nodes_are_left_for_one_reason_names_them_together(tmp_path
     assert run(asked) == 0
     said = capsys.readouterr().out
     shown = said[said.index("nnapi-int8-static") : said.index("android cpu-int8-static")]
-    most = max(len(group) for group in alike(Finding(**f) for f in found["findings"]))
+    most = max(len(group) for group in group_findings(Finding(**f) for f in found["findings"]))
     assert most > NODES_SHOWN
     assert f"{most} nodes, '" in shown
     assert f"and {most - NODES_SHOWN} more: for example, " in shown
@@ -229,9 +229,7 @@ def test_version_when_asked_is_the_packages_and_its_commit(capsys):
 
 
 def test_bug_when_it_happens_is_a_report_and_70(monkeypatch, capsys):
-    import edgepack.project.profile
-
-    monkeypatch.setattr(edgepack.project.profile, "target_files", lambda: 1 / 0)
+    monkeypatch.setattr("edgepack.backends.listing.target_files", lambda: 1 / 0)
     assert run(["targets", "list"]) == 70
     assert "BUG in edgepack" in capsys.readouterr().err
 
@@ -261,7 +259,7 @@ def test_what_the_user_may_not_read_is_no_bug(tmp_path, monkeypatch, capsys):
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied", place)
 
-    monkeypatch.setattr("edgepack.trying.verify.verify_here", forbidden)
+    monkeypatch.setattr("edgepack.trying.verify.verify", forbidden)
     assert run(["verify", place]) == 5
     said = capsys.readouterr().err
     assert said.startswith(f"error: Permission denied: {place}\n  hint: check the permissions")

@@ -17,8 +17,8 @@ import pytest
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import operations
-from edgepack.deploy.audit import Record, audit_log, intervals, moment, read
-from edgepack.deploy.release import deploy, roll_back
+from edgepack.deploy.audit import Record, audit_intervals, audit_log, moment, read_audit_log
+from edgepack.deploy.push import push, rollback
 from edgepack.devices import probing
 from edgepack.devices.inventory import Device, LocalEntry, add_device
 from edgepack.errors import BundleError, DeviceError, EdgepackError, ToolError
@@ -44,13 +44,13 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def records() -> list[Record]:
-    log = read()
+    log = read_audit_log()
     log.require_whole()
     return list(log.records)
 
 
-def push(bundle: Path, device: Device) -> None:
-    deploy(bundle, device, self_test=False)
+def push_untried(bundle: Path, device: Device) -> None:
+    push(bundle, device, self_test=False)
 
 
 def what(found: list[Record]) -> list[tuple[str, str]]:
@@ -64,7 +64,7 @@ def digest_of(bundle: Path) -> str:
 def test_push_when_done_is_recorded_with_board_and_digest(
     device: Device, bundle: Path, server: LoopbackServer
 ) -> None:
-    push(bundle, device)
+    push_untried(bundle, device)
     switched, pushed = records()
     assert what([switched, pushed]) == [("switch", "done"), ("push", "done")]
     digest = digest_of(bundle)
@@ -78,8 +78,8 @@ def test_host_key_when_it_is_not_pinned_is_the_one_that_was_proven(
     server: LoopbackServer, bundle: Path, tmp_path: Path
 ) -> None:
     device = ssh_device(server, host_key=None, root=str(tmp_path / "root"))
-    operations.trust(device, server.host_key_fingerprint, lambda _: False)
-    push(bundle, device)
+    operations.trust_device(device, server.host_key_fingerprint, lambda _: False)
+    push_untried(bundle, device)
     assert {one.host_key for one in records()} == {server.host_key_fingerprint}
 
 
@@ -88,14 +88,14 @@ def test_push_when_it_fails_is_recorded_with_the_errors_first_line(
 ) -> None:
     (tmp_path / "root").write_text("in the way")
     with pytest.raises(EdgepackError) as caught:
-        push(bundle, device)
+        push_untried(bundle, device)
     (found,) = records()
     assert what([found]) == [("push", "failed")]
     assert found.error == caught.value.problem.splitlines()[0]
     assert found.digest == digest_of(bundle)
     (bundle / "manifest.json").write_text("altered")
     with pytest.raises(BundleError):
-        push(bundle, device)
+        push_untried(bundle, device)
     assert what(records())[1:] == [("push", "failed")]
 
 
@@ -104,9 +104,9 @@ def test_digests_when_releases_are_switched_and_rolled_back_have_their_intervals
 ) -> None:
     other = write_tiny_bundle(tmp_path / "other", size=10)
     for one in (bundle, bundle, other):
-        push(one, device)
-    roll_back("tiny", device)
-    found = intervals(records())
+        push_untried(one, device)
+    rollback("tiny", device)
+    found = audit_intervals(records())
     assert [(one.digest, one.ended_by) for one in found] == [
         (digest_of(bundle), "switch"), (digest_of(other), "rollback"), (digest_of(bundle), None),
     ]  # fmt: skip
@@ -116,9 +116,9 @@ def test_digests_when_releases_are_switched_and_rolled_back_have_their_intervals
 def test_rollback_when_there_is_nothing_before_is_recorded_as_failed(
     device: Device, bundle: Path
 ) -> None:
-    push(bundle, device)
+    push_untried(bundle, device)
     with pytest.raises(EdgepackError):
-        roll_back("tiny", device)
+        rollback("tiny", device)
     last = records()[-1]
     assert (last.action, last.result, last.project) == ("rollback", "failed", "tiny")
 
@@ -129,12 +129,12 @@ def test_rollback_when_what_follows_it_fails_is_recorded_as_done_and_its_failure
 ) -> None:
     other = write_tiny_bundle(tmp_path / "other", size=10)
     for one in (bundle, other):
-        push(one, device)
+        push_untried(one, device)
     entry = device.entry.model_copy(update={"health": ["false"]})
     with pytest.raises(EdgepackError):
-        roll_back("tiny", Device("board", entry))
+        rollback("tiny", Device("board", entry))
     assert what(records())[-2:] == [("rollback", "done"), ("rollback", "failed")]
-    assert intervals(records())[-1].digest == digest_of(bundle)
+    assert audit_intervals(records())[-1].digest == digest_of(bundle)
 
 
 def test_release_when_it_is_another_than_the_operations_has_not_its_digest(
@@ -159,7 +159,7 @@ def test_log_when_it_cannot_be_written_keeps_anything_from_being_done(
 ) -> None:
     audit_log().mkdir(parents=True)
     with pytest.raises(ToolError, match="cannot write the audit log") as caught:
-        push(bundle, device)
+        push_untried(bundle, device)
     assert "XDG_DATA_HOME" in caught.value.hint
     assert not (tmp_path / "root").exists()
 
@@ -174,7 +174,7 @@ def add(server: LoopbackServer, tmp_path: Path, **changes: object) -> None:
         "inventory": tmp_path / "devices.yaml",
     }
     address = f"{server.user}@{server.host}"
-    operations.add_ssh_device("board", address, **(values | changes))  # type: ignore[arg-type]
+    operations.add_device("board", address, **(values | changes))  # type: ignore[arg-type]
 
 
 def test_added_device_is_recorded_with_the_trust_in_its_key(
@@ -199,8 +199,8 @@ def test_board_when_it_has_a_serial_number_is_told_by_it(
     monkeypatch.setattr(probing, "_SCRIPT", script)
     add(server, tmp_path)
     assert records()[-1].serial == "100000008a3c"
-    push(bundle, ssh_device(server, root=str(tmp_path / "root")))
-    assert [one.serial for one in intervals(records())] == ["100000008a3c"]
+    push_untried(bundle, ssh_device(server, root=str(tmp_path / "root")))
+    assert [one.serial for one in audit_intervals(records())] == ["100000008a3c"]
 
 
 def test_board_when_it_was_added_elsewhere_tells_its_serial_number_when_it_tries_a_release(
@@ -211,7 +211,7 @@ def test_board_when_it_was_added_elsewhere_tells_its_serial_number_when_it_tries
     script = probing._SCRIPT.replace("/proc/device-tree/serial-number", place)
     monkeypatch.setattr(probing, "_SCRIPT", script)
     device = ssh_device(server, root=str(tmp_path / "root"), python=sys.executable)
-    deploy(bundle, device)
+    push(bundle, device)
     assert [(one.action, one.serial) for one in records()] == [
         ("self-test", "100000008a3c"), ("switch", "100000008a3c"), ("push", "100000008a3c"),
     ]  # fmt: skip
@@ -231,9 +231,9 @@ def test_trust_when_refused_is_recorded_and_when_nothing_changes_is_not(
 ) -> None:
     device = ssh_device(server, host_key=None)
     with pytest.raises(DeviceError):
-        operations.trust(device, "SHA256:" + "A" * 43, lambda _: False)
-    operations.trust(device, server.host_key_fingerprint, lambda _: False)
-    operations.trust(device, None, lambda _: False)
+        operations.trust_device(device, "SHA256:" + "A" * 43, lambda _: False)
+    operations.trust_device(device, server.host_key_fingerprint, lambda _: False)
+    operations.trust_device(device, None, lambda _: False)
     failed, done = records()
     assert what([failed, done]) == [("trust", "failed"), ("trust", "done")]
     assert "not SHA256:AAAA" in (failed.error or "")
@@ -242,7 +242,7 @@ def test_trust_when_refused_is_recorded_and_when_nothing_changes_is_not(
 def test_provision_when_it_fails_is_recorded(device: Device) -> None:
     entry = device.entry.model_copy(update={"python": "/opt/python"})
     with pytest.raises(EdgepackError):
-        operations.provision(Device("board", entry), offline=True)
+        operations.provision_device(Device("board", entry), offline=True)
     (found,) = records()
     assert (found.action, found.result) == ("provision", "failed")
     assert "/opt/python" in (found.error or "")
@@ -254,9 +254,9 @@ def test_process_when_killed_while_it_records_leaves_a_chain_that_goes_on() -> N
         "while True: record(Event(action='push', device='board'))"
     )
     for _ in range(5):
-        before = len(read().digests)
+        before = len(read_audit_log().digests)
         writer = subprocess.Popen([sys.executable, "-c", script])
-        while len(read().digests) < before + 3:
+        while len(read_audit_log().digests) < before + 3:
             time.sleep(0.01)
         writer.send_signal(signal.SIGKILL)
         writer.wait()
@@ -273,7 +273,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     add_device(tmp_path / "devices.yaml", "board", entry)
     bundle = write_tiny_bundle(tmp_path / "bundle")
     change_manifest(bundle, lambda manifest: manifest.update(target=host_target()))
-    push(bundle, Device("board", entry))
+    push_untried(bundle, Device("board", entry))
     return bundle
 
 

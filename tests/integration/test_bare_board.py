@@ -17,7 +17,7 @@ import pytest
 from boards import Board, tree, with_file
 from dropbear_server import DropbearServer, require_dropbear
 from edgepack.cli.main import run
-from edgepack.deploy.release import deploy, roll_back
+from edgepack.deploy.push import push, rollback
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.harness import Harness
 from edgepack.devices.transports import connect
@@ -145,9 +145,9 @@ def test_disk_that_fills_up_meanwhile_leaves_the_release_before(
     board: Board, small_disk: Path, bundle: Path, filling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = board.push(bundle)
-    from edgepack.deploy.push import shell_push as shell_pushing
+    from edgepack.deploy.transfer import shell_agent
 
-    chunks = shell_pushing.file_chunks
+    chunks = shell_agent.file_chunks
 
     def fill_up(path: Path) -> Iterator[bytes]:
         if filling == "blocks":
@@ -159,7 +159,7 @@ def test_disk_that_fills_up_meanwhile_leaves_the_release_before(
                     (small_disk / f"filling-{number}").touch()
         return chunks(path)
 
-    monkeypatch.setattr(shell_pushing, "file_chunks", fill_up)
+    monkeypatch.setattr(shell_agent, "file_chunks", fill_up)
     for number in range(10):
         with_file(bundle, b"%d" % number * 100_000, name=f"new {number}")
     with pytest.raises(DeviceError, match="no space left"):
@@ -183,7 +183,7 @@ def test_login_that_prints_bytes_is_named(
     assert "must print nothing" in caught.value.hint
     # Which agent meets the line depends on what comes first: it, or the end of the missing Python.
     with pytest.raises(DeviceError, match=r"begins with b'\\xff\\xfe w'|printed .* welcome"):
-        deploy(bundle, board.device, self_test=False)
+        push(bundle, board.device, self_test=False)
     assert not board.at("/data").exists() or board.releases() == []
 
 
@@ -191,7 +191,7 @@ def test_self_test_without_python_is_refused_before_anything_is_sent(
     board: Board, bundle: Path
 ) -> None:
     with pytest.raises(PythonMissingError, match="cannot try the release") as caught:
-        deploy(bundle, board.device)
+        push(bundle, board.device)
     assert "--no-self-test" in caught.value.hint
     assert "edgepack device provision board" in caught.value.hint
     assert not board.at("/data").exists()
@@ -203,9 +203,9 @@ def test_hooks_run_without_python(board: Board, bundle: Path) -> None:
         after_switch="readlink /data/tiny/current >>/log; cat >>/log",
         health="grep -q version /data/tiny/current/manifest.json",
     )
-    first = deploy(bundle, hooks.device, self_test=False).release
-    second = deploy(version_of(bundle, "2.0.0"), hooks.device, self_test=False).release
-    assert roll_back("tiny", hooks.device).release == board.current() == first
+    first = push(bundle, hooks.device, self_test=False).release
+    second = push(version_of(bundle, "2.0.0"), hooks.device, self_test=False).release
+    assert rollback("tiny", hooks.device).release == board.current() == first
     lines = board.at("/log").read_text().splitlines()
     assert lines == [f"releases/{one}" for one in (first, second, first)]
     actions = (board.project / "history.jsonl").read_text().splitlines()
@@ -219,11 +219,11 @@ def test_hooks_run_without_python(board: Board, bundle: Path) -> None:
 def test_release_that_fails_in_use_is_taken_back_without_python(
     board: Board, bundle: Path, hook: str
 ) -> None:
-    first = deploy(bundle, board.device, self_test=False).release
+    first = push(bundle, board.device, self_test=False).release
     script = "grep -q 1.0.0 /data/tiny/current/manifest.json || { echo broken >&2; exit 3; }"
     failing = hooked(board, **{hook: script})
     with pytest.raises(RemoteCommandError, match=f"{first} is current again") as caught:
-        deploy(version_of(bundle, "2.0.0"), failing.device, self_test=False)
+        push(version_of(bundle, "2.0.0"), failing.device, self_test=False)
     assert "exit code 3" in caught.value.problem
     assert "| broken" in caught.value.problem
     assert board.current() == first
@@ -231,11 +231,11 @@ def test_release_that_fails_in_use_is_taken_back_without_python(
 
 @pytest.mark.slow(reason="starts a server of its own")
 def test_hook_that_hangs_is_stopped_with_what_it_started(board: Board, bundle: Path) -> None:
-    first = deploy(bundle, board.device, self_test=False).release
+    first = push(bundle, board.device, self_test=False).release
     script = "grep -q 1.0.0 /data/tiny/current/manifest.json || { sleep 4321 & sleep 4322; }"
     hanging = hooked(board, health=script).changed(hook_timeout_s=1.0)
     with pytest.raises(RemoteCommandError, match="took longer than 1 s"):
-        deploy(version_of(bundle, "2.0.0"), hanging.device, self_test=False)
+        push(version_of(bundle, "2.0.0"), hanging.device, self_test=False)
     assert board.current() == first
     assert wait_until(lambda: not runs("sleep 432"))
 
@@ -246,7 +246,7 @@ def test_service_that_a_hook_starts_outlives_it_and_a_plain_child_does_not(
     started = (
         "start-stop-daemon -S -b -m -p /pid -x /bin/sleep -- 6543; sleep 6544 >/dev/null 2>&1 &"
     )
-    deploy(bundle, hooked(board, after_switch=started).device, self_test=False)
+    push(bundle, hooked(board, after_switch=started).device, self_test=False)
     assert wait_until(lambda: not runs("sleep 6544"))
     service = int(board.at("/pid").read_text())
     assert lives(service)
@@ -271,7 +271,7 @@ def test_hook_is_stopped_when_the_link_breaks(server: DropbearServer, board: Boa
 def test_hook_that_is_no_program_is_named(board: Board, bundle: Path) -> None:
     hooks = board.changed(health=["no-such-program"])
     with pytest.raises(RemoteCommandError, match=r"exit code 127\n.*'no-such-program'"):
-        deploy(bundle, hooks.device, self_test=False)
+        push(bundle, hooks.device, self_test=False)
 
 
 def test_command_line_pushes_to_a_bare_board(
@@ -308,7 +308,7 @@ def test_python_agent_and_harness_work_over_dropbear(tmp_path: Path, bundle: Pat
         board = Board(ssh_device(server, root=str(tmp_path / "root")), Path("/"))
         log = tmp_path / "log"
         hooks = board.changed(health=["sh", "-c", f"readlink {board.project}/current >>{log}"])
-        first = deploy(bundle, hooks.device)
+        first = push(bundle, hooks.device)
         assert first.variant == "cpu-int8-static"
         assert log.read_text() == f"releases/{first.release}\n"
         second = board.push(with_file(bundle, b"one file more"))

@@ -20,7 +20,7 @@ from edgepack.bundle.writing import BundleWriter
 from edgepack.errors import EdgepackError, ModelError, ProfileError, StepError
 from edgepack.model.facts import signature
 from edgepack.project.profile import VariantChange, changed, load_profile
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 from onnx import TensorProto, helper
 from tiny_bundle import import_loader
 from tiny_models import save

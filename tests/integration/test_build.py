@@ -24,7 +24,7 @@ from edgepack.errors import (
     ToolError,
     UsageError,
 )
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -24,7 +24,7 @@ from edgepack.errors import (
     ToolError,
 )
 from edgepack.metrics.accuracy import OutputCloseness, array_sqnr_db
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 from onnx import helper
 
 VALUE = (1, ["batch", 8])

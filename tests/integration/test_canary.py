@@ -20,7 +20,7 @@ import yaml
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.deploy import operations
-from edgepack.deploy.release import deploy, roll_back
+from edgepack.deploy.push import push, rollback
 from edgepack.devices.inventory import load_device
 from edgepack.devices.probing import probe
 from edgepack.devices.transports import connect
@@ -211,7 +211,7 @@ def test_secrets_when_a_signed_bundle_is_rolled_out_show_nowhere(
     lets_in = board.server.lets_in
     board.server.lets_in = lambda **offered: hang_up(board)  # type: ignore[method-assign]
     assert board.run(*push, "--json") == 8
-    board.fail(lambda: deploy(Path(bundle), load_device("board"), self_test=False))
+    board.fail(lambda: push(Path(bundle), load_device("board"), self_test=False))
     assert any("was lost" in text for text in board.said)
     board.server.lets_in = lets_in  # type: ignore[method-assign]
     assert board.run("rollout", "resume", "--json") == 0
@@ -249,17 +249,17 @@ def test_secrets_when_everything_fails_show_nowhere(
     assert board.run(*add, board.server.host_key_fingerprint) == 8
     board.write_inventory(python=None)
     device = load_device("board")
-    board.fail(lambda: operations.provision(device, offline=True))
-    board.fail(lambda: roll_back("tiny", device))
+    board.fail(lambda: operations.provision_device(device, offline=True))
+    board.fail(lambda: rollback("tiny", device))
     shutil.rmtree(board.root, ignore_errors=True)
     board.root.write_text("in the way")
-    board.fail(lambda: deploy(bundle, device, self_test=False))
+    board.fail(lambda: push(bundle, device, self_test=False))
     board.root.unlink()
     (bundle / "models" / "cpu-fp32.onnx").write_bytes(b"altered")
-    board.fail(lambda: deploy(bundle, device, self_test=False))
+    board.fail(lambda: push(bundle, device, self_test=False))
     assert PASSWORD in board.used_passwords
     monkeypatch.setenv(VARIABLE, OTHER_PASSWORD)
-    board.fail(lambda: deploy(write_bundle(tmp_path / "second"), device, self_test=False))
+    board.fail(lambda: push(write_bundle(tmp_path / "second"), device, self_test=False))
     assert board.run("device", "check", "board") == 8
     assert f"the password in {VARIABLE}" in board.said[-1]
     assert OTHER_PASSWORD in board.used_passwords

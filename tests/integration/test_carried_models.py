@@ -24,7 +24,7 @@ from edgepack.model.quantized import Quantization
 from edgepack.model.running import make_session, run_session
 from edgepack.project.profile import load_profile
 from edgepack.results.page.html import render_html
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 from onnx import TensorProto, helper
 from tiny_models import save
 

@@ -15,7 +15,7 @@ from edgepack.cli.main import run
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
 from edgepack.measure.compare import noise
-from edgepack.measure.compare.comparing import Question, compare
+from edgepack.measure.compare.comparing import CompareQuestion, compare
 from edgepack.measure.compare.noise import measure_noise
 from edgepack.project.profile import host_target
 from edgepack.records import presets
@@ -87,8 +87,8 @@ def bundle(tmp_path: Path) -> Path:
     return write_bundle(tmp_path / "bundle")
 
 
-def asked(candidate: Path, base: Path | None, **changes: Any) -> Question:
-    return Question(candidate, base=base, **({"preset": SHORT, "rule": FEW} | changes))
+def asked(candidate: Path, base: Path | None, **changes: Any) -> CompareQuestion:
+    return CompareQuestion(candidate, base=base, **({"preset": SHORT, "rule": FEW} | changes))
 
 
 def answers(found: Comparison) -> dict[str, str]:

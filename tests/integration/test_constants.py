@@ -18,7 +18,7 @@ from edgepack.model.facts import TensorSpec
 from edgepack.samples.constants import Constant
 from edgepack.steps.base import run_step
 from edgepack.steps.graph.prepared import Prepared
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import save
 

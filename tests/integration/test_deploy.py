@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from edgepack.base.progress import Silent
 from edgepack.deploy import audit
-from edgepack.deploy.release import deploy, roll_back
+from edgepack.deploy.push import push, rollback
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import RemoteCommandError, TooSlowError
@@ -91,14 +91,14 @@ def running(word: str) -> list[str]:
 
 
 def actions() -> list[tuple[str, str]]:
-    return [(one.action, one.result) for one in audit.read().records]
+    return [(one.action, one.result) for one in audit.read_audit_log().records]
 
 
 def test_release_that_works_becomes_current(tmp_path: Path, bundle: Path) -> None:
     root = tmp_path / "root"
-    first = deploy(bundle, device(root))
+    first = push(bundle, device(root))
     assert (first.variant, current(root)) == ("cpu-int8-static", first.release)
-    again = deploy(bundle, device(root))
+    again = push(bundle, device(root))
     assert (again.variant, again.already_there) == (None, True)
 
 
@@ -106,7 +106,7 @@ def test_release_whose_goldens_do_not_hold_never_becomes_current(
     tmp_path: Path, bundle: Path
 ) -> None:
     root = tmp_path / "root"
-    first = deploy(bundle, device(root))
+    first = push(bundle, device(root))
     broken = version_of(bundle, "2.0.0")
     outputs = sorted((broken / "golden").glob("*-y.bin"))
     for path in outputs:
@@ -122,9 +122,9 @@ def test_release_whose_goldens_do_not_hold_never_becomes_current(
 
     change_manifest(broken, rehash)
     with pytest.raises(RemoteCommandError, match="loading the bundle failed"):
-        deploy(broken, device(root))
+        push(broken, device(root))
     assert current(root) == first.release
-    untried = deploy(broken, device(root), self_test=False)
+    untried = push(broken, device(root), self_test=False)
     assert (untried.variant, current(root)) == (None, untried.release)
 
 
@@ -135,13 +135,13 @@ def test_release_that_fails_in_use_is_taken_back(
     tmp_path: Path, bundle: Path, hook: str, script: str
 ) -> None:
     root = tmp_path / "root"
-    first = deploy(bundle, device(root), self_test=False)
+    first = push(bundle, device(root), self_test=False)
     log = tmp_path / "log"
     only_first = f"readlink {root}/tiny/current >> {log}; grep -q 1.0.0 {root}/tiny/current/*.json"
     failing = device(root, hook_timeout_s=3.0, **{hook: sh(f"{only_first} || {script}")})
     wanted = rf"{first.release} is current again"
     with pytest.raises(RemoteCommandError, match=wanted) as caught:
-        deploy(version_of(bundle, "2.0.0"), failing, self_test=False)
+        push(version_of(bundle, "2.0.0"), failing, self_test=False)
     assert current(root) == first.release
     assert ("took longer than" if script == "sleep 60" else "exit code 3") in str(caught.value)
     second, again = log.read_text().split()
@@ -154,28 +154,28 @@ def test_release_that_fails_in_use_is_taken_back(
 def test_first_release_that_fails_in_use_stays_and_says_so(tmp_path: Path, bundle: Path) -> None:
     root = tmp_path / "root"
     with pytest.raises(RemoteCommandError, match="stays current, for there was none before"):
-        deploy(bundle, device(root, health=sh("exit 1")), self_test=False)
+        push(bundle, device(root, health=sh("exit 1")), self_test=False)
     assert current(root)
 
 
 def test_hooks_are_not_run_for_a_release_that_is_current(tmp_path: Path, bundle: Path) -> None:
     root, log = tmp_path / "root", tmp_path / "log"
     logging = device(root, after_switch=sh(f"echo ran >> {log}"))
-    deploy(bundle, logging, self_test=False)
-    deploy(bundle, logging, self_test=False)
+    push(bundle, logging, self_test=False)
+    push(bundle, logging, self_test=False)
     assert log.read_text() == "ran\n"
 
 
 def test_rolling_back_runs_the_hooks_and_is_recorded(tmp_path: Path, bundle: Path) -> None:
     root, log = tmp_path / "root", tmp_path / "log"
     logging = device(root, after_switch=sh(f"readlink {root}/tiny/current >> {log}"))
-    first = deploy(bundle, logging, self_test=False).release
-    second = deploy(version_of(bundle, "2.0.0"), logging, self_test=False).release
-    done = roll_back("tiny", logging)
+    first = push(bundle, logging, self_test=False).release
+    second = push(version_of(bundle, "2.0.0"), logging, self_test=False).release
+    done = rollback("tiny", logging)
     assert (done.release, done.switched_from) == (first, second)
     assert log.read_text().split() == [f"releases/{one}" for one in (first, second, first)]
     assert actions()[-1] == ("rollback", "done")
-    assert audit.read().records[-1].release == first
+    assert audit.read_audit_log().records[-1].release == first
 
 
 BUILDS = """
@@ -198,13 +198,13 @@ def test_engines_are_built_before_the_switch_and_progress_says_so(
     change_manifest(bundle, keeps_engines)
     append(bundle, "edgepack_providers.py", BUILDS)
     there = sh(f"find {root}/tiny/cache -type f | grep -q .")
-    pushed = deploy(bundle, device(root, after_switch=there), progress=told)
+    pushed = push(bundle, device(root, after_switch=there), progress=told)
     assert pushed.variant == "cpu-int8-static"
     assert pushed.warm_up_s is not None
     assert pushed.warm_up_s > 2.6
     assert told.statuses[0].startswith("building engines of cpu-int8-static: 0 s")
     assert any(status.endswith(", 3.0 MB") for status in told.statuses)
-    [record] = [one for one in audit.read().records if one.action == "self-test"]
+    [record] = [one for one in audit.read_audit_log().records if one.action == "self-test"]
     assert record.detail == f"cpu-int8-static in {pushed.warm_up_s} s"
 
 
@@ -213,7 +213,7 @@ def test_application_uses_the_engines_that_the_self_test_built(
 ) -> None:
     root = tmp_path / "root"
     change_manifest(bundle, keeps_engines)
-    deploy(bundle, device(root))
+    push(bundle, device(root))
     built = cached(root)
     [path] = built
     path.unlink()
@@ -228,7 +228,7 @@ def test_self_test_that_hangs_is_stopped_there_and_changes_nothing(
     tmp_path: Path, bundle: Path
 ) -> None:
     root = tmp_path / "root"
-    first = deploy(bundle, device(root), self_test=False)
+    first = push(bundle, device(root), self_test=False)
     hanging = version_of(bundle, "2.0.0")
     append(
         hanging,
@@ -237,7 +237,7 @@ def test_self_test_that_hangs_is_stopped_there_and_changes_nothing(
     )
     wanted = r"than 4 s and was stopped, at: (starting|trying cpu-int8-static: \d s); the current"
     with pytest.raises(TooSlowError, match=wanted) as caught:
-        deploy(hanging, device(root), warm_up_s=4.0)
+        push(hanging, device(root), warm_up_s=4.0)
     assert "--warm-up SECONDS" in caught.value.hint
     assert current(root) == first.release
     assert running(str(root)) == running("7654321") == []
@@ -250,7 +250,7 @@ def test_words_of_a_self_test_that_fails_are_not_hidden_by_its_progress(
     code = "\ndef _create(*_):\n    raise RuntimeError('no such engine')\n"
     append(bundle, "edgepack_providers.py", code)
     with pytest.raises(RemoteCommandError, match="no such engine") as caught:
-        deploy(bundle, device(tmp_path / "root"))
+        push(bundle, device(tmp_path / "root"))
     assert "edgepack-progress" not in str(caught.value)
 
 
@@ -262,9 +262,9 @@ def test_engines_go_with_the_last_release_that_has_their_model(
     for size in (8, 9, 10):
         made = write_tiny_bundle(tmp_path / str(size), size=size)
         models.append(hashlib.sha256((made / "models/cpu-fp32.onnx").read_bytes()).hexdigest())
-        deploy(made, device(root, **two), self_test=False)
+        push(made, device(root, **two), self_test=False)
         (root / "tiny/cache" / models[-1] / "some-runtime").mkdir(parents=True)
     again = version_of(tmp_path / "10", "2.0.0")
     assert sorted(path.name for path in (root / "tiny/cache").iterdir()) == sorted(models[1:])
-    deploy(again, device(root, **two), self_test=False)
+    push(again, device(root, **two), self_test=False)
     assert [path.name for path in (root / "tiny/cache").iterdir()] == models[2:]

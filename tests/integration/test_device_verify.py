@@ -14,7 +14,7 @@ import pytest
 from edgepack.base.resources import device_file
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy.push.push import push, rollback
+from edgepack.deploy.transfer.client import send_release, switch_back
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry, add_device
 from edgepack.devices.transports import connect
@@ -44,7 +44,7 @@ def pushed(device: Device, tmp_path: Path) -> Path:
 
 def push_to(device: Device, bundle: Path) -> Path:
     with connect(device) as transport:
-        return Path(push(bundle, device, transport).path)
+        return Path(send_release(bundle, device, transport).path)
 
 
 def alter(path: Path) -> None:
@@ -150,7 +150,7 @@ def test_current_when_it_was_moved_by_hand_is_a_problem(device: Device, pushed: 
 
 def test_rolled_back_device_is_whole(device: Device, pushed: Path) -> None:
     with connect(device) as transport:
-        done = rollback("tiny", device, transport)
+        done = switch_back("tiny", device, transport)
     state = verify_device(device)
     state.require_whole()
     assert state.projects[0].current_release == done.release != pushed.name
@@ -172,7 +172,7 @@ def test_history_when_it_was_changed_breaks_where_it_was(
     device: Device, pushed: Path, change: Callable[[list[bytes]], list[bytes]], line: int | None
 ) -> None:
     with connect(device) as transport:
-        rollback("tiny", device, transport)
+        switch_back("tiny", device, transport)
     history = pushed.parent.parent / "history.jsonl"
     lines = history.read_bytes().splitlines(keepends=True)
     assert json.loads(lines[-1])["action"] == "rollback"
@@ -189,7 +189,7 @@ def test_history_when_a_crash_cut_a_line_off_goes_on_unbroken(device: Device, pu
         history.write_bytes(text[:-cut] + zeros)
         for release in (other_release(pushed), pushed.name):
             with connect(device) as transport:
-                rollback("tiny", device, transport, release=release)
+                switch_back("tiny", device, transport, release=release)
             state = verify_device(device).projects[0].history
             assert (state.broken_at, state.current) == (None, release)
 

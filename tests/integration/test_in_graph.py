@@ -16,7 +16,7 @@ from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.project.project import ImageInput, read_project
 from edgepack.samples.images import image_pixels, image_tensor
 from edgepack.steps.in_graph.pictures import made_pictures
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 from onnx import TensorProto, helper
 from PIL import Image
 from tiny_bundle import import_loader

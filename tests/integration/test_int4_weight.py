@@ -19,7 +19,7 @@ from edgepack.project.profile import VariantChange, changed, load_profile
 from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.base import Notes, run_step
 from edgepack.steps.recipes.int4_weight import Int4Weight
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import conv_net, save
 

@@ -21,8 +21,8 @@ from edgepack.bundle import reading
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import load_bundle
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy.push import push as pushing
-from edgepack.deploy.push.push import PushedRelease, push, rollback, switch
+from edgepack.deploy.transfer import client
+from edgepack.deploy.transfer.client import PushedRelease, send_release, switch_back, switch_release
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
@@ -51,7 +51,7 @@ def device(request: pytest.FixtureRequest, tmp_path: Path) -> Device:
 
 def push_to(device: Device, bundle: Path, *, switch: bool = True) -> PushedRelease:
     with connect(device) as transport:
-        return push(bundle, device, transport, switch=switch)
+        return send_release(bundle, device, transport, switch=switch)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -140,7 +140,7 @@ def test_push_says_in_one_line_what_was_sent(
 ) -> None:
     for expected in (1, 0):
         with connect(device) as transport:
-            pushed = push(bundle, device, transport, progress=Lines())
+            pushed = send_release(bundle, device, transport, progress=Lines())
         said = capsys.readouterr().err.splitlines()
         assert len(said) == expected
         assert pushed.already_there == (not expected)
@@ -285,19 +285,19 @@ def test_releases_beyond_those_to_keep_are_removed(device: Device, bundle: Path)
 def test_rollback_goes_to_the_release_before_and_no_further(device: Device, bundle: Path) -> None:
     first, second = (push_to(device, with_file(bundle, bytes([n]))).release for n in range(2))
     with connect(device) as transport:
-        done = rollback("tiny", device, transport)
+        done = switch_back("tiny", device, transport)
         assert (done.release, done.switched_from) == (first, second)
         assert current_of(device) == f"releases/{first}"
         with pytest.raises(RemoteCommandError, match=f"no release was current before {first}"):
-            rollback("tiny", device, transport)
-        again = rollback("tiny", device, transport, release=second)
+            switch_back("tiny", device, transport)
+        again = switch_back("tiny", device, transport, release=second)
         assert (again.release, again.switched_from) == (second, first)
         with pytest.raises(RemoteCommandError, match="is not here any more"):
-            rollback("tiny", device, transport, release="0" * 16)
+            switch_back("tiny", device, transport, release="0" * 16)
         with pytest.raises(RemoteCommandError, match="no release of absent is current"):
-            rollback("absent", device, transport)
+            switch_back("absent", device, transport)
         with pytest.raises(UsageError, match="no project's name"):
-            rollback("../tiny", device, transport)
+            switch_back("../tiny", device, transport)
     assert current_of(device) == f"releases/{second}"
 
 
@@ -309,7 +309,7 @@ def test_rollback_to_a_damaged_release_is_refused(device: Device, bundle: Path) 
         connect(device) as transport,
         pytest.raises(RemoteCommandError, match="not whole"),
     ):
-        rollback("tiny", device, transport)
+        switch_back("tiny", device, transport)
     assert current_of(device) == f"releases/{second.release}"
 
 
@@ -321,7 +321,7 @@ def test_rollback_to_a_release_whose_manifest_was_altered_is_refused(
     manifest = Path(first.path) / MANIFEST
     manifest.write_bytes(manifest.read_bytes() + b" ")
     with connect(device) as transport, pytest.raises(RemoteCommandError, match="not whole"):
-        rollback("tiny", device, transport)
+        switch_back("tiny", device, transport)
 
 
 def test_switch_makes_a_staged_release_current_and_keeps_what_is_to_be_kept(
@@ -333,7 +333,7 @@ def test_switch_makes_a_staged_release_current_and_keeps_what_is_to_be_kept(
     staged = push_to(single, with_file(bundle, b"2"), switch=False)
     assert visible(device) == sorted([first.release, staged.release])
     with connect(single) as transport:
-        done = switch(staged, "tiny", single, transport)
+        done = switch_release(staged, "tiny", single, transport)
     assert (done.release, done.switched_from) == (staged.release, first.release)
     assert current_of(device) == f"releases/{staged.release}"
     assert visible(device) == [staged.release]
@@ -342,7 +342,7 @@ def test_switch_makes_a_staged_release_current_and_keeps_what_is_to_be_kept(
 def test_history_is_a_chain(device: Device, bundle: Path) -> None:
     first, second = (push_to(device, with_file(bundle, bytes([n]))).release for n in range(2))
     with connect(device) as transport:
-        rollback("tiny", device, transport)
+        switch_back("tiny", device, transport)
     lines = (project(device) / "history.jsonl").read_bytes().splitlines(keepends=True)
     records = [json.loads(line) for line in lines]
     assert [(one["action"], one["release"], one["from"]) for one in records] == [
@@ -436,7 +436,7 @@ def test_full_disk_is_named_and_leaves_no_release(
     assert full != AGENT
     agent = tmp_path / "edgepack_agent.py"
     agent.write_text(full)
-    monkeypatch.setattr("edgepack.deploy.push.push.device_file", lambda _: agent)
+    monkeypatch.setattr("edgepack.deploy.transfer.client.device_file", lambda _: agent)
     with pytest.raises(DeviceError, match="no space left on the device") as caught:
         push_to(device, bundle)
     assert "'root' in" in caught.value.hint
@@ -526,13 +526,11 @@ def test_bundle_when_several_devices_get_it_is_hashed_and_cut_once(
 ) -> None:
     hashed: list[str] = []
     cut: list[str] = []
-    check_file, cut_file = reading._check_file, pushing.cut_file
+    check_file, cut_file = reading._check_file, client.cut_file
     monkeypatch.setattr(
         reading, "_check_file", lambda *a: (hashed.append(a[0].name), check_file(*a))
     )
-    monkeypatch.setattr(
-        pushing, "cut_file", lambda path: (cut.append(path.name), cut_file(path))[1]
-    )
+    monkeypatch.setattr(client, "cut_file", lambda path: (cut.append(path.name), cut_file(path))[1])
     for name in ("a", "b", "c"):
         entry = LocalEntry(transport="local", target="linux-x86-64", root=str(tmp_path / name))
         push_to(Device(name, entry), bundle)

@@ -8,7 +8,7 @@ import pytest
 from edgepack.builder.build import build
 from edgepack.devices.inventory import load_device
 from edgepack.measure.bench.run import bench
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 
 MODELS = {
     "squeezenet1.1": (

@@ -25,7 +25,7 @@ from edgepack.measure.bench import conditions
 from edgepack.measure.bench.assemble import Measurements, Question, make_report
 from edgepack.measure.bench.conditions import tuned
 from edgepack.measure.bench.run import bench
-from edgepack.measure.check import check
+from edgepack.measure.check import check_device
 from edgepack.measure.compare import comparing
 from edgepack.measure.compare.comparing import compare
 from edgepack.ondevice.harness import edgepack_conditions as sensors
@@ -139,7 +139,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Path
 
 
 def tune_events() -> list[str | None]:
-    return [event.detail for event in audit.read().records if event.action == "tune"]
+    return [event.detail for event in audit.read_audit_log().records if event.action == "tune"]
 
 
 def governor(sysfs: Path) -> str:
@@ -205,10 +205,10 @@ def test_device_check_gives_back_what_a_killed_measurement_left(
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
         assert guard.stdout is not None
         guard.stdout.readline()
-        assert check(device).given_back == ()  # it is held
+        assert check_device(device).given_back == ()  # it is held
         guard.kill()
     assert governor(sysfs) == "performance"
-    assert check(device).given_back == ("governor of policy0", "governor of policy4")
+    assert check_device(device).given_back == ("governor of policy0", "governor of policy4")
     assert governor(sysfs) == "schedutil"
     assert tune_events() == ["given back: governor of policy0, governor of policy4"]
 
@@ -220,4 +220,4 @@ def test_compare_with_tune_says_what_to_do_when_there_are_no_clocks(
     monkeypatch.setattr(conditions, "held_clocks", nothing)
     bundle = write_tiny_bundle(tmp_path / "bundle")
     with pytest.raises(DeviceError, match="no cpufreq governor"):
-        compare(comparing.Question(bundle, bundle, tune=True), [board[0]])
+        compare(comparing.CompareQuestion(bundle, bundle, tune=True), [board[0]])

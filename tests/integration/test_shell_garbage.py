@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bare_programs import link_programs
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy.push.push import push, rollback
+from edgepack.deploy.transfer.client import send_release, switch_back
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
@@ -45,7 +45,7 @@ def bundles(tmp_path: Path) -> list[Path]:
 
 def push_to(device: Device, bundle: Path) -> str:
     with connect(device) as transport:
-        return push(bundle, device, transport).release
+        return send_release(bundle, device, transport).release
 
 
 def number_of_the_dead() -> int:
@@ -97,7 +97,7 @@ def test_push_when_the_clock_stepped_keeps_the_release_before(
     third = push_to(device, bundles[2])
     assert sorted(path.name for path in releases.iterdir()) == sorted([second, third])
     with connect(device) as transport:
-        assert rollback("tiny", device, transport).release == second
+        assert switch_back("tiny", device, transport).release == second
 
 
 def test_push_when_another_names_its_release_waits_and_one_that_died_is_no_obstacle(

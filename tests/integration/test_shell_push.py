@@ -17,8 +17,8 @@ from dropbear_server import DropbearServer, require_dropbear
 from edgepack.base.resources import device_file
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy.push.push import rollback
-from edgepack.deploy.push.shell_push import agent_source
+from edgepack.deploy.transfer.client import switch_back
+from edgepack.deploy.transfer.shell_agent import agent_source
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.checking import check
 from edgepack.devices.commands import command_line
@@ -100,19 +100,19 @@ def test_signature_that_comes_later_is_sent_without_python(board: Board, bundle:
 def test_rollback_without_python(board: Board, bundle: Path) -> None:
     first, second = (board.push(with_file(bundle, bytes([n]))).release for n in range(2))
     with connect(board.device) as transport:
-        done = rollback("tiny", board.device, transport)
+        done = switch_back("tiny", board.device, transport)
         assert (done.release, done.switched_from) == (first, second)
         none = f"no release was current before {first}, which stays current"
         with pytest.raises(RemoteCommandError, match=none) as caught:
-            rollback("tiny", board.device, transport)
+            switch_back("tiny", board.device, transport)
         assert caught.value.problem.startswith("going back was refused\n")
         assert "try again" not in caught.value.hint
         assert f"edgepack push BUNDLE --device {board.device.name}" in caught.value.hint
-        assert rollback("tiny", board.device, transport, release=second).release == second
+        assert switch_back("tiny", board.device, transport, release=second).release == second
         with pytest.raises(RemoteCommandError, match="is not here any more"):
-            rollback("tiny", board.device, transport, release="0" * 16)
+            switch_back("tiny", board.device, transport, release="0" * 16)
         with pytest.raises(RemoteCommandError, match="no release of other is current"):
-            rollback("other", board.device, transport)
+            switch_back("other", board.device, transport)
 
 
 @pytest.mark.parametrize("cut", [1, 30, 200])
@@ -126,7 +126,7 @@ def test_history_when_power_was_lost_goes_on_unbroken(
     drift = [sys.executable, "-IS", str(device_file("edgepack_drift.py"))]
     for release in (first, second):
         with connect(board.device) as transport:
-            assert rollback("tiny", board.device, transport, release=release).release == release
+            assert switch_back("tiny", board.device, transport, release=release).release == release
         argv = [*drift, str(board.project.parent)]
         answer = subprocess.run(argv, capture_output=True, check=True)
         (state,) = json.loads(answer.stdout)["projects"]
@@ -181,7 +181,7 @@ def test_switch_that_was_told_and_not_done_is_done_by_the_next_push(
     assert board.push(with_file(bundle, bytes([1]))).switched_from == first
     assert board.current() == second
     with connect(board.device) as transport:
-        assert rollback("tiny", board.device, transport).release == first
+        assert switch_back("tiny", board.device, transport).release == first
 
 
 def test_rollback_finds_the_release_before_in_a_history_with_zeros(
@@ -191,7 +191,7 @@ def test_rollback_finds_the_release_before_in_a_history_with_zeros(
     history = board.project / "history.jsonl"
     history.write_bytes(history.read_bytes() + bytes(170))
     with connect(board.device) as transport:
-        done = rollback("tiny", board.device, transport)
+        done = switch_back("tiny", board.device, transport)
     assert (done.release, done.switched_from) == (first, second)
 
 
@@ -223,11 +223,11 @@ def test_bundle_that_was_altered_on_the_way_is_refused(
     board: Board, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = with_file(bundle, b"weights") / "files" / "a file.bin"
-    from edgepack.deploy.push import shell_push as shell_pushing
+    from edgepack.deploy.transfer import shell_agent
 
-    chunks = shell_pushing.file_chunks
+    chunks = shell_agent.file_chunks
     altered = lambda path: iter([b"Weights"]) if path == weights else chunks(path)  # noqa: E731
-    monkeypatch.setattr(shell_pushing, "file_chunks", altered)
+    monkeypatch.setattr(shell_agent, "file_chunks", altered)
     with pytest.raises(RemoteCommandError, match="hash of a file is wrong"):
         board.push(bundle)
     assert board.releases() == []
@@ -258,6 +258,6 @@ def test_device_that_gets_python_later_goes_on_with_what_it_has(dash: Board, bun
     assert second.switched_from == first.release
     assert tree(dash.at(first.path)) == tree(with_file(bundle, b"1"))
     with connect(python.device) as transport:
-        done = rollback("tiny", python.device, transport)
+        done = switch_back("tiny", python.device, transport)
     assert (done.release, done.switched_from) == (first.release, second.release)
     assert verify_device(python.device).problems() == []

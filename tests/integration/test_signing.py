@@ -20,7 +20,7 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, MANIFEST_SIGNATU
 from edgepack.bundle.reading import load_bundle, verify
 from edgepack.bundle.signing import read_signature, require_signature, sign
 from edgepack.cli.main import run
-from edgepack.deploy.audit import read
+from edgepack.deploy.audit import read_audit_log
 from edgepack.errors import BundleError, ToolError, UnreachableError, UsageError
 from ssh_agents import running_agent
 from tiny_bundle import change_manifest, write_tiny_bundle
@@ -424,7 +424,9 @@ def test_signer_when_allowed_signers_are_given_is_who_these_say_in_the_audit_log
     sign(bundle, key)
     allowed = str(allow(tmp_path / "allowed", key))
     assert run([*push, "--allowed-signers", allowed]) == 0
-    assert {one.signer for one in read().records} == {f"alice@example.com ({fingerprint(key)})"}
+    assert {one.signer for one in read_audit_log().records} == {
+        f"alice@example.com ({fingerprint(key)})"
+    }
 
 
 @pytest.mark.slow(reason="pushes to several devices several times")
@@ -439,7 +441,7 @@ def test_rollout_when_it_required_a_signature_requires_it_when_resumed(
     root = tmp_path / "root"
     with monkeypatch.context() as off:
         refused = UnreachableError("it is off", hint="switch it on", where="here")
-        off.setattr("edgepack.deploy.release.connect", raising(refused))
+        off.setattr("edgepack.deploy.push.connect", raising(refused))
         assert run([*push, "--require-signature", "--allowed-signers", "allowed"]) == 8
     monkeypatch.chdir("/")  # as cron has it
     original = allowed.read_text()

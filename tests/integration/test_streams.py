@@ -47,7 +47,7 @@ from edgepack.steps.graph.unrolled import Unrolled
 from edgepack.steps.proofs.evaluation import EVALUATION, Evaluation
 from edgepack.steps.samples import NpzSamples, OnnxTestData, PythonSamples
 from edgepack.trying.trying import try_bundle
-from edgepack.trying.verify import verify_here
+from edgepack.trying.verify import verify as verify_here
 from onnx import numpy_helper
 from stream_nets import (
     HIDDEN,

@@ -21,7 +21,8 @@ from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ModelError
 from edgepack.project.profile import OrtFormat, load_profile, target_files
-from edgepack.trying.verify import saturates, verify_here
+from edgepack.trying.verify import saturates
+from edgepack.trying.verify import verify as verify_here
 from onnx import helper
 
 FIXED = "dims: {batch: 1}"

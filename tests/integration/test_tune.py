@@ -30,8 +30,8 @@ from edgepack.errors import (
 )
 from edgepack.measure.tune import searching
 from edgepack.measure.tune.keeping import load_tuning, tunings_dir
-from edgepack.measure.tune.searching import Question
-from edgepack.measure.tune.space import AFFINITIES, BLOCK_BASE, SPINNING, words
+from edgepack.measure.tune.searching import TuneQuestion
+from edgepack.measure.tune.space import AFFINITIES, BLOCK_BASE, SPINNING, settings_text
 from edgepack.measure.tune.tuning import plan_tuning, tune
 from edgepack.project.profile import host_target
 from edgepack.project.project import Limits
@@ -151,14 +151,14 @@ def best_is_bound(session: dict[str, Any], _: Preset) -> float:
 
 
 def settings_of(report: TuneReport) -> str:
-    return words(report.candidate(report.answer).settings)
+    return settings_text(report.candidate(report.answer).settings)
 
 
 def test_fastest_settings_when_confirmed_are_the_answer(
     bundle: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
     simulated = Simulated(monkeypatch, best_is_bound)
-    report = tune(Question(bundle), device)
+    report = tune(TuneQuestion(bundle), device)
     answer = report.candidate(report.answer)
     assert answer.settings.variant == "cpu-int8-static"
     assert AFFINITIES in answer.settings.session.config
@@ -183,7 +183,7 @@ def test_tuning_when_it_ends_leaves_the_bundle_and_no_release_in_use(
     bundle: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
     Simulated(monkeypatch, best_is_bound)
-    tune(Question(bundle), device)
+    tune(TuneQuestion(bundle), device)
     project = Path(device.entry.root) / "tiny"
     assert not (project / "current").exists()
     (release,) = (path for path in (project / "releases").iterdir() if path.is_dir())
@@ -213,7 +213,7 @@ def test_device_over_ssh_when_it_vanishes_leaves_what_was_measured(
 
         simulated = Simulated(monkeypatch, ms)
         with pytest.raises(UnreachableError):
-            tune(Question(bundle), over_ssh, on_unfinished=seen.append)
+            tune(TuneQuestion(bundle), over_ssh, on_unfinished=seen.append)
     (report,) = seen
     assert report.unfinished
     assert sum(len(one.runs) for one in report.candidates) == 19
@@ -228,7 +228,7 @@ def test_device_when_it_throttles_is_noted_and_an_emulated_one_confirms_nothing(
     facts = FACTS.model_copy(update={"emulated": True})
     chosen = Selection(variant="cpu-fp32", passed_over=[], device=facts)
     monkeypatch.setattr(Harness, "select", lambda _, variant: chosen)
-    report = tune(Question(bundle, variants=["cpu-fp32"]), device)
+    report = tune(TuneQuestion(bundle, variants=["cpu-fp32"]), device)
     assert f"slowed down in {simulated.runs} process runs" in report.notes[-1]
     assert report.candidate(report.answer).defaults
     assert "emulated" in report.why
@@ -250,8 +250,10 @@ def test_candidate_when_it_is_fast_and_wrong_or_crashes_is_out(
         return session.get("graph_optimization_level") != "extended"
 
     Simulated(monkeypatch, ms, sqnr_db, lasts=lasts)
-    report = tune(Question(bundle), device)
-    problems = {words(one.settings): one.problem for one in report.candidates if one.problem}
+    report = tune(TuneQuestion(bundle), device)
+    problems = {
+        settings_text(one.settings): one.problem for one in report.candidates if one.problem
+    }
     assert problems["2 threads"] == "the harness failed with exit code 139"
     wrong = "its outputs are 12.0 dB near the golden ones, 40.0 dB are needed"
     assert problems["graph basic"] == wrong
@@ -273,14 +275,14 @@ def test_defaults_when_they_fail_at_once_or_later_end_it(
 
     simulated = Simulated(monkeypatch, ms)
     with pytest.raises(RemoteCommandError, match="defaults work for no variant"):
-        tune(Question(bundle), device)
+        tune(TuneQuestion(bundle), device)
 
 
 def test_answer_when_nothing_is_faster_or_only_seemed_so_is_the_defaults(
     bundle: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
     Simulated(monkeypatch, lambda session, _: 5.0 + bool(session["config"]))
-    question = Question(bundle, variants=["cpu-fp32"])
+    question = TuneQuestion(bundle, variants=["cpu-fp32"])
     assert settings_of(tune(question, device)) == "defaults"
 
     def seemed(session: dict[str, Any], preset: Preset) -> float:
@@ -307,11 +309,11 @@ def test_budget_when_it_is_too_small_is_refused_and_says_what_is_needed(
     monkeypatch.setattr(searching, "monotonic", lambda: now[0])
     simulated = Simulated(monkeypatch, ms)
     with pytest.raises(UsageError, match="a budget of 20 s is too small") as caught:
-        tune(Question(bundle, budget_s=20), device)
+        tune(TuneQuestion(bundle, budget_s=20), device)
     assert simulated.runs == 4
     needed_s = int(caught.value.hint.split()[2].removesuffix("s"))
     now[0], simulated.runs = 0.0, 0
-    report = tune(Question(bundle, budget_s=needed_s), device)
+    report = tune(TuneQuestion(bundle, budget_s=needed_s), device)
     assert simulated.runs * 3.0 <= needed_s
     assert isinstance(report.confirmation, NotMeasured | Confirmation)
     assert any("were not tried" in note for note in report.notes)
@@ -333,14 +335,14 @@ def test_variant_when_it_misses_a_limit_or_is_not_there_is_not_tuned(bundle: Pat
             }
 
     change_manifest(bundle, lose)
-    plan = plan_tuning(Question(bundle, limits=Limits(metric_drop=0.1)), device)
+    plan = plan_tuning(TuneQuestion(bundle, limits=Limits(metric_drop=0.1)), device)
     assert [passed.variant for passed in plan.passed_over] == ["cpu-int8-static"]
     assert {settings.variant for settings in plan.candidates} == {"cpu-fp32"}
-    only = Question(bundle, limits=Limits(metric_drop=0.1), variants=["cpu-int8-static"])
+    only = TuneQuestion(bundle, limits=Limits(metric_drop=0.1), variants=["cpu-int8-static"])
     with pytest.raises(LimitError, match="top1 drops by"):
         plan_tuning(only, device)
     with pytest.raises(UsageError, match="no variant 'cpu-fp23'"):
-        plan_tuning(Question(bundle, variants=["cpu-fp23"]), device)
+        plan_tuning(TuneQuestion(bundle, variants=["cpu-fp23"]), device)
 
 
 @pytest.mark.parametrize(
@@ -437,7 +439,7 @@ def test_defaults_of_another_variant_when_they_are_the_fastest_are_compared_with
         return 5.0 * slower * (1.2 if changed or level != "all" else 1.0)
 
     Simulated(monkeypatch, ms)
-    report = tune(Question(bundle), device)
+    report = tune(TuneQuestion(bundle), device)
     assert report.confirmed
     assert isinstance(report.confirmation, Confirmation)
     base, answer = report.candidate(report.confirmation.base), report.candidate(report.answer)
@@ -531,8 +533,8 @@ def test_tuning_for_real_answers_with_what_is_no_slower_than_the_defaults(
     every = searching.settings_to_try
     monkeypatch.setattr(searching, "settings_to_try", lambda *given: every(*given)[:4])
     monkeypatch.setattr(searching, "MOST_PAIRS", 6)
-    monkeypatch.setattr(Question, "confirm", Question.search)
-    report = tune(Question(bundle, variants=["cpu-fp32"]), device)
+    monkeypatch.setattr(TuneQuestion, "confirm", TuneQuestion.search)
+    report = tune(TuneQuestion(bundle, variants=["cpu-fp32"]), device)
     assert len(report.candidates) == 4
     assert all(one.runs for one in report.candidates)
     assert load_bundle(bundle).digest == report.manifest_sha256

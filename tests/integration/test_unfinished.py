@@ -18,7 +18,7 @@ from edgepack.demo.server import LoopbackServer
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import DeviceError, InconclusiveError, UnreachableError
 from edgepack.measure.bench.run import bench
-from edgepack.measure.compare.comparing import Question, compare
+from edgepack.measure.compare.comparing import CompareQuestion, compare
 from edgepack.project.profile import host_target
 from edgepack.records import presets
 from edgepack.records.comparison import Comparison
@@ -166,9 +166,9 @@ def test_bench_command_when_a_run_does_not_end_stores_and_shows_the_others(  # n
     assert report.verdict.kind == "invalid"
 
 
-def asked(bundle: Path, **changes: Any) -> Question:
+def asked(bundle: Path, **changes: Any) -> CompareQuestion:
     rule = Rule(max_pairs=6)
-    return Question(bundle, base=bundle, preset=SHORT, rule=rule, **changes)
+    return CompareQuestion(bundle, base=bundle, preset=SHORT, rule=rule, **changes)
 
 
 @pytest.mark.slow(reason="makes several process runs")

@@ -39,11 +39,11 @@ MAY_USE = {
         "deploy steps builder"
     ),
     "demo": "base project records devices deploy results builder measure",
-    "api": "bundle records devices deploy results builder trying measure demo",
-    "cli": (
-        "base model project backends bundle metrics records devices deploy results "
-        "builder trying measure demo"
+    "api": (
+        "base model project backends bundle metrics records devices deploy results builder trying "
+        "measure demo"
     ),
+    "cli": "base api",
     "__main__": "cli",
 }
 """Each room, and those that it may import from; ``errors`` is everybody's. A room stands below

@@ -20,12 +20,12 @@ from edgepack.deploy.audit import (
     UNKNOWN_SWITCH,
     Event,
     Record,
+    audit_intervals,
     audit_log,
-    intervals,
     moment,
-    read,
+    read_audit_log,
     record,
-    verify_chain,
+    verify_audit_log,
 )
 from edgepack.errors import BundleError, ToolError
 
@@ -49,13 +49,13 @@ def test_record_when_written_has_who_and_when_and_the_hash_of_the_line_before():
     assert {one["host"] for one in found} == {socket.gethostname()}
     assert all(before <= moment(one["time"]) <= datetime.now(UTC) for one in found)
     assert audit_log().stat().st_mode & 0o777 == 0o600
-    log = verify_chain()
+    log = verify_audit_log()
     assert [one.device for one in log.records] == ["board0", "board1", "board2"]
     assert log.digests[-1] == sha256(lines[2])
 
 
 def test_log_when_there_is_none_is_whole_and_empty():
-    assert verify_chain().records == ()
+    assert verify_audit_log().records == ()
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_chain_when_a_line_was_tampered_with_breaks_there(change, line):
     lines = write(4)
     audit_log().write_bytes(b"".join(change(lines)))
     with pytest.raises(BundleError, match=rf"line {line} ") as caught:
-        verify_chain()
+        verify_audit_log()
     assert caught.value.where == f"{audit_log()}:{line}"
-    assert read().records
+    assert read_audit_log().records
 
 
 @pytest.mark.parametrize("cut", [1, 2, 40])
@@ -85,13 +85,13 @@ def test_torn_last_line_when_records_follow_is_kept_and_reported(cut):
     lines = write(2)
     torn = lines[1][:-cut]
     audit_log().write_bytes(lines[0] + torn)
-    assert read().torn == (2,)
+    assert read_audit_log().torn == (2,)
     record(Event(action="push", device="next"))
     record(Event(action="push", device="last"))
     now = audit_log().read_bytes().splitlines(keepends=True)
     assert now[:2] == [lines[0], torn + b"\n"]
     assert json.loads(now[2])["previous"] == sha256(torn)
-    log = verify_chain()
+    log = verify_audit_log()
     assert log.torn == (2,)
     assert [one.device for one in log.records][-2:] == ["next", "last"]
 
@@ -103,13 +103,13 @@ def test_torn_line_when_its_rest_was_altered_breaks_the_chain():
     text = audit_log().read_bytes()
     audit_log().write_bytes(text.replace(lines[1][:-40], lines[1][:-41]))
     with pytest.raises(BundleError, match="line 2 is no record"):
-        verify_chain()
+        verify_audit_log()
 
 
 def test_log_when_a_line_is_longer_than_a_block_finds_its_begin(monkeypatch):
     monkeypatch.setattr(audit, "_BLOCK_BYTES", 64)
     write(5)
-    assert len(verify_chain().records) == 5
+    assert len(verify_audit_log().records) == 5
 
 
 def test_disk_when_it_is_full_leaves_the_log_as_it_was(monkeypatch):
@@ -134,7 +134,7 @@ def test_log_when_several_processes_write_has_every_record():
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, name]) for name in "abcd"]
     assert [writer.wait(120) for writer in writers] == [0] * 4
-    log = verify_chain()
+    log = verify_audit_log()
     expected = {f"{name}-{n}" for name in "abcd" for n in range(20)}
     assert {one.device for one in log.records} == expected
     assert len(log.records) == 80
@@ -144,12 +144,12 @@ def test_log_when_several_threads_write_has_every_record():
     events = [Event(action="push", device=str(n)) for n in range(64)]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(record, events))
-    assert {one.device for one in verify_chain().records} == {one.device for one in events}
+    assert {one.device for one in verify_audit_log().records} == {one.device for one in events}
 
 
 def test_text_when_it_is_long_or_no_unicode_is_bounded_and_can_be_read_back():
     record(Event(action="push", device="b\udcff", error="x" * 5000, result="failed"))
-    (found,) = verify_chain().records
+    (found,) = verify_audit_log().records
     assert found.device == r"b\udcff"
     assert found.error == "x" * MAX_TEXT
 
@@ -159,7 +159,7 @@ def test_record_when_a_newer_edgepack_added_fields_is_read():
     newer = json.loads(audit_log().read_bytes()) | {"weather": "fine"}
     audit_log().write_text(json.dumps(newer) + "\n")
     write(1)
-    assert len(verify_chain().records) == 2
+    assert len(verify_audit_log().records) == 2
 
 
 def at(hour: int, action: str, release: str, **changes: object) -> Record:
@@ -175,7 +175,7 @@ def spans(*records: Record) -> list[tuple[str, int | None, int | None, str | Non
     def hour(text: str | None) -> int | None:
         return None if text is None else moment(text).hour
 
-    return [(s.release, hour(s.start), hour(s.end), s.ended_by) for s in intervals(records)]
+    return [(s.release, hour(s.start), hour(s.end), s.ended_by) for s in audit_intervals(records)]
 
 
 def test_intervals_when_releases_follow_each_other_end_where_the_next_begins():
@@ -199,7 +199,7 @@ def test_intervals_when_somebody_else_switched_between_say_so():
 
 
 def test_intervals_when_boards_and_projects_differ_are_kept_apart():
-    found = intervals(
+    found = audit_intervals(
         [
             at(1, "switch", "a"),
             at(2, "switch", "b", project="other"),
@@ -213,7 +213,7 @@ def test_intervals_when_boards_and_projects_differ_are_kept_apart():
 
 
 def test_intervals_when_other_records_know_digest_signer_and_serial_have_them():
-    (found,) = intervals(
+    (found,) = audit_intervals(
         [
             at(1, "add", "", serial="100000001"),
             at(2, "push", "a", digest="a" * 64, signer="me", host_key="SHA256:other"),
@@ -225,6 +225,6 @@ def test_intervals_when_other_records_know_digest_signer_and_serial_have_them():
 
 def test_records_when_asked_since_a_time_are_those_from_then_on():
     write(2)
-    assert len(read(since=datetime.now(UTC) - timedelta(hours=1)).records) == 2
-    assert read(since=datetime.now(UTC) + timedelta(hours=1)).records == ()
-    assert verify_chain(Path(audit_log())).records
+    assert len(read_audit_log(since=datetime.now(UTC) - timedelta(hours=1)).records) == 2
+    assert read_audit_log(since=datetime.now(UTC) + timedelta(hours=1)).records == ()
+    assert verify_audit_log(Path(audit_log())).records

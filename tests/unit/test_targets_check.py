@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from edgepack.backends.targets import check_profile, load_target, project_targets
+from edgepack.backends.targets import check_target, load_target, project_targets
 from edgepack.base.resources import targets_dir
 from edgepack.builder.build import dry_run
 from edgepack.cli.main import run
@@ -64,7 +64,7 @@ def test_profile_when_its_backend_would_not_run_it_says_where_and_why(
     path = own(tmp_path, target, *changes)
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if new in text)
     with pytest.raises(ProfileError) as caught:
-        check_profile(path)
+        check_target(path)
     said = f"{caught.value}"
     assert problem in f"{said} {caught.value.hint}"
     assert f"{path}:{line}:" in said
@@ -77,10 +77,10 @@ def test_profile_when_its_pin_is_a_range_is_taken(tmp_path):
         ("==1.31.1", ">=1.30,<1.32"),
         ("recipe: fp32", f"recipe: fp32\n    {runtime}"),
     )  # fmt: skip
-    assert check_profile(path).variant("cpu-fp32").model_format != "onnx"
+    assert check_target(path).variant("cpu-fp32").model_format != "onnx"
     path.write_text(path.read_text().replace(">=1.30", ">=1.29"))
     with pytest.raises(ProfileError, match="does not load"):
-        check_profile(path)
+        check_target(path)
 
 
 def test_command_when_one_of_several_profiles_is_wrong_checks_them_all(tmp_path, capsys):
@@ -88,7 +88,7 @@ def test_command_when_one_of_several_profiles_is_wrong_checks_them_all(tmp_path,
     good, bad = own(tmp_path, "intel"), own(tmp_path, "android", ("uint8", "int8"))
     assert run(["targets", "check", str(wrong), str(good), str(bad), str(tmp_path / "no")]) == 3
     said = capsys.readouterr()
-    assert said.out == f"{good}: {check_profile(good).title}: ok\n"
+    assert said.out == f"{good}: {check_target(good).title}: ok\n"
     errors = [line for line in said.err.splitlines() if line.startswith("error: ")]
     assert errors[0].startswith(f"error: {wrong}:")
     assert f"error: {bad}:" in said.err
@@ -104,7 +104,7 @@ def test_profile_when_it_has_many_faults_names_all_in_order(tmp_path):
         ("symmetric: true", "symmetric: false"),
     )
     with pytest.raises(ProfileError) as caught:
-        check_profile(path)
+        check_target(path)
     assert "trt_fp16" in str(caught.value)
     assert "symmetric" in caught.value.hint
 

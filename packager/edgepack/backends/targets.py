@@ -53,10 +53,10 @@ def load_target(target: str) -> Profile:
         UsageError: There is no such target.
         ProfileError: Its file is wrong; names every place.
     """
-    return check_profile(target_file(target))
+    return check_target(target_file(target))
 
 
-def check_profile(path: Path) -> Profile:
+def check_target(path: Path) -> Profile:
     """Return the profile in a file, proven to be one that its backends take.
 
     Raises:

@@ -16,7 +16,7 @@ from edgepack.bundle.manifest import Accuracy, Attempt
 from edgepack.errors import BugError, EdgepackError, listed
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import PRECISIONS
-from edgepack.model.finding import Finding, alike
+from edgepack.model.finding import Finding, group_findings
 from edgepack.project.project import Limits
 from edgepack.quantization.search.outside import OutsideError
 from edgepack.quantization.search.search import Tried, describe
@@ -342,7 +342,7 @@ def unplaced(planned: PlannedVariant, execution: Execution) -> str:
 
 def _listed(nodes: Sequence[dict[str, Any]]) -> str:
     """Return the nodes that are not taken, a line for those with the same kind of reason."""
-    groups = alike(
+    groups = group_findings(
         Finding("", "blocks", f"{node['name']!r} ({node['op']})", node["reason"], node["remedy"])
         for node in nodes
         if node["reason"]

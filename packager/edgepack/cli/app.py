@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.auditing import audit_app
 from edgepack.cli.comparing import compare
 from edgepack.cli.devices import device_app
@@ -74,9 +75,8 @@ def init(
 ) -> None:
     """Write an edgepack.yaml with what the model tells."""
     from edgepack.base.progress import terminal_progress
-    from edgepack.builder.scaffold import init as write_project
 
-    path = write_project(model, images=images, progress=terminal_progress())
+    path = api.init(model, images=images, progress=terminal_progress())
     command = f"edgepack build --project {shlex.quote(str(path))} --target host"
     typer.echo(f"wrote {path}; look it over, then: {command}")
 
@@ -89,10 +89,9 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show a model's facts, and per variant the nodes that its provider will not take, and why."""
-    from edgepack.builder.inspect import inspect as inspect_model
     from edgepack.cli.printing import print_inspection, print_json
 
-    inspection = inspect_model(model, target or (), project=project)
+    inspection = api.inspect(model, target or (), project=project)
     if as_json:
         print_json(inspection)
     else:
@@ -129,13 +128,11 @@ def build(
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
     from edgepack.base.progress import terminal_progress
-    from edgepack.builder.build import build as build_bundles
-    from edgepack.builder.build import dry_run as make_plan
     from edgepack.cli.building import print_build
     from edgepack.cli.printing import print_json, print_plan
 
     if dry_run:
-        plan = make_plan(
+        plan = api.dry_run(
             model,
             project=project,
             targets=target or (),
@@ -145,7 +142,7 @@ def build(
         )
         print_plan(plan, as_json=as_json)
         return
-    result = build_bundles(
+    result = api.build(
         model,
         project=project,
         targets=target or (),
@@ -175,9 +172,8 @@ def verify(
     With --allowed-signers one of those has to have signed it; without, it says who signed.
     """
     from edgepack.cli.printing import print_json, print_verification
-    from edgepack.trying.verify import verify_here
 
-    verification = verify_here(bundle, allowed_signers)
+    verification = api.verify(bundle, allowed_signers)
     if as_json:
         print_json(verification)
     else:

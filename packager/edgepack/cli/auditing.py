@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import JsonOption, moment_of
-from edgepack.errors import BundleError
-
-if TYPE_CHECKING:
-    from edgepack.deploy.audit import AuditLog, Interval, Record
 
 audit_app = typer.Typer(
     help="The log of what was done to devices from here.",
@@ -28,12 +25,11 @@ def export(
 ) -> None:
     """List which bundle was current on which board from when to when, and all records."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.audit import intervals, read
 
     begin = moment_of(since) if since else None
-    log = read()
-    spans = intervals(log.records, begin)
-    records = read(since=begin).records
+    log = api.read_audit_log()
+    spans = api.audit_intervals(log.records, begin)
+    records = api.read_audit_log(since=begin).records
     if as_json:
         print_json(
             {
@@ -60,27 +56,18 @@ def verify(
 ) -> None:
     """Check that no line of the log was altered, removed or put in; print its end's digest."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.audit import audit_log, verify_chain
 
-    log = verify_chain()
-    if head is not None and head not in log.digests:
-        raise BundleError(
-            f"no line of the audit log has the digest {head}: its last lines were altered or"
-            " removed since that was printed",
-            hint="compare with a copy of the file, and with what the devices themselves say:"
-            " edgepack device verify NAME",
-            where=str(audit_log()),
-        )
+    log = api.verify_audit_log(head=head)
     end = log.digests[-1] if log.digests else ""
     if as_json:
         print_json({"records": len(log.records), "torn_lines": log.torn, "head": end})
         return
-    write_line(f"{len(log.records)} records, the chain is unbroken; {audit_log()}")
+    write_line(f"{len(log.records)} records, the chain is unbroken; {api.audit_log()}")
     write_line(f"head {end or 'of an empty log'}")
     _warn_of_torn(log)
 
 
-def _interval_line(span: Interval) -> str:
+def _interval_line(span: api.Interval) -> str:
     proof = f"serial {span.serial}" if span.serial else span.host_key
     board = f"{span.device} ({proof})" if proof else span.device
     until = f"to {span.end} ({span.ended_by})" if span.end else "until now"
@@ -89,7 +76,7 @@ def _interval_line(span: Interval) -> str:
     return f"{board}: {what} from {span.start or 'a time not known here'} {until}"
 
 
-def _record_line(record: Record) -> str:
+def _record_line(record: api.Record) -> str:
     about = [record.project, record.release, record.detail]
     said = " ".join(word for word in about if word)
     failed = f": {record.error}" if record.error else ""
@@ -97,7 +84,7 @@ def _record_line(record: Record) -> str:
     return f"{record.time} {who} {record.action} {record.device} {said} {record.result}{failed}"
 
 
-def _warn_of_torn(log: AuditLog) -> None:
+def _warn_of_torn(log: api.AuditLog) -> None:
     for number in log.torn:
         typer.echo(
             f"warning: line {number} of the audit log was cut off: a crash in mid-write", err=True

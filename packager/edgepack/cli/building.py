@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from edgepack import api
 from edgepack.base.terminal import printable
 from edgepack.cli.printing import print_table, write_line
 
@@ -12,13 +13,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from edgepack.base.schema import NotMeasured
-    from edgepack.builder.assembly import BuiltBundle
-    from edgepack.builder.build import BuildResult
-    from edgepack.builder.timing import SlowerVariant
-    from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
 
 
-def print_build(result: BuildResult, *, verbose: bool = False) -> None:
+def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     """Write a table of what was built; with ``verbose`` also what was tried to keep accuracy."""
     for built in result.bundles:
         _print_bundle(built, result.slower, verbose=verbose)
@@ -36,7 +33,9 @@ def print_build(result: BuildResult, *, verbose: bool = False) -> None:
     write_line(f"{result.steps} steps, {result.from_cache} from the cache{more}")
 
 
-def _print_bundle(built: BuiltBundle, slower: Sequence[SlowerVariant], *, verbose: bool) -> None:
+def _print_bundle(
+    built: api.BuiltBundle, slower: Sequence[api.SlowerVariant], *, verbose: bool
+) -> None:
     manifest = built.bundle.manifest
     table = _bundle_table(manifest)
     table.columns[0].no_wrap = True  # an id is typed back as it stands
@@ -53,7 +52,7 @@ def _print_bundle(built: BuiltBundle, slower: Sequence[SlowerVariant], *, verbos
     write_line(f"{built.bundle.path}  ({built.archive.name})")
 
 
-def _slower_text(slow: SlowerVariant) -> str:
+def _slower_text(slow: api.SlowerVariant) -> str:
     found = slow.measured
     times = (
         f"{found.int8_ms:.3f} against {found.fp32_ms:.3f} ms (medians of {found.runs} runs in"
@@ -72,15 +71,13 @@ def _slower_text(slow: SlowerVariant) -> str:
     )
 
 
-def _print_tried(manifest: Manifest) -> None:
+def _print_tried(manifest: api.Manifest) -> None:
     """Write a table for each variant of what was tried to keep its accuracy."""
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.results.page.tried import NOT_COMPARABLE, tried_stages
-
     for variant in manifest.variants:
-        stages = tried_stages(variant.tried)
+        stages = api.tried_stages(variant.tried)
         if not stages:
             continue
         table = Table("tried", "kept", "found", "why", title=f"{manifest.target} {variant.id}")
@@ -91,14 +88,12 @@ def _print_tried(manifest: Manifest) -> None:
                 cells = (row.what, row.kept, row.found, row.why)
                 table.add_row(*(Text(printable(cell)) for cell in cells))
         print_table(table)
-        write_line(NOT_COMPARABLE)
+        write_line(api.NOT_COMPARABLE)
 
 
-def _about_accuracy(manifest: Manifest) -> Iterator[str]:
+def _about_accuracy(manifest: api.Manifest) -> Iterator[str]:
     """Yield what else the metric's function found, and what is not known of variants, and why."""
     from edgepack.base.schema import NotMeasured
-    from edgepack.bundle.manifest import Accuracy
-    from edgepack.results.page.table import others_text
 
     for variant in manifest.variants:
         accuracy, layers = variant.accuracy, variant.layers
@@ -106,7 +101,7 @@ def _about_accuracy(manifest: Manifest) -> Iterator[str]:
             yield f"accuracy was not measured: {accuracy.reason}"
         elif isinstance(accuracy.fp32, NotMeasured):
             yield f"accuracy was not compared with fp32: {accuracy.fp32.reason}"
-        if isinstance(accuracy, Accuracy) and (others := others_text(accuracy)):
+        if isinstance(accuracy, api.Accuracy) and (others := api.others_text(accuracy)):
             yield f"{variant.id}: {others}"
         if isinstance(layers, NotMeasured):
             yield f"the errors of {variant.id}'s nodes were not measured: {layers.reason}"
@@ -115,14 +110,12 @@ def _about_accuracy(manifest: Manifest) -> Iterator[str]:
             yield f"{variant.id} was not run on inputs unlike the samples: {reason}"
 
 
-def _bundle_table(manifest: Manifest) -> Table:
+def _bundle_table(manifest: api.Manifest) -> Table:
     """Return a row for each variant; of what is known of none of them there is no column."""
     from rich.table import Table
 
-    from edgepack.bundle.manifest import Accuracy
-
     sizes = {file.path: file.size_bytes for file in manifest.files}
-    judged = [v.accuracy for v in manifest.variants if isinstance(v.accuracy, Accuracy)]
+    judged = [v.accuracy for v in manifest.variants if isinstance(v.accuracy, api.Accuracy)]
     columns = [
         ("variant", [variant.id for variant in manifest.variants]),
         ("size MB", [_size(variant, sizes) for variant in manifest.variants]),
@@ -147,32 +140,31 @@ def _bundle_table(manifest: Manifest) -> Table:
 _NOT_KNOWN, _ALL = "n/a", "all"
 
 
-def _size(variant: ManifestVariant, sizes: Mapping[str, int]) -> str:
+def _size(variant: api.ManifestVariant, sizes: Mapping[str, int]) -> str:
     files = {variant.model, *(bucket.model for bucket in variant.buckets)}
     size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
     return f"{size / 1e6:.2f}"
 
 
-def _measured_text(accuracy: Accuracy) -> str:
+def _measured_text(accuracy: api.Accuracy) -> str:
     """Return what the metric's column holds: fp32's value is the same for all variants."""
     of_output = f" of {accuracy.output}" if accuracy.output else ""
     found = f"{accuracy.metric}{of_output} on {accuracy.samples} samples, on this computer's CPU"
     return f"{found}; fp32 {accuracy.fp32:.4f}" if isinstance(accuracy.fp32, float) else found
 
 
-def _on_provider(variant: ManifestVariant) -> str:
+def _on_provider(variant: api.ManifestVariant) -> str:
     """Return how many nodes the provider is predicted to take; the CPU takes all."""
     return f"{variant.predicted.share:.0%}" if variant.predicted else _ALL
 
 
-def _in_integers(variant: ManifestVariant) -> str:
+def _in_integers(variant: api.ManifestVariant) -> str:
     return f"{variant.fused.coverage:.0%}" if variant.fused else _NOT_KNOWN
 
 
-def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, str]:
+def _accuracy_cells(accuracy: api.Accuracy | NotMeasured) -> tuple[str, str, str, str]:
     """Return metric, agreement where that is not the metric itself, R², and SQNR."""
     from edgepack.base.schema import NotMeasured
-    from edgepack.results.page.table import near_text, r2_text
 
     if isinstance(accuracy, NotMeasured):
         return _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN
@@ -180,24 +172,21 @@ def _accuracy_cells(accuracy: Accuracy | NotMeasured) -> tuple[str, str, str, st
     return (
         f"{accuracy.value:.4f}",
         _NOT_KNOWN if same is None or accuracy.metric == "agreement" else f"{same:.1%}",
-        _NOT_KNOWN if accuracy.metric == "r2" else r2_text(accuracy) or _NOT_KNOWN,
-        near_text(accuracy.worst.sqnr_db) if accuracy.worst and not accuracy.r2 else _NOT_KNOWN,
+        _NOT_KNOWN if accuracy.metric == "r2" else api.r2_text(accuracy) or _NOT_KNOWN,
+        api.near_text(accuracy.worst.sqnr_db) if accuracy.worst and not accuracy.r2 else _NOT_KNOWN,
     )
 
 
-def _legend(manifests: Sequence[Manifest]) -> Iterator[str]:
+def _legend(manifests: Sequence[api.Manifest]) -> Iterator[str]:
     """Yield what the tables' words mean, as far as they are used."""
-    from edgepack.bundle.manifest import Accuracy
-    from edgepack.metrics.choosing import ABOUT
-
     variants = [variant for manifest in manifests for variant in manifest.variants]
     if any(variant.predicted for variant in variants):
         yield "nodes taken: the share of the nodes that its provider is predicted to take"
     if any(variant.fused for variant in variants):
         yield "in int8: the share of an int8 model's kernels that the CPU computes in integers"
-    found = [v.accuracy for v in variants if isinstance(v.accuracy, Accuracy)]
+    found = [v.accuracy for v in variants if isinstance(v.accuracy, api.Accuracy)]
     for name in dict.fromkeys(accuracy.metric for accuracy in found if accuracy.output):
-        yield f"{name}: {ABOUT[name]}"
+        yield f"{name}: {api.METRIC_TEXTS[name]}"
     if any(a.agreement is not None and a.metric != "agreement" for a in found):
         yield "as fp32: the share of the samples with fp32's best class"
     if any(accuracy.r2 and accuracy.metric != "r2" for accuracy in found):

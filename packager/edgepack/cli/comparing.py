@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import BundleArgument, JsonOption, TuneOption, VariantOption, WaitOption
 from edgepack.cli.rollouts import DevicesOption
 
-if TYPE_CHECKING:
-    from edgepack.records.comparison import Comparison
-    from edgepack.records.deciding import Rule
+_CURRENT = "current"
+_OUTCOME_STYLES = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
 
 MarginOption = Annotated[
     list[str] | None,
@@ -57,28 +58,26 @@ def compare(
     from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
     from edgepack.base.progress import Lines, terminal_progress
     from edgepack.cli.printing import print_json
-    from edgepack.deploy.fleet.selection import select_devices
-    from edgepack.measure.compare import comparing, formats
-    from edgepack.records.presets import find_preset
 
-    question = comparing.Question(
+    question = api.CompareQuestion(
         candidate=candidate,
-        base=None if str(base) == comparing.CURRENT else base,
+        base=None if str(base) == _CURRENT else base,
         variant=variant,
-        preset=find_preset(preset),
-        margins=_margins(margin) if margin else comparing.MARGINS,
+        preset=api.find_preset(preset),
         rule=_rule(error, max_pairs),
         tune=tune,
         wait_s=wait_s,
     )
-    devices = select_devices(device)
+    if margin:
+        question = replace(question, margins=_margins(margin))
+    devices = api.select_devices(device)
     for path, option in ((junit, "--junit"), (markdown, "--markdown")):
         if path:
             require_writable(path, option)
     progress = terminal_progress() if len(devices) == 1 else Lines()
 
-    def show(found: Comparison) -> None:
-        for path, make in ((junit, formats.junit_xml), (markdown, formats.markdown)):
+    def show(found: api.Comparison) -> None:
+        for path, make in ((junit, api.comparison_junit), (markdown, api.comparison_markdown)):
             if path:
                 with writing("the comparison", path, ELSEWHERE):
                     write_atomically(path, make(found), mode=SHARED)
@@ -87,7 +86,7 @@ def compare(
         else:
             _print_comparison(found)
 
-    found = comparing.compare(question, devices, progress=progress, on_interrupted=show)
+    found = api.compare(question, devices, progress=progress, on_interrupted=show)
     show(found)
     _end(found)
 
@@ -107,31 +106,28 @@ def _margins(given: list[str]) -> dict[str, float]:
     return found
 
 
-def _rule(error: float, max_pairs: int) -> Rule:
+def _rule(error: float, max_pairs: int) -> api.Rule:
     from edgepack.errors import UsageError
-    from edgepack.records import deciding
 
     try:
-        return deciding.Rule(error / 100, max_pairs)
+        return api.Rule(error / 100, max_pairs)
     except ValueError as problem:
         raise UsageError(str(problem), hint="20 is the default", where="--max-pairs") from None
 
 
-def _print_comparison(found: Comparison) -> None:
+def _print_comparison(found: api.Comparison) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from edgepack.base.terminal import printable
     from edgepack.cli.printing import print_table, write_line
-    from edgepack.measure.compare.formats import HEADS, text_rows
-    from edgepack.results.page.table import OUTCOME_STYLES
 
     table = Table()
-    for head in HEADS:
+    for head in api.COMPARISON_HEADS:
         table.add_column(head)
-    for row in text_rows(found):
+    for row in api.comparison_rows(found):
         *cells, outcome = (printable(cell) for cell in row)
-        table.add_row(*map(Text, cells), Text(outcome, style=OUTCOME_STYLES[outcome]))
+        table.add_row(*map(Text, cells), Text(outcome, style=_OUTCOME_STYLES[outcome]))
     print_table(table)
     for device in found.devices:
         write_line(f"{device.device}: {device.outcome} after {device.pairs} pairs")
@@ -142,7 +138,7 @@ def _print_comparison(found: Comparison) -> None:
         write_line(f"  hint: {missed.hint}")
 
 
-def _end(found: Comparison) -> None:
+def _end(found: api.Comparison) -> None:
     """End with the exit code of the outcome."""
     from edgepack.errors import InconclusiveError, LimitError
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import JsonOption, complete_devices
 from edgepack.errors import UsageError
 
@@ -23,9 +24,8 @@ NameArgument = Annotated[
 def list_devices(as_json: JsonOption = False) -> None:
     """List the devices."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices.inventory import described_inventory, load_devices
 
-    devices = load_devices()
+    devices = api.load_devices()
     if as_json:
         print_json({name: device.entry for name, device in devices.items()})
         return
@@ -33,7 +33,7 @@ def list_devices(as_json: JsonOption = False) -> None:
         host = getattr(device.host.entry, "host", "this machine")
         tags = f"  [{', '.join(device.entry.tags)}]" if device.entry.tags else ""
         write_line(f"{name:16} {device.target:16} {device.entry.transport:6} {host}{tags}")
-    write_line(f"from {described_inventory()}")
+    write_line(f"from {api.described_inventory()}")
 
 
 @device_app.command(epilog="Example: edgepack device add pi5 bench@192.0.2.17")
@@ -51,9 +51,8 @@ def add(
 ) -> None:
     """Add a device: trust its host key, probe it, propose its target, write devices.yaml."""
     from edgepack.cli.printing import write_line
-    from edgepack.deploy.operations import add_ssh_device
 
-    added = add_ssh_device(
+    added = api.add_device(
         name,
         address,
         target=target,
@@ -77,20 +76,16 @@ def trust(
 ) -> None:
     """Show a device's host key and, if you say so, trust it."""
     from edgepack.cli.printing import write_line
-    from edgepack.deploy.operations import trust as trust_device
-    from edgepack.devices.inventory import load_device
 
-    write_line(trust_device(load_device(name), fingerprint=fingerprint, confirm=_confirm))
+    write_line(api.trust_device(api.load_device(name), fingerprint=fingerprint, confirm=_confirm))
 
 
 @device_app.command(epilog="Example: edgepack device check pi5")
 def check(name: NameArgument, as_json: JsonOption = False) -> None:
     """Say what a device is, and what it lacks for its target."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices.inventory import load_device
-    from edgepack.measure.check import check as check_device
 
-    checked = check_device(load_device(name))
+    checked = api.check_device(api.load_device(name))
     if as_json:
         print_json(checked)
     else:
@@ -113,11 +108,9 @@ def provision(
     """Make the Python environment on a device that its target pins; it needs no internet."""
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import write_line
-    from edgepack.deploy.operations import provision as provision_device
-    from edgepack.devices.inventory import load_device
 
     progress = terminal_progress()
-    made = provision_device(load_device(name), wheels=wheel or (), progress=progress.note)
+    made = api.provision_device(api.load_device(name), wheels=wheel or (), progress=progress.note)
     write_line(f"{name} has {made}")
 
 

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from edgepack import api
 from edgepack.base.progress import Progress, Task, Work
 from edgepack.base.terminal import printable
-from edgepack.deploy.fleet.rollout import Watcher
-from edgepack.deploy.fleet.run import News
-from edgepack.deploy.fleet.schedule import Retry, Start
-from edgepack.deploy.push.push import PushedRelease
 from edgepack.errors import EdgepackError
 
 if TYPE_CHECKING:
@@ -34,13 +31,13 @@ class Row:
     tries: int = 0
     said: str = ""
 
-    def take_in(self, news: News) -> None:
+    def take_in(self, news: api.News) -> None:
         """Show what happened."""
-        if isinstance(news, Start):
+        if isinstance(news, api.Start):
             self.state, self.tries = "running", news.number
             return
         self.tries, self.said = news.tries, _said(news.error)
-        if isinstance(news, Retry):
+        if isinstance(news, api.Retry):
             self.state, self.said = "again", f"{self.said}; again in {news.wait_s:.1f} s"
         elif not (news.state == "done" and not self.sent):
             self.state = news.state
@@ -48,7 +45,7 @@ class Row:
             self.state = "superseded"
 
 
-def watch(devices: Iterable[str]) -> AbstractContextManager[Watcher]:
+def watch(devices: Iterable[str]) -> AbstractContextManager[api.Watcher]:
     """Return who shows a rollout over these devices on stderr."""
     names = list(devices)
     return _live(names) if names and sys.stderr.isatty() else nullcontext(FleetLines(names))
@@ -61,12 +58,12 @@ class _Rows:
         self.rows = {name: Row(name) for name in devices}
         self.lock = Lock()
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: api.News) -> None:
         """Take in what happened."""
         with self.lock:
             self.rows[news.device].take_in(news)
 
-    def sent(self, pushed: PushedRelease) -> None:
+    def sent(self, pushed: api.PushedRelease) -> None:
         """Take in what a device got."""
         sent = "was there already" if pushed.already_there else f"{pushed.bytes_sent} bytes"
         self.show_sent(pushed.device, sent)
@@ -84,10 +81,10 @@ class _Rows:
 class FleetLines(_Rows):
     """A line on stderr when a device is done, or a try failed."""
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: api.News) -> None:
         """Write a line, but not of what only begins."""
         super().tell(news)
-        if not isinstance(news, Start):
+        if not isinstance(news, api.Start):
             row = self.rows[news.device]
             said = row.said or row.sent
             sys.stderr.write(printable(f"{row.device}: {row.state}{said and f': {said}'}") + "\n")
@@ -95,7 +92,7 @@ class FleetLines(_Rows):
 
 
 @contextmanager
-def _live(devices: Sequence[str]) -> Iterator[Watcher]:
+def _live(devices: Sequence[str]) -> Iterator[api.Watcher]:
     from rich.console import Console
     from rich.live import Live
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import JsonOption, ResultsOption, moment_of
-
-if TYPE_CHECKING:
-    from edgepack.results.store.store import ResultsStore
 
 runs_app = typer.Typer(
     help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
@@ -22,11 +20,9 @@ SinceOption = Annotated[
 ]
 
 
-def open_store(url: str | None) -> ResultsStore:
+def open_store(url: str | None) -> api.ResultsStore:
     """Open the results store."""
-    from edgepack.results.store.store import ResultsStore
-
-    return ResultsStore(url)
+    return api.ResultsStore(url)
 
 
 @runs_app.command(
@@ -53,12 +49,9 @@ def list_runs(
 ) -> None:
     """List the stored reports, the newest last."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results.page.table import rows_lines
-    from edgepack.results.store.labels import incomparable
-    from edgepack.results.store.store import RunFilter
 
     store = open_store(results)
-    wanted = RunFilter(
+    wanted = api.RunFilter(
         project=project,
         target=target,
         device=device,
@@ -69,13 +62,13 @@ def list_runs(
         since=moment_of(since) if since else None,
         limit=limit,
     )
-    rows = store.rows(wanted)
+    rows = api.list_runs(store, wanted)
     if as_json:
         print_json(rows)
         return
-    for line in rows_lines(rows):
+    for line in api.rows_lines(rows):
         write_line(line)
-    for label in incomparable(store, rows):
+    for label in api.incomparable(store, rows):
         write_line(label)
     more = f", the newest {limit}: --limit shows more" if len(rows) == limit else ""
     write_line(f"from {store.name}{more}")
@@ -85,17 +78,12 @@ def list_runs(
 def show(run: RunArgument, results: ResultsOption = None, as_json: JsonOption = False) -> None:
     """Show one stored report."""
     from edgepack.cli.printing import print_json, print_table
-    from edgepack.records.run import RunReport
-    from edgepack.results.page.table import report_table, row_table
-    from edgepack.results.store.rows import row_of
 
-    report = open_store(results).load(run)
+    report = api.show_run(open_store(results), run)
     if as_json:
         print_json(report)
-    elif isinstance(report, RunReport):
-        print_table(report_table(report))
     else:
-        print_table(row_table(row_of(report)))
+        print_table(api.report_table(report))
 
 
 @runs_app.command(
@@ -117,15 +105,14 @@ def prune(
 ) -> None:
     """Forget old reports."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results.page.table import rows_lines
 
     store = open_store(results)
-    gone = store.prune(keep, project, dry_run=dry_run)
+    gone = api.prune_runs(store, keep, project, dry_run=dry_run)
     if as_json:
         print_json(gone)
         return
     if gone:
-        for line in rows_lines(gone):
+        for line in api.rows_lines(gone):
             write_line(line)
     write_line(f"{len(gone)} {'would go' if dry_run else 'gone'} from {store.name}")
 
@@ -159,26 +146,9 @@ def import_runs(
 ) -> None:
     """Keep what was measured elsewhere; all of it, or nothing if one file cannot be read."""
     from edgepack.cli.printing import write_line
-    from edgepack.errors import UsageError
-    from edgepack.results.store.importing import import_log, looks_like_log
 
-    for path in files:
-        if not path.is_file():
-            raise UsageError(
-                "there is no such file", hint="name a report or a log", where=str(path)
-            )
-    logs = [path for path in files if tool or looks_like_log(path)]
-    found = [import_log(path, device or "", model, tool) for path in logs]
-    if logs and device is None:
-        raise UsageError(
-            "a log does not say on which device it was made",
-            hint="add --device NAME",
-            where=str(logs[0]),
-        )
     store = open_store(results)
-    added = store.add([path for path in files if path not in logs])
-    store.save(*found)
-    for report in [*added, *found]:
+    for report in api.import_runs(store, files, device=device, model=model, tool=tool):
         write_line(f"stored as {report.id}")
 
 
@@ -206,25 +176,22 @@ def changes(
 ) -> None:
     """Show since when models are slower or faster, and whether the device is to blame."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.results.page.changes_text import newest, require_no_slowdown, series_lines
-    from edgepack.results.store.changes import find_changes
-    from edgepack.results.store.store import RunFilter
 
-    wanted = RunFilter(
+    wanted = api.RunFilter(
         kind="bench",
         project=project,
         device_model=device_model,
         variant=variant,
         since=moment_of(since) if since else None,
     )
-    found = newest(find_changes(open_store(results), wanted), last)
+    found = api.newest_changes(api.find_changes(open_store(results), wanted), last)
     if as_json:
         print_json(found)
     else:
-        for line in series_lines(found):
+        for line in api.series_lines(found):
             write_line(line)
     if gate:
-        require_no_slowdown(found)
+        api.require_no_slowdown(found)
 
 
 @runs_app.command(
@@ -255,14 +222,10 @@ def export(
 ) -> None:
     """Write stored runs to a file that other tools read."""
     from edgepack.cli.printing import write_line
-    from edgepack.results.store.exporting import export_runs, format_of
-    from edgepack.results.store.store import RunFilter
 
     store = open_store(results)
     moment = moment_of(since) if since else None
-    wanted = RunFilter(project=project, device=device, since=moment)
-    ids = runs or [row.id for row in store.rows(wanted)]
-    count = export_runs(
-        store, ids, out, file_format or format_of(out), samples=samples, invalid=every
-    )
+    wanted = api.RunFilter(project=project, device=device, since=moment)
+    ids = runs or [row.id for row in api.list_runs(store, wanted)]
+    count = api.export_runs(store, ids, out, file_format, samples=samples, invalid=every)
     write_line(f"{count} run{'' if count == 1 else 's'} in {out}")

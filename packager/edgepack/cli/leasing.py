@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.devices import NameArgument
 from edgepack.cli.options import JsonOption
 
@@ -20,13 +21,8 @@ def lease(
 ) -> None:
     """Keep others off a device for a while; your own commands still run there."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.leases import reserve
-    from edgepack.devices.inventory import load_device
-    from edgepack.devices.transports import connect
 
-    device = load_device(name).host
-    with connect(device) as transport:
-        taken = reserve(device, transport, for_s=60 * minutes, purpose=purpose)
+    taken = api.lease_device(api.load_device(name), for_s=60 * minutes, purpose=purpose)
     if as_json:
         print_json(taken)
         return
@@ -43,13 +39,8 @@ def release(
 ) -> None:
     """Give a device back that you have leased."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.leases import release as release_device
-    from edgepack.devices.inventory import load_device
-    from edgepack.devices.transports import connect
 
-    device = load_device(name).host
-    with connect(device) as transport:
-        released = release_device(device, transport, force=force)
+    released = api.release_device(api.load_device(name), force=force)
     if as_json:
         print_json(released)
         return
@@ -62,13 +53,8 @@ def release(
 def who(name: NameArgument, as_json: JsonOption = False) -> None:
     """Show who holds a device, for what and until when."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.leases import who as who_holds
-    from edgepack.devices.inventory import load_device
-    from edgepack.devices.transports import connect
 
-    device = load_device(name).host
-    with connect(device) as transport:
-        holders = who_holds(device, transport)
+    holders = api.who_holds(api.load_device(name))
     if as_json:
         print_json(holders)
         return

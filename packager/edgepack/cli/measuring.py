@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.history import open_store
 from edgepack.cli.options import (
     BundleArgument,
@@ -18,9 +19,6 @@ from edgepack.cli.options import (
     VariantOption,
     WaitOption,
 )
-
-if TYPE_CHECKING:
-    from edgepack.records.run import RunReport
 
 ScenarioOption = Annotated[
     str, typer.Option(help="single-stream, multi-stream, server or offline, as MLPerf has them.")
@@ -84,15 +82,9 @@ def bench(
     """Measure a bundle on a device, with a verdict."""
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices.inventory import load_device
     from edgepack.errors import UsageError
-    from edgepack.measure.bench.run import bench as bench_bundle
-    from edgepack.records.scenarios import make_scenario
-    from edgepack.records.verdict import require_valid
-    from edgepack.results.page.reporting import report as write_page
-    from edgepack.results.store.store import keep_report
 
-    load = make_scenario(
+    load = api.make_scenario(
         scenario,
         queries_per_s=queries_per_s,
         latency_bound_ms=latency_bound_ms,
@@ -110,19 +102,19 @@ def bench(
     _check_page(html)
     store = open_store(results)
 
-    def keep(report: RunReport) -> None:
-        keep_report(store, report)
+    def keep(report: api.RunReport) -> None:
+        api.keep_report(store, report)
         if html:
-            write_page(html, store, runs=[report.id])
+            api.report(html, store, runs=[report.id])
         if as_json:
             print_json(report)
             return
         _print_report(report)
         write_line(f"stored as {report.id}" + (f"\nreport: {html}" if html else ""))
 
-    report = bench_bundle(
+    report = api.bench(
         bundle,
-        load_device(device),
+        api.load_device(device),
         preset=preset,
         variant=variant,
         scenario=load,
@@ -137,7 +129,7 @@ def bench(
     keep(report)
     if perfetto and not as_json:
         write_line(f"trace: {perfetto}")
-    require_valid(report, bundle)
+    api.require_valid(report, bundle)
 
 
 def _check_page(html: Path | None) -> None:
@@ -152,14 +144,12 @@ def _self_test(
 ) -> None:
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.devices.inventory import load_device
     from edgepack.errors import InconclusiveError
-    from edgepack.measure.compare.comparing import Question
-    from edgepack.measure.compare.noise import measure_noise
-    from edgepack.records.presets import find_preset
 
-    question = Question(bundle, variant=variant, preset=find_preset(preset), wait_s=wait_s)
-    noise = measure_noise(question, load_device(device), progress=terminal_progress())
+    question = api.CompareQuestion(
+        bundle, variant=variant, preset=api.find_preset(preset), wait_s=wait_s
+    )
+    noise = api.measure_noise(question, api.load_device(device), progress=terminal_progress())
     if as_json:
         print_json(noise)
     else:
@@ -195,28 +185,24 @@ def evaluate(
     """Measure the project's metric on a device."""
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_evaluation, print_json, write_line
-    from edgepack.devices.inventory import load_device
-    from edgepack.measure.evaluate.evaluate import evaluate as evaluate_bundle
-    from edgepack.measure.evaluate.evaluate import require_usable
-    from edgepack.results.store.store import keep_report
 
     store = open_store(results)
-    report = evaluate_bundle(
+    report = api.evaluate(
         bundle,
-        load_device(device),
+        api.load_device(device),
         project=project,
         variant=variant,
         wait_s=wait_s,
         resume=not no_resume,
         progress=terminal_progress(),
     )
-    keep_report(store, report)
+    api.keep_report(store, report)
     if as_json:
         print_json(report)
     else:
         print_evaluation(report)
         write_line(f"stored as {report.id}")
-    require_usable(report)
+    api.require_usable(report)
 
 
 def demo(
@@ -226,16 +212,14 @@ def demo(
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.building import print_build
     from edgepack.cli.printing import write_line
-    from edgepack.demo.demo import demo as run_demo
 
-    done = run_demo(out, progress=terminal_progress())
+    done = api.demo(out, progress=terminal_progress())
     print_build(done.build)
     _print_report(done.report)
     write_line(f"report: {done.html}")
 
 
-def _print_report(report: RunReport) -> None:
+def _print_report(report: api.RunReport) -> None:
     from edgepack.cli.printing import print_table
-    from edgepack.results.page.table import report_table
 
-    print_table(report_table(report))
+    print_table(api.report_table(report))

@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgepack import api
+
 if TYPE_CHECKING:
     from datetime import datetime
 
 
 def complete_targets(incomplete: str) -> list[str]:
     """Return target ids for tab completion."""
-    from edgepack.project.profile import target_files
-
-    return [name for name in ["all", "host", *target_files()] if name.startswith(incomplete)]
+    return [name for name in ["all", "host", *api.target_files()] if name.startswith(incomplete)]
 
 
 def complete_devices(incomplete: str) -> list[str]:
     """Return device names for tab completion; none if the inventory cannot be read."""
-    from edgepack.devices.inventory import device_names
     from edgepack.errors import EdgepackError
 
     try:
-        return [name for name in device_names() if name.startswith(incomplete)]
+        return [name for name in api.device_names() if name.startswith(incomplete)]
     except EdgepackError:
         return []
 
@@ -35,11 +34,10 @@ def moment_of(since: str) -> datetime:
     Raises:
         UsageError: It is no time.
     """
-    from edgepack.deploy.audit import moment
     from edgepack.errors import UsageError
 
     try:
-        return moment(since)
+        return api.moment(since)
     except ValueError as error:
         raise UsageError(
             f"{since!r} is no date",

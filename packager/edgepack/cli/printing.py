@@ -9,20 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from edgepack import api
 from edgepack.base.terminal import printable
 from edgepack.errors import EdgepackError, listed
-from edgepack.model.finding import alike
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgepack.builder.inspect import Inspection, VariantInspection
-    from edgepack.builder.plan import Plan
-    from edgepack.model.facts import ModelFacts
-    from edgepack.model.finding import Finding
-    from edgepack.project.project import ConstantValue
-    from edgepack.records.run import EvaluationReport
-    from edgepack.trying.verify import Verification
 
 NODES_SHOWN = 3
 """Of nodes that a provider leaves for the same reason; ``--json`` has all."""
@@ -66,25 +59,27 @@ def print_table(table: Table) -> None:
     Console(width=max(Console().width, least)).print(table)
 
 
-def print_inspection(inspection: Inspection) -> None:
+def print_inspection(inspection: api.Inspection) -> None:
     """Write facts and findings."""
-    from edgepack.builder.memory import memory_text
-
     _print_facts(inspection.facts, inspection.constants)
     if inspection.memory_bytes:
-        write_line(memory_text(inspection.memory_bytes))
+        write_line(api.memory_text(inspection.memory_bytes))
     for line in _finding_lines(inspection.findings):
         write_line(line)
     said: dict[tuple[str, ...], str] = {}
     for variant in inspection.variants:
         _print_variant(variant, said)
-    if any(len(group) > NODES_SHOWN for v in inspection.variants for group in alike(v.findings)):
+    if any(
+        len(group) > NODES_SHOWN
+        for v in inspection.variants
+        for group in api.group_findings(v.findings)
+    ):
         write_line("every node by name: edgepack inspect --json")
     if not inspection.findings and all(not v.findings for v in inspection.variants):
         write_line("nothing stands in the way")
 
 
-def _print_facts(facts: ModelFacts, constants: Mapping[str, ConstantValue]) -> None:
+def _print_facts(facts: api.ModelFacts, constants: Mapping[str, api.ConstantValue]) -> None:
     write_line(f"{facts.name}  {facts.file_bytes} bytes  sha256 {facts.sha256}")
     domains = "".join(f", {name or 'ai.onnx'} {v}" for name, v in facts.domains.items())
     maker = f"; {facts.producer}" if facts.producer else ""
@@ -102,7 +97,7 @@ def _print_facts(facts: ModelFacts, constants: Mapping[str, ConstantValue]) -> N
         write_line(f"external data: {', '.join(facts.external_data)}")
 
 
-def _print_variant(found: VariantInspection, said: dict[tuple[str, ...], str]) -> None:
+def _print_variant(found: api.VariantInspection, said: dict[tuple[str, ...], str]) -> None:
     """Write one variant; ``said`` has what was written of others, by its lines."""
     if found.nodes:
         what = (
@@ -124,9 +119,9 @@ def _print_variant(found: VariantInspection, said: dict[tuple[str, ...], str]) -
         write_line(f"  {line}")
 
 
-def _finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+def _finding_lines(findings: Sequence[api.Finding]) -> Iterator[str]:
     """Yield findings, those that say the same of several nodes together."""
-    for group in alike(findings):
+    for group in api.group_findings(findings):
         first = group[0]
         example = "" if len({found.reason for found in group}) == 1 else "for example, "
         about = f"{_nodes(group)}: {example}" if first.node else ""
@@ -134,14 +129,14 @@ def _finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"  hint: {first.remedy}"
 
 
-def _nodes(group: Sequence[Finding]) -> str:
+def _nodes(group: Sequence[api.Finding]) -> str:
     names = [found.node for found in group]
     if len(names) == 1:
         return f"node {names[0]}"
     return f"{len(names)} nodes, {listed(names, NODES_SHOWN)}"
 
 
-def print_plan(plan: Plan, *, as_json: bool) -> None:
+def print_plan(plan: api.Plan, *, as_json: bool) -> None:
     """Write a plan."""
     lines = list(plan.describe())
     if as_json:
@@ -152,7 +147,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     write_line(f"digest  {plan.digest}")
 
 
-def print_verification(verification: Verification) -> None:
+def print_verification(verification: api.Verification) -> None:
     """Write what was proven about a bundle."""
     write_line(f"{verification.bundle}: {verification.files} files have their hashes")
     signature = verification.signature
@@ -163,7 +158,7 @@ def print_verification(verification: Verification) -> None:
         write_line(f"{check.variant}: {check.outcome}")
 
 
-def print_evaluation(report: EvaluationReport) -> None:
+def print_evaluation(report: api.EvaluationReport) -> None:
     """Write the metric on the device beside the one simulated on the build host."""
     from rich.table import Table
     from rich.text import Text
@@ -178,11 +173,9 @@ def print_evaluation(report: EvaluationReport) -> None:
     print_table(table)
 
 
-def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
+def _evaluation_rows(report: api.EvaluationReport) -> Iterator[tuple[str, str]]:
     from edgepack.base.schema import NotMeasured
     from edgepack.base.statistics import median
-    from edgepack.results.page.table import others_text, r2_text
-    from edgepack.results.summary import known
 
     found, host = report.measured, report.simulated
     yield "variant", report.variant
@@ -199,23 +192,23 @@ def _evaluation_rows(report: EvaluationReport) -> Iterator[tuple[str, str]]:
     )
     yield (
         "simulated on the host",
-        known(host)
+        f"unknown ({host.reason})"
         if isinstance(host, NotMeasured)
         else f"{host.value:.4f}" + (f" ({host.metric})" if host.metric != found.metric else ""),
     )
-    if others := others_text(found):
+    if others := api.others_text(found):
         yield "other values", others
     if isinstance(found.fp32, float):
         yield "fp32", f"{found.fp32:.4f}"
     if found.worst:
         yield "worst output", f"{found.worst.output} {found.worst.sqnr_db:.1f} dB from fp32's"
-    if found.metric != "r2" and (r2 := r2_text(found)):
+    if found.metric != "r2" and (r2 := api.r2_text(found)):
         yield "R²", f"{r2}, of the worst output"
     if found.says_nothing:
         yield "no better than a constant", found.says_nothing
     yield (
         "nodes by provider",
-        known(report.placement)
+        f"unknown ({report.placement.reason})"
         if isinstance(report.placement, NotMeasured)
         else ", ".join(f"{name} {count}" for name, count in report.placement.counts.items()),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import DeviceOption, JsonOption, WaitOption
 from edgepack.cli.rollouts import (
     AbortAtOption,
@@ -20,11 +21,6 @@ from edgepack.cli.rollouts import (
     WavesOption,
 )
 from edgepack.cli.signing import AllowedSignersOption, RequireSignatureOption
-
-if TYPE_CHECKING:
-    from edgepack.bundle.reading import Bundle
-    from edgepack.deploy.fleet.store import PushOptions
-    from edgepack.devices.inventory import Device
 
 
 def push(
@@ -49,24 +45,20 @@ def push(
     resume'.
     """
     from edgepack.cli.rollouts import push_to_fleet
-    from edgepack.deploy.fleet.bundles import bundles_by_target
-    from edgepack.deploy.fleet.schedule import Settings
-    from edgepack.deploy.fleet.selection import is_one_device, select_devices
-    from edgepack.deploy.fleet.store import WARM_UP_S, PushOptions
 
-    devices = select_devices(device)
-    bundles = bundles_by_target(bundle)
-    options = PushOptions(
+    devices = api.select_devices(device)
+    bundles = api.bundles_by_target(bundle)
+    options = api.PushOptions(
         self_test=not no_self_test,
-        warm_up_s=min(WARM_UP_S, deadline) if warm_up is None else warm_up,
+        warm_up_s=min(api.PushOptions().warm_up_s, deadline) if warm_up is None else warm_up,
         wait_s=wait_s,
         require_signature=require_signature or allowed_signers is not None,
         allowed_signers=allowed_signers,
     )
-    if is_one_device(device):
+    if api.is_one_device(device):
         _push_to_one(bundles, devices[0], options, as_json=as_json)
         return
-    settings = Settings(
+    settings = api.RolloutSettings(
         parallel=parallel,
         deadline_s=deadline,
         tries=tries,
@@ -78,19 +70,16 @@ def push(
 
 
 def _push_to_one(
-    bundles: dict[str, Bundle], device: Device, options: PushOptions, *, as_json: bool
+    bundles: dict[str, api.Bundle], device: api.Device, options: api.PushOptions, *, as_json: bool
 ) -> None:
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.fleet.rollout import push_to_one
-    from edgepack.deploy.fleet.store import RolloutStore
-    from edgepack.deploy.rollouts import push_as_asked
     from edgepack.errors import EdgepackError
 
     progress = terminal_progress()
     try:
-        pushed = push_to_one(
-            bundles, device, RolloutStore(), push_as_asked, options=options, progress=progress
+        pushed = api.push_as_rollout(
+            bundles, device, api.RolloutStore(), options=options, progress=progress
         )
     except EdgepackError as error:
         if error.transient:
@@ -114,10 +103,8 @@ def rollback(
 ) -> None:
     """Make the release before the current one current again on a device; nothing is sent."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.release import roll_back
-    from edgepack.devices.inventory import load_device
 
-    done = roll_back(project, load_device(device), release=to, wait_s=wait_s)
+    done = api.rollback(project, api.load_device(device), release=to, wait_s=wait_s)
     if as_json:
         print_json(done)
         return

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.history import open_store
 from edgepack.cli.options import ResultsOption
 
@@ -26,16 +27,14 @@ def report(
     """Write one HTML file about stored runs, which needs no network."""
     from edgepack.cli.printing import write_line
     from edgepack.errors import UsageError
-    from edgepack.results.page.reporting import report as write_report
-    from edgepack.results.store.store import RunFilter
 
     if runs and (project or target or device):
         raise UsageError(
             "runs are named by their ids or chosen by --project, --target and --device",
             hint="leave one of them out",
         )
-    wanted = RunFilter(project=project, target=target, device=device)
-    page = write_report(html, open_store(results), runs=runs or (), wanted=wanted, last=last)
+    wanted = api.RunFilter(project=project, target=target, device=device)
+    page = api.report(html, open_store(results), runs=runs or (), wanted=wanted, last=last)
     more = page.found - page.shown
     left_out = f", the newest {page.shown} of {page.found} runs: --last shows more" if more else ""
     write_line(f"{page.path}{left_out}")

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import JsonOption
 from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError, UsageError, one_line
-
-if TYPE_CHECKING:
-    from edgepack.bundle.reading import Bundle
-    from edgepack.deploy.fleet.schedule import Settings
-    from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
-    from edgepack.devices.inventory import Device
 
 rollout_app = typer.Typer(
     help="Pushes to several devices.", no_args_is_help=True, rich_markup_mode=None
@@ -27,19 +22,15 @@ SOME_FAILED = RemoteCommandError.exit_code
 
 def complete_selection(incomplete: str) -> list[str]:
     """Return what chooses devices, for tab completion; nothing if the inventory is wrong."""
-    from edgepack.deploy.fleet.selection import complete_selection as complete
-
     try:
-        return complete(incomplete)
+        return api.complete_selection(incomplete)
     except EdgepackError:
         return []
 
 
 def complete_rollouts(incomplete: str) -> list[str]:
     """Return the numbers of rollouts for tab completion."""
-    from edgepack.deploy.fleet.store import RolloutStore
-
-    numbers = (str(rollout.id) for rollout in RolloutStore().all().rollouts)
+    numbers = (str(rollout.id) for rollout in api.RolloutStore().all().rollouts)
     return [number for number in numbers if number.startswith(incomplete)]
 
 
@@ -102,19 +93,16 @@ NumberArgument = Annotated[
 
 
 def push_to_fleet(
-    bundles: dict[str, Bundle],
-    devices: Sequence[Device],
+    bundles: dict[str, api.Bundle],
+    devices: Sequence[api.Device],
     *,
-    settings: Settings,
-    options: PushOptions,
+    settings: api.RolloutSettings,
+    options: api.PushOptions,
     as_json: bool,
 ) -> None:
     """Begin a rollout, run it, and end with the exit code that says how far it is."""
-    from edgepack.deploy.fleet.rollout import start_rollout
-    from edgepack.deploy.fleet.store import RolloutStore
-
-    store = RolloutStore()
-    rollout = start_rollout(bundles, devices, store, settings=settings, options=options)
+    store = api.RolloutStore()
+    rollout = api.start_rollout(bundles, devices, store, settings=settings, options=options)
     _end([_run(rollout, store)], as_json=as_json)
 
 
@@ -122,10 +110,9 @@ def push_to_fleet(
 def list_rollouts(as_json: JsonOption = False) -> None:
     """List the rollouts."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.fleet.store import RolloutStore
 
-    store = RolloutStore()
-    listing = store.all()
+    store = api.RolloutStore()
+    listing = api.list_rollouts(store)
     if as_json:
         print_json(listing.rollouts)
     else:
@@ -139,23 +126,13 @@ def list_rollouts(as_json: JsonOption = False) -> None:
 @rollout_app.command(epilog="Example: edgepack rollout status 7")
 def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
     """Show how far a rollout is [default: the newest]; the exit code says it too."""
-    from edgepack.deploy.fleet.store import RolloutStore
-
-    store = RolloutStore()
-    rollouts = store.all().rollouts[-1:] if number is None else [store.load(number)]
-    if not rollouts:
-        raise UsageError(
-            "there is no rollout yet", hint="edgepack push BUNDLE --device tag:NAME begins one"
-        )
-    _end(rollouts, as_json=as_json)
+    _end([api.rollout_status(number, api.RolloutStore())], as_json=as_json)
 
 
 @rollout_app.command(epilog="Example for cron: edgepack rollout resume")
 def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
     """Push to the devices that are pending [default: of all rollouts]."""
-    from edgepack.deploy.fleet.store import RolloutStore
-
-    store = RolloutStore()
+    store = api.RolloutStore()
     if number is not None:
         _end([_run(store.load(number), store)], as_json=as_json)
         return
@@ -173,9 +150,8 @@ def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
 def abort(number: NumberArgument = None) -> None:
     """Start nothing more of a rollout; what runs goes on to its end."""
     from edgepack.cli.printing import write_line
-    from edgepack.deploy.fleet.store import RolloutStore
 
-    store = RolloutStore()
+    store = api.RolloutStore()
     rollouts = _open_rollouts(store) if number is None else [store.load(number)]
     if len(rollouts) != 1:
         numbers = ", ".join(str(rollout.id) for rollout in rollouts) or "none"
@@ -183,29 +159,27 @@ def abort(number: NumberArgument = None) -> None:
             f"it is not clear which rollout is meant: {numbers} could go on",
             hint="give its number: edgepack rollout list",
         )
-    store.stop(rollouts[0].id, "edgepack rollout abort")
-    for line in _lines(store.load(rollouts[0].id)):
+    for line in _lines(api.abort_rollout(rollouts[0].id, store)):
         write_line(line)
 
 
-def _open_rollouts(store: RolloutStore) -> list[Rollout]:
+def _open_rollouts(store: api.RolloutStore) -> list[api.Rollout]:
     """Return the rollouts that can go on, oldest first; a broken one is an error on stderr."""
-    listing = store.all()
+    listing = api.list_rollouts(store)
     for problem in listing.broken:
         typer.echo(f"error: {problem}", err=True)
     return [rollout for rollout in listing.rollouts if rollout.pending and not rollout.stopped]
 
 
-def _run(rollout: Rollout, store: RolloutStore) -> Rollout:
+def _run(rollout: api.Rollout, store: api.RolloutStore) -> api.Rollout:
     from edgepack.cli.fleet_view import watch
-    from edgepack.deploy.rollouts import resume_rollout
 
     with watch([] if rollout.stopped else rollout.pending) as watcher:
-        return resume_rollout(rollout.id, store, watcher=watcher)
+        return api.resume_rollout(rollout.id, store, watcher=watcher)
 
 
 def _end(
-    rollouts: Sequence[Rollout],
+    rollouts: Sequence[api.Rollout],
     *,
     as_json: bool,
     single: bool = True,
@@ -230,7 +204,7 @@ def _end(
         raise typer.Exit(SOME_PENDING)
 
 
-def _lines(rollout: Rollout) -> list[str]:
+def _lines(rollout: api.Rollout) -> list[str]:
     lines = [_headline(rollout)]
     for name, record in rollout.devices.items():
         if record.state in ("failed", "pending"):
@@ -243,7 +217,7 @@ def _lines(rollout: Rollout) -> list[str]:
     return lines
 
 
-def _headline(rollout: Rollout) -> str:
+def _headline(rollout: api.Rollout) -> str:
     counts = rollout.counts
     order = ("done", "pending", "failed", "superseded")
     said = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import BundleArgument, JsonOption
 
 AllowedSignersOption = Annotated[
@@ -37,12 +38,10 @@ def sign(
     as_json: JsonOption = False,
 ) -> None:
     """Sign a bundle with your SSH key."""
-    from edgepack.bundle.manifest import MANIFEST_SIGNATURE
-    from edgepack.bundle.signing import sign as sign_bundle
     from edgepack.cli.printing import print_json, write_line
 
-    signature = sign_bundle(bundle, key)
+    signature = api.sign(bundle, key)
     if as_json:
         print_json(signature)
     else:
-        write_line(f"{bundle / MANIFEST_SIGNATURE}: {signature}")
+        write_line(f"{bundle / api.MANIFEST_SIGNATURE}: {signature}")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import JsonOption, complete_targets
-
-if TYPE_CHECKING:
-    from edgepack.project.grades import Evidence
 
 targets_app = typer.Typer(
     help="The targets that edgepack knows.", no_args_is_help=True, rich_markup_mode=None
@@ -27,20 +25,15 @@ def list_targets(as_json: JsonOption = False) -> None:
     """List the targets: how far each is proven, its variants, where its profile lies."""
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import ProfileError
-    from edgepack.project.grades import read_evidence
-    from edgepack.project.profile import target_files
 
-    evidence = read_evidence()
-    rows = [_row(name, path, evidence) for name, path in target_files().items()]
+    rows = api.list_targets()
     if as_json:
         print_json(rows)
     else:
         for row in rows:
-            about = (
-                f"{row['grade']:9} {row['title']}  [{', '.join(row['variants'])}]  {row['file']}"
-            )
-            write_line(f"{row['id']:20} {row['error'] or about}")
-    wrong = [row["file"] for row in rows if row["error"]]
+            about = f"{row.grade:9} {row.title}  [{', '.join(row.variants)}]  {row.file}"
+            write_line(f"{row.id:20} {row.error or about}")
+    wrong = [row.file for row in rows if row.error]
     if wrong:
         raise ProfileError(
             f"{len(wrong)} of {len(rows)} profiles cannot be used",
@@ -48,48 +41,24 @@ def list_targets(as_json: JsonOption = False) -> None:
         )
 
 
-def _row(name: str, path: Path, evidence: list[Evidence]) -> dict[str, Any]:
-    from edgepack.backends.targets import check_profile
-    from edgepack.errors import ProfileError
-    from edgepack.project.grades import target_grade
-
-    row: dict[str, Any] = {
-        "id": name, "title": "", "grade": "", "variants": [], "file": str(path), "error": ""
-    }  # fmt: skip
-    try:
-        profile = check_profile(path)
-    except ProfileError as error:
-        return {**row, "error": f"{error.where or path}: {error.problem}"}
-    return {
-        **row,
-        "title": profile.title,
-        "grade": target_grade(profile, evidence, path),
-        "variants": [v.id for v in profile.variants],
-    }
-
-
 @targets_app.command(epilog="Example: edgepack targets show raspberry-pi")
 def show(target: TargetArgument) -> None:
     """Print a target's profile and say which file it is."""
     from edgepack.cli.printing import write_line
-    from edgepack.project.profile import load_profile, target_files
 
-    path = target_files()[load_profile(target).id]
-    write_line(f"# {path}")
-    write_line(path.read_text(encoding="utf-8").rstrip())
+    write_line(api.show_target(target))
 
 
 @targets_app.command(epilog="Example: edgepack targets check targets/my-board.yaml")
 def check(files: Annotated[list[Path], typer.Argument(help="Profiles to check.")]) -> None:
     """Check profiles of your own: keys, backends, int8 dialects, options and session keys."""
-    from edgepack.backends.targets import check_profile
     from edgepack.cli.printing import write_line
     from edgepack.errors import ProfileError
 
     wrong: list[ProfileError] = []
     for path in files:
         try:
-            write_line(f"{path}: {check_profile(path).title}: ok")
+            write_line(f"{path}: {api.check_target(path).title}: ok")
         except ProfileError as error:
             wrong.append(error)
     if wrong:
@@ -104,6 +73,5 @@ def check(files: Annotated[list[Path], typer.Argument(help="Profiles to check.")
 def schema() -> None:
     """Print the JSON Schema of profiles."""
     from edgepack.cli.printing import print_json
-    from edgepack.project.profile import Profile
 
-    print_json(Profile.model_json_schema())
+    print_json(api.target_schema())

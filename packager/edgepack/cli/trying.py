@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
-
-    from edgepack.trying.trial import Trial, Tried
-    from edgepack.trying.verdicts import Cell, Compared
 
 
 def try_bundle(
@@ -52,9 +50,8 @@ def try_bundle(
     """Show what fp32 and each variant of a bundle answer to the same photo, text or sound."""
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.trying.trying import try_bundle as try_variants
 
-    trial = try_variants(
+    trial = api.try_bundle(
         bundle,
         given or (),
         inputs=_by_name(inputs or []),
@@ -98,7 +95,7 @@ def _by_name(given: list[str]) -> dict[str, str]:
     return found
 
 
-def _print_trial(trial: Trial) -> None:
+def _print_trial(trial: api.Trial) -> None:
     from edgepack.cli.printing import print_table, write_line
 
     for column in trial.columns:
@@ -116,7 +113,7 @@ def _print_trial(trial: Trial) -> None:
             write_line(f"  {variant}: does not take this input: {reason}")
 
 
-def _verdict(tried: Tried, variant: str) -> str:
+def _verdict(tried: api.Tried, variant: str) -> str:
     """Return a variant's level, with what is not in the table."""
     column = tried.columns.index(variant)
     words = [block.compared[column].words for block in tried.blocks if block.kind in _LISTED]
@@ -127,7 +124,7 @@ _LISTED = ("classification", "detection")
 """Kinds whose rows are answers; of the others the comparison itself is a row."""
 
 
-def _table(tried: Tried) -> Table:
+def _table(tried: api.Tried) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -138,7 +135,9 @@ def _table(tried: Tried) -> Table:
     for block in tried.blocks:
         for number, row in enumerate(block.rows):
             label = f"{block.output if not number else ''} {row.label}".strip()
-            rows.append([Text(printable(label)), *map(_text, row.cells)])
+            rows.append(
+                [Text(printable(label)), *(_styled(cell.text, cell.level) for cell in row.cells)]
+            )
         if block.kind not in _LISTED and len(block.compared) > 1:
             against = map(_beside, block.compared[1:])
             rows.append([Text(f"beside {tried.columns[0]}"), Text(), *against])
@@ -176,16 +175,15 @@ _NARROWEST = 16
 """Columns that texts have at least; a terminal that has no room for them wraps lines."""
 
 
-def _beside(compared: Compared) -> Text:
-    from edgepack.trying.verdicts import Cell
+def _beside(compared: api.Compared) -> Text:
 
-    return _text(Cell(compared.words, compared.level))
+    return _styled(compared.words, compared.level)
 
 
-def _text(cell: Cell) -> Text:
+def _styled(text: str, level: str) -> Text:
     from rich.text import Text
 
     from edgepack.base.terminal import printable
 
-    style = {"differs": "bold red", "near": "yellow"}.get(cell.level, "")
-    return Text(printable(cell.text), style=style)
+    style = {"differs": "bold red", "near": "yellow"}.get(level, "")
+    return Text(printable(text), style=style)

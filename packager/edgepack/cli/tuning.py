@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.options import (
     BundleArgument,
     DeviceOption,
@@ -16,14 +17,6 @@ from edgepack.cli.options import (
     ProjectOption,
     WaitOption,
 )
-
-if TYPE_CHECKING:
-    from edgepack.measure.tune.tuning import TunePlan
-    from edgepack.measure.tune.writing import Override
-    from edgepack.project.project import Limits
-    from edgepack.records.comparison import ComparedMetric
-    from edgepack.records.run import VariantFacts
-    from edgepack.records.tuning import Candidate, TuneReport
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -50,16 +43,13 @@ def tune(
 ) -> None:
     """Search the session settings with which a bundle is fastest on a device."""
     from edgepack.base.progress import terminal_progress
-    from edgepack.bundle.reading import load_bundle
     from edgepack.cli.printing import print_json
-    from edgepack.devices.inventory import load_device
-    from edgepack.measure.tune import keeping, searching, tuning
 
     path = _project_file(project)
     if write and path is None:
         raise _no_project()
-    name = load_bundle(bundle).manifest.name
-    question = searching.Question(
+    name = api.load_bundle(bundle).manifest.name
+    question = api.TuneQuestion(
         bundle,
         budget_s=_seconds(budget),
         variants=variant or (),
@@ -67,17 +57,17 @@ def tune(
         seed=seed,
         wait_s=wait_s,
     )
-    chosen = load_device(device)
+    chosen = api.load_device(device)
     if dry_run:
-        plan = tuning.plan_tuning(question, chosen)
+        plan = api.plan_tuning(question, chosen)
         print_json(plan) if as_json else _print_plan(plan)
         return
 
-    def show(report: TuneReport) -> None:
-        kept = keeping.keep_tuning(report)
+    def show(report: api.TuneReport) -> None:
+        kept = api.keep_tuning(report)
         print_json(report) if as_json else _print_report(report, kept)
 
-    report = tuning.tune(question, chosen, progress=terminal_progress(), on_unfinished=show)
+    report = api.tune(question, chosen, progress=terminal_progress(), on_unfinished=show)
     show(report)
     if path is not None and _name_of(path) == report.project:
         _override(path, bundle, report, write=write, quiet=as_json)
@@ -93,9 +83,8 @@ def _seconds(text: str) -> float:
 
 
 def _project_file(given: Path | None) -> Path | None:
-    from edgepack.project.project import PROJECT_FILE
 
-    here = Path(PROJECT_FILE)
+    here = Path(api.PROJECT_FILE)
     return given or (here if here.is_file() else None)
 
 
@@ -110,19 +99,17 @@ def _no_project() -> Exception:
 
 
 def _name_of(path: Path) -> str:
-    from edgepack.project.project import read_project
 
-    return read_project(path).project.name
+    return api.read_project(path).project.name
 
 
-def _limits(path: Path | None, name: str, *, must_be: bool) -> Limits:
+def _limits(path: Path | None, name: str, *, must_be: bool) -> api.Limits:
     """Return the limits of the bundle's project; a file that was not named may be another's."""
     from edgepack.errors import UsageError
-    from edgepack.project.project import Limits, read_project
 
     if path is None:
-        return Limits()
-    found = read_project(path).project
+        return api.Limits()
+    found = api.read_project(path).project
     if found.name == name:
         return found.limits
     if must_be:
@@ -131,14 +118,14 @@ def _limits(path: Path | None, name: str, *, must_be: bool) -> Limits:
             hint="name the bundle's project file",
             where="--project",
         )
-    return Limits()
+    return api.Limits()
 
 
-def _override(path: Path, bundle: Path, report: TuneReport, *, write: bool, quiet: bool) -> None:
+def _override(
+    path: Path, bundle: Path, report: api.TuneReport, *, write: bool, quiet: bool
+) -> None:
     """Write the answer into the project file, or say what would be written, if it is confirmed."""
-    from edgepack.bundle.reading import load_bundle
     from edgepack.cli.printing import write_line
-    from edgepack.measure.tune import writing
 
     if not report.confirmed:
         # The file may have settings that an earlier search confirmed: noise does not undo them.
@@ -148,14 +135,16 @@ def _override(path: Path, bundle: Path, report: TuneReport, *, write: bool, quie
 
     settings = report.candidate(report.answer).settings
     about = f"edgepack tune on {report.device}, {report.created[:10]}: {report.why}"
-    override = writing.make_override(path, load_bundle(bundle).manifest, settings, about)
+    override = api.make_override(path, api.load_bundle(bundle).manifest, settings, about)
     if write:
-        writing.write_override(override)
+        api.write_override(override)
     if not quiet:
         _print_override(override, report, bundle, written=write)
 
 
-def _print_override(override: Override, report: TuneReport, bundle: Path, *, written: bool) -> None:
+def _print_override(
+    override: api.Override, report: api.TuneReport, bundle: Path, *, written: bool
+) -> None:
     from edgepack.cli.printing import write_line
 
     if not override.needed:
@@ -173,27 +162,25 @@ def _print_override(override: Override, report: TuneReport, bundle: Path, *, wri
         write_line(override.lines.rstrip("\n"))
 
 
-def _print_plan(plan: TunePlan) -> None:
+def _print_plan(plan: api.TunePlan) -> None:
     from edgepack.cli.printing import write_line
-    from edgepack.measure.tune.space import words
 
     write_line(
         f"{plan.bundle} on {plan.device}: {len(plan.candidates)} candidates,"
         f" {plan.topology.count} processors"
     )
     for settings in plan.candidates:
-        write_line(f"  {settings.variant}: {words(settings)}")
+        write_line(f"  {settings.variant}: {api.settings_text(settings)}")
     for passed in plan.passed_over:
         write_line(f"not tried: {passed.variant}: {passed.reason}")
 
 
-def _print_report(report: TuneReport, kept: Path) -> None:
+def _print_report(report: api.TuneReport, kept: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from edgepack.base.terminal import printable
     from edgepack.cli.printing import print_table, write_line
-    from edgepack.measure.tune.space import words
 
     table = Table()
     heads = ("variant", "settings", "p50, ms", "peak memory", "model size", "accuracy", "which")
@@ -204,7 +191,7 @@ def _print_report(report: TuneReport, kept: Path) -> None:
         one = report.candidate(number)
         cells = _cells(one, facts[one.settings.variant])
         marks = _marks(report, one)
-        row = (one.settings.variant, words(one.settings), *cells, marks)
+        row = (one.settings.variant, api.settings_text(one.settings), *cells, marks)
         table.add_row(*(Text(printable(cell)) for cell in row))
     print_table(table)
     write_line("best trade-off: nothing else is better in one column and no worse in the others")
@@ -212,43 +199,42 @@ def _print_report(report: TuneReport, kept: Path) -> None:
     write_line(f"kept as {kept}")
 
 
-def _print_lines(report: TuneReport) -> None:
+def _print_lines(report: api.TuneReport) -> None:
     """Say what stands behind the table, and the answer."""
     from edgepack.cli.printing import write_line
-    from edgepack.measure.tune.space import words
-    from edgepack.records.tuning import Confirmation
 
     tried = sum(bool(one.runs) for one in report.candidates)
     answer = report.candidate(report.answer)
     lines = [
         f"{tried} of {len(report.candidates)} candidates ran in {report.elapsed_s:.0f} s",
         *(
-            f"out: {one.settings.variant} ({words(one.settings)}): {one.problem}"
+            f"out: {one.settings.variant} ({api.settings_text(one.settings)}): {one.problem}"
             for one in report.candidates
             if one.problem
         ),
         *(f"not tried: {each.variant}: {each.reason}" for each in report.passed_over),
         *(f"note: {note}" for note in report.notes),
         *([f"UNFINISHED: {report.unfinished}"] if report.unfinished else []),
-        f"answer: {answer.settings.variant} ({words(answer.settings)}): {report.why}",
+        f"answer: {answer.settings.variant} ({api.settings_text(answer.settings)}): {report.why}",
     ]
-    if isinstance(report.confirmation, Confirmation):
+    if isinstance(report.confirmation, api.Confirmation):
         base = report.candidate(report.confirmation.base).settings
         lines += [
-            f"  {metric.name} over that of {base.variant} ({words(base)}): {_ratio(metric)}"
+            f"  {metric.name} over that of {base.variant} ({api.settings_text(base)}):"
+            f" {_ratio(metric)}"
             for metric in report.confirmation.metrics
         ]
     for line in lines:
         write_line(line)
 
 
-def _ratio(metric: ComparedMetric) -> str:
+def _ratio(metric: api.ComparedMetric) -> str:
     if metric.low is None or metric.high is None:
         return f"{metric.ratio:.3f}"
     return f"{metric.ratio:.3f} ({metric.low:.3f} to {metric.high:.3f})"
 
 
-def _shown(report: TuneReport) -> list[int]:
+def _shown(report: api.TuneReport) -> list[int]:
     """Return the numbers of the front, the answer, the defaults and the present settings."""
     others = [
         one.number
@@ -258,28 +244,25 @@ def _shown(report: TuneReport) -> list[int]:
     return list(dict.fromkeys([*report.front, *others]))
 
 
-def _cells(one: Candidate, facts: VariantFacts) -> list[str]:
-    from edgepack.bundle.manifest import Accuracy
-    from edgepack.records.run import Memory
-    from edgepack.records.tuning import Latency
+def _cells(one: api.Candidate, facts: api.VariantFacts) -> list[str]:
 
     latency, memory, accuracy = one.latency, one.memory, facts.accuracy
     found = "not measured"
-    if isinstance(latency, Latency):
+    if isinstance(latency, api.Latency):
         found = f"{latency.p50_ns / 1e6:.3f}"
         if latency.low_ns is not None and latency.high_ns is not None:
             found += f" ({latency.low_ns / 1e6:.3f} to {latency.high_ns / 1e6:.3f})"
     return [
         found,
-        f"{memory.peak_bytes / 1e6:.1f} MB" if isinstance(memory, Memory) else "not measured",
+        f"{memory.peak_bytes / 1e6:.1f} MB" if isinstance(memory, api.Memory) else "not measured",
         f"{facts.model_bytes / 1e6:.2f} MB",
         f"{accuracy.metric} {accuracy.value:.4f}"
-        if isinstance(accuracy, Accuracy)
+        if isinstance(accuracy, api.Accuracy)
         else "not measured",
     ]
 
 
-def _marks(report: TuneReport, one: Candidate) -> str:
+def _marks(report: api.TuneReport, one: api.Candidate) -> str:
     found = [
         word
         for word, is_so in (

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from edgepack import api
 from edgepack.cli.devices import NameArgument
 from edgepack.cli.options import JsonOption
 
@@ -19,10 +20,8 @@ def verify_device(
 ) -> None:
     """Hash the bundles on a device, and say what is missing, altered or added."""
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.deploy.verify import verify_device as verify_there
-    from edgepack.devices.inventory import load_device
 
-    state = verify_there(load_device(name), project)
+    state = api.verify_device(api.load_device(name), project)
     if as_json:
         print_json(state)
     else:

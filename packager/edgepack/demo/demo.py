@@ -10,7 +10,7 @@ from edgepack.base.progress import Progress, Silent
 from edgepack.base.resources import example_dir
 from edgepack.builder.build import BuildResult, build
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy.release import deploy
+from edgepack.deploy.push import push
 from edgepack.devices.inventory import Device, SshEntry
 from edgepack.measure.bench.run import bench
 from edgepack.project.profile import host_target
@@ -54,7 +54,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
     ):
         progress.note(f"SSH server on {server.host}:{server.port}")
         device = demo_device(server)
-        pushed = deploy(bundle.path, device, progress=progress)
+        pushed = push(bundle.path, device, progress=progress)
         progress.note(f"pushed to {pushed.path}")
         report = bench(bundle.path, device, preset=preset, progress=progress)
     keep_report(ResultsStore(), report)

@@ -36,6 +36,10 @@ AUDIT_FILE = "audit.jsonl"
 MAX_TEXT = 1000
 """Characters of one value: what a device or an error says must not fill the log."""
 _BLOCK_BYTES = 1 << 16
+_COMPARE = (
+    "compare with a copy of the file, and with what the devices themselves say: edgepack device"
+    " verify NAME"
+)
 
 Action = Literal["push", "switch", "rollback", "self-test", "provision", "add", "trust", "tune"]
 
@@ -196,7 +200,7 @@ class AuditLog:
             raise self.broken
 
 
-def read(since: datetime | None = None, path: Path | None = None) -> AuditLog:
+def read_audit_log(since: datetime | None = None, path: Path | None = None) -> AuditLog:
     """Read the log; what can be read is returned where the chain is broken too.
 
     Args:
@@ -222,15 +226,27 @@ def read(since: datetime | None = None, path: Path | None = None) -> AuditLog:
     )
 
 
-def verify_chain(path: Path | None = None) -> AuditLog:
+def verify_audit_log(path: Path | None = None, *, head: str | None = None) -> AuditLog:
     """Return the log if every line is the one that the next was written after.
 
+    Args:
+        path: The file; by default the user's.
+        head: A digest of the log's end, taken earlier, that must still be in it.
+
     Raises:
-        BundleError: A line was altered, removed or put in; the message says where.
+        BundleError: A line was altered, removed or put in; the message says where. Or no line has
+            the digest ``head``.
         ToolError: The file cannot be read.
     """
-    log = read(path=path)
+    log = read_audit_log(path=path)
     log.require_whole()
+    if head is not None and head not in log.digests:
+        raise BundleError(
+            f"no line of the audit log has the digest {head}: its last lines were altered or"
+            " removed since that was printed",
+            hint=_COMPARE,
+            where=str(path or audit_log()),
+        )
     return log
 
 
@@ -287,8 +303,7 @@ def _broken(number: int, problem: str, path: Path) -> BundleError:
     return BundleError(
         f"the audit log is broken: line {number} {problem}, so a line there was altered, removed or"
         " put in",
-        hint="compare with a copy of the file, and with what the devices themselves say:"
-        " edgepack device verify NAME",
+        hint=_COMPARE,
         where=f"{path}:{number}",
     )
 
@@ -327,7 +342,7 @@ class Interval:
 UNKNOWN_SWITCH = "a switch that was not made from here"
 
 
-def intervals(records: Iterable[Record], since: datetime | None = None) -> list[Interval]:
+def audit_intervals(records: Iterable[Record], since: datetime | None = None) -> list[Interval]:
     """Return which bundle was current on which board from when to when, in order of their begin.
 
     Args:

@@ -30,6 +30,7 @@ from edgepack.base.terminal import printable
 from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Stream, Transport
+from edgepack.devices.transports import connect
 from edgepack.errors import BusyError, DeviceError, EdgepackError, RemoteCommandError, listed
 
 LEASE_S = 180.0
@@ -190,6 +191,47 @@ def who(device: Device, transport: Transport) -> tuple[Lease, ...]:
     """Return who holds a device, the longest first."""
     with _asked(device, transport, {"do": "list"}) as stream:
         return tuple(_receive(stream, device, "left").leases)
+
+
+def lease_device(device: Device, *, for_s: float, purpose: str = "work by hand") -> Lease:
+    """Keep all others off a device for a while; one's own commands still run there.
+
+    It takes the place of an earlier reservation of one's own.
+
+    Args:
+        device: Which; a phone is leased on the machine that it hangs on.
+        for_s: How long, in seconds.
+        purpose: What for, as others are told.
+
+    Raises:
+        DeviceError: It cannot be reached, or others hold it.
+    """
+    with connect(device.host) as transport:
+        return reserve(device.host, transport, for_s=for_s, purpose=purpose)
+
+
+def release_device(device: Device, *, force: bool = False) -> tuple[Lease, ...]:
+    """Release one's own reservations of a device, and return which those were.
+
+    Args:
+        device: Which.
+        force: All leases, also those of others and of commands that run.
+
+    Raises:
+        DeviceError: It cannot be reached; or it is leased, and none of that is one's own.
+    """
+    with connect(device.host) as transport:
+        return release(device.host, transport, force=force)
+
+
+def who_holds(device: Device) -> tuple[Lease, ...]:
+    """Return who holds a device, the longest first.
+
+    Raises:
+        DeviceError: It cannot be reached.
+    """
+    with connect(device.host) as transport:
+        return who(device.host, transport)
 
 
 def _held_by_others(device: Device, holders: Sequence[Lease]) -> DeviceError:

@@ -128,21 +128,36 @@ def _first_line(error: BaseException) -> str:
     return error.first_line if isinstance(error, EdgepackError) else type(error).__name__
 
 
-def provision(
+def provision_device(
     device: Device,
     *,
     wheels: Sequence[Path] = (),
     offline: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
-    """Make a device's Python environment; see :func:`edgepack.devices.provisioning.provision`."""
+    """Make the Python environment on a device that its target pins; it needs no internet.
+
+    The new environment is built beside the old one and takes its place once it was proven.
+
+    Args:
+        device: Where.
+        wheels: Files to prefer to what the package index has.
+        offline: Use nothing but ``wheels``, which must hold all that is needed.
+        progress: Called with each thing that is begun.
+
+    Raises:
+        UsageError: The inventory names an interpreter for the device, so this one would not run.
+        DeviceError: The device has no Python, or not one that the runtime has wheels for.
+        ToolError: A wheel cannot be fetched, or the audit log cannot be written.
+        RemoteCommandError: A command on the device failed.
+    """
     with audited("provision", device) as operation:
         made = provisioning.provision(device, wheels=wheels, offline=offline, progress=progress)
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
     return made
 
 
-def check(device: Device) -> Checked:
+def check_machine(device: Device) -> Checked:
     """Say what a machine is and lacks; see :func:`edgepack.devices.checking.check`."""
     checked = checking.check(device)
     if checked.given_back:
@@ -151,13 +166,27 @@ def check(device: Device) -> Checked:
     return checked
 
 
-def trust(device: Device, fingerprint: str | None, confirm: Callable[[str], bool]) -> str:
-    """Make a device's host key known; see :func:`edgepack.devices.ssh.trust.trust`."""
+def trust_device(device: Device, fingerprint: str | None, confirm: Callable[[str], bool]) -> str:
+    """Fetch a device's host key, and those of the hosts on the way, and make them known.
+
+    Args:
+        device: Which, reached over SSH.
+        fingerprint: Accept the device's key if this is it, without asking; ``SHA256:...``.
+        confirm: Asked about every other key, with a text that shows it.
+
+    Returns:
+        What is trusted now and was not before, a line for each host.
+
+    Raises:
+        UsageError: The device is not reached over SSH.
+        DeviceError: A host cannot be reached, or its key was not accepted.
+        ToolError: The audit log cannot be written.
+    """
     with audited("trust", device, only_failure=True) as operation:
         return trusting.trust(device, fingerprint, confirm, on_trusted=_recorder(operation))
 
 
-def add_ssh_device(  # noqa: PLR0913  (the command's options)
+def add_device(  # noqa: PLR0913  (the command's options)
     name: str,
     address: str,
     *,
@@ -169,7 +198,25 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
     ssh_config: str | None = None,
     inventory: Path | None = None,
 ) -> AddedDevice:
-    """Add a device to the inventory; see :func:`edgepack.devices.adding.add_ssh_device`."""
+    """Trust a device's host key, probe it, propose its target, and write it into the inventory.
+
+    Args:
+        name: What to call it.
+        address: ``USER@HOST`` or a host of the SSH configuration.
+        confirm: Asked before a host key is trusted, with a text that shows it.
+        fingerprint: The host key to expect; then ``confirm`` is not asked about it.
+        target: Its target; by default what the probe proposes.
+        port: Its SSH port, where the SSH configuration does not say it.
+        key: The private key to use, likewise.
+        ssh_config: A file to read instead of ``~/.ssh/config``.
+        inventory: The file to write; by default the one in use.
+
+    Raises:
+        UsageError: The name is taken or no name, or there is no such target.
+        DeviceError: The device cannot be reached, its key was not accepted, or it is another
+            kind of machine than ``target``.
+        ToolError: The audit log cannot be written.
+    """
     with audited("add", name) as operation:
         added = adding.add_ssh_device(
             name,

@@ -5,22 +5,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from edgepack.base.progress import Progress
+from edgepack.base.progress import Progress, Silent
+from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet import rollout
 from edgepack.deploy.fleet.rollout import Watcher
-from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
-from edgepack.deploy.push.push import PushedRelease
-from edgepack.deploy.release import deploy
+from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutListing, RolloutStore
+from edgepack.deploy.push import push
+from edgepack.deploy.transfer.client import PushedRelease
 from edgepack.devices.inventory import Device
+from edgepack.errors import UsageError
 
 
 def push_as_asked(
     bundle: Path, device: Device, options: PushOptions, *, progress: Progress
 ) -> PushedRelease:
     """Do to one device what ``push`` does, to one or to a fleet, now or when it is resumed."""
-    return deploy(
+    return push(
         bundle,
         device,
         self_test=options.self_test,
@@ -28,6 +31,34 @@ def push_as_asked(
         wait_s=options.wait_s,
         allowed_signers=options.allowed_signers,
         progress=progress,
+    )
+
+
+def push_as_rollout(
+    bundles: Mapping[str, Bundle],
+    device: Device,
+    store: RolloutStore,
+    *,
+    options: PushOptions,
+    progress: Progress | None = None,
+) -> PushedRelease:
+    """Push to one device at once, and keep that as a rollout of its own.
+
+    It is pending if the device was not reached or is in use, and failed if it went wrong otherwise.
+
+    Args:
+        bundles: By target; :func:`bundles_by_target` reads them.
+        device: Where.
+        store: Where the rollout is kept.
+        options: How it is pushed.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        EdgepackError: What went wrong, as :func:`edgepack.deploy.push.push` says it; a signature
+            that is required and that the bundle has not.
+    """
+    return rollout.push_to_one(
+        bundles, device, store, push_as_asked, options=options, progress=progress or Silent()
     )
 
 
@@ -50,8 +81,45 @@ def resume_rollout(
         inventory: devices.yaml, if it is not the usual one.
 
     Raises:
-        EdgepackError: As :func:`.fleet.rollout.resume_rollout` does; nothing was sent.
+        EdgepackError: As :func:`.fleet.rollout.run_rollout` does; nothing was sent.
     """
-    return rollout.resume_rollout(
-        number, store, push_as_asked, watcher=watcher, inventory=inventory
-    )
+    return rollout.run_rollout(number, store, push_as_asked, watcher=watcher, inventory=inventory)
+
+
+def list_rollouts(store: RolloutStore) -> RolloutListing:
+    """Return all rollouts, oldest first, and what is wrong with files that cannot be read."""
+    return store.all()
+
+
+def rollout_status(number: int | None, store: RolloutStore) -> Rollout:
+    """Return how far a rollout is.
+
+    Args:
+        number: Its ``id``; None stands for the newest.
+        store: Where it is kept.
+
+    Raises:
+        UsageError: There is no such rollout, or none at all.
+        BundleError: Its file, or that of a newer one, is broken or of another schema version.
+    """
+    if number is not None:
+        return store.load(number)
+    rollouts = store.all().rollouts
+    if not rollouts:
+        raise UsageError(
+            "there is no rollout yet", hint="edgepack push BUNDLE --device tag:NAME begins one"
+        )
+    return rollouts[-1]
+
+
+def abort_rollout(number: int, store: RolloutStore) -> Rollout:
+    """Start nothing more of a rollout, and return how far it is; what runs goes on to its end.
+
+    Raises:
+        UsageError: There is no such rollout.
+        BundleError: Its file, or that of a newer one, is broken or of another schema version.
+        ToolError: The store cannot be written to.
+    """
+    store.load(number)
+    store.stop(number, "edgepack rollout abort")
+    return store.load(number)

@@ -29,7 +29,7 @@ _BY_KIND: Mapping[str, Callable[[Any], OutputMetric]] = {
 }
 """What is made of a description."""
 
-ABOUT: Mapping[str, str] = {
+METRIC_TEXTS: Mapping[str, str] = {
     metric.name: metric.about
     for metric in (
         Agreement, Decisions, EqualMetric, Neighbours, Objects, R2Metric, Regions, Signal, Tokens

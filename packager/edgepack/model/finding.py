@@ -21,7 +21,7 @@ class Finding:
     remedy: str
 
 
-def alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+def group_findings(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return findings grouped by what they say, in the order of their first.
 
     Alike are those whose reasons differ in nothing but quoted names, shapes and numbers.

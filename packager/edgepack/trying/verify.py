@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgepack.base.machine import processor
 from edgepack.base.processes import Workers
+from edgepack.bundle import reading
 from edgepack.bundle.archive import folder_of
-from edgepack.bundle.reading import verify
 from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.errors import BundleError
 
@@ -40,7 +40,7 @@ class Verification:
     goldens: tuple[GoldenCheck, ...]
 
 
-def verify_here(path: Path, allowed_signers: Path | None = None) -> Verification:
+def verify(path: Path, allowed_signers: Path | None = None) -> Verification:
     """Check a bundle's or archive's hashes, then run every variant's goldens on this machine.
 
     Args:
@@ -56,7 +56,7 @@ def verify_here(path: Path, allowed_signers: Path | None = None) -> Verification
     """
     with ExitStack() as stack:
         folder = folder_of(path, stack)
-        bundle = verify(folder)
+        bundle = reading.verify(folder)
         check_signature = require_signature if allowed_signers else read_signature
         signature = check_signature(folder, allowed_signers)
         workers = stack.enter_context(Workers(1))

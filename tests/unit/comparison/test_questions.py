@@ -8,7 +8,7 @@ import pytest
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.measure.compare import comparing
-from edgepack.measure.compare.comparing import Question, compare
+from edgepack.measure.compare.comparing import CompareQuestion, compare
 
 DEVICE = Device("here", LocalEntry(transport="local", target="linux-x86-64"))
 
@@ -26,5 +26,5 @@ def test_compare_when_a_tail_is_compared_makes_as_many_iterations_as_it_needs(
     monkeypatch.setattr(comparing, "_on_all", on_all)
     here = Path("bundle")
     with pytest.raises(DeviceError, match="gone"):
-        compare(Question(here, base=here, margins={metric: 0.03}), [DEVICE])
+        compare(CompareQuestion(here, base=here, margins={metric: 0.03}), [DEVICE])
     assert asked == [iterations]

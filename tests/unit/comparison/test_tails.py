@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.measure.compare import comparing
-from edgepack.measure.compare.comparing import Question, compare
+from edgepack.measure.compare.comparing import CompareQuestion, compare
 from edgepack.records.comparison import Comparison, Side
 from edgepack.records.run import ProcessRun, Selection
 from example_report import example_facts, example_placement, example_run, interrupted_run
@@ -40,7 +40,7 @@ def compared(
     selection = Selection(variant="cpu-int8-static", passed_over=[], device=example_facts())
     found = comparing._Found(DEVICE, selection, side(base), side(candidate), "")
     monkeypatch.setattr(comparing, "_on_all", lambda *_: [found])
-    return compare(Question(Path("c"), base=Path("b"), margins=margins), [DEVICE])
+    return compare(CompareQuestion(Path("c"), base=Path("b"), margins=margins), [DEVICE])
 
 
 def runs_of(count: int, scale: float = 1.0, *, times: int = 0) -> list[ProcessRun]:

@@ -9,11 +9,11 @@ import pytest
 from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet.bundles import bundles_by_target
-from edgepack.deploy.fleet.rollout import Unwatched, push_to_one, resume_rollout, start_rollout
+from edgepack.deploy.fleet.rollout import Unwatched, push_to_one, run_rollout, start_rollout
 from edgepack.deploy.fleet.run import News
-from edgepack.deploy.fleet.schedule import Settings, Settled
+from edgepack.deploy.fleet.schedule import RolloutSettings, Settled
 from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
-from edgepack.deploy.push.push import PushedRelease
+from edgepack.deploy.transfer.client import PushedRelease
 from edgepack.devices.inventory import Device, load_devices
 from edgepack.errors import (
     BundleError,
@@ -26,7 +26,7 @@ from edgepack.errors import (
 from tiny_bundle import change_manifest, write_tiny_bundle
 
 OPTIONS = PushOptions(self_test=False, wait_s=3.0)
-QUICK = Settings(tries=2, backoff_s=0.001)
+QUICK = RolloutSettings(tries=2, backoff_s=0.001)
 
 
 class ScriptedPush:
@@ -90,7 +90,9 @@ def for_target(bundle: Path, folder: Path, **changes: str) -> Path:
     return folder
 
 
-def begin(store: RolloutStore, bundle: Path, *names: str, settings: Settings = QUICK) -> Rollout:
+def begin(
+    store: RolloutStore, bundle: Path, *names: str, settings: RolloutSettings = QUICK
+) -> Rollout:
     bundles, devices = bundles_by_target([bundle]), load_devices()
     chosen = [devices[name] for name in names]
     return start_rollout(bundles, chosen, store, settings=settings, options=OPTIONS)
@@ -110,7 +112,7 @@ def test_devices_when_they_have_different_targets_get_their_own_bundle(
     other = for_target(bundle, tmp_path / "dist" / "tiny-jetson", target="jetson")
     begin(store, tmp_path / "dist", "a", "b", "c")
     push = ScriptedPush()
-    rollout = resume_rollout(1, store, push)
+    rollout = run_rollout(1, store, push)
     assert sorted(push.pushed) == [("a", bundle), ("b", bundle), ("c", other)]
     assert set(states(rollout).values()) == {"done"}
     record = rollout.devices["a"]
@@ -122,7 +124,7 @@ def test_device_when_no_bundle_is_for_its_target_is_failed_and_nothing_is_sent_t
 ):
     begin(store, bundle, "a", "c")
     push = ScriptedPush()
-    rollout = resume_rollout(1, store, push)
+    rollout = run_rollout(1, store, push)
     assert push.names == ["a"]
     assert states(rollout) == {"a": "done", "c": "failed"}
     assert "for linux-x86-64, the device c for jetson" in rollout.devices["c"].problem
@@ -130,12 +132,12 @@ def test_device_when_no_bundle_is_for_its_target_is_failed_and_nothing_is_sent_t
 
 def test_device_when_it_is_off_is_pending_until_a_resume_finds_it(store, inventory, bundle):
     begin(store, bundle, "a", "b")
-    rollout = resume_rollout(1, store, ScriptedPush(a=OFF))
+    rollout = run_rollout(1, store, ScriptedPush(a=OFF))
     assert states(rollout) == {"a": "pending", "b": "done"}
     assert rollout.devices["a"].problem == "refuses connections"
     assert rollout.devices["a"].tries == QUICK.tries
     push = ScriptedPush()
-    rollout = resume_rollout(1, store, push)
+    rollout = run_rollout(1, store, push)
     assert push.names == ["a"]
     assert push.options == OPTIONS
     assert states(rollout) == {"a": "done", "b": "done"}
@@ -145,17 +147,17 @@ def test_device_when_it_is_off_is_pending_until_a_resume_finds_it(store, invento
 
 def test_resume_when_all_is_done_does_nothing(store, inventory, bundle):
     begin(store, bundle, "a", "b")
-    first = resume_rollout(1, store, ScriptedPush())
+    first = run_rollout(1, store, ScriptedPush())
     push = ScriptedPush()
-    assert resume_rollout(1, store, push) == first
+    assert run_rollout(1, store, push) == first
     assert push.pushed == []
 
 
 def test_failed_device_when_resumed_is_left_alone(store, inventory, bundle):
     begin(store, bundle, "a", "b")
-    resume_rollout(1, store, ScriptedPush(a=FULL))
+    run_rollout(1, store, ScriptedPush(a=FULL))
     push = ScriptedPush()
-    rollout = resume_rollout(1, store, push)
+    rollout = run_rollout(1, store, push)
     assert push.pushed == []
     assert states(rollout) == {"a": "failed", "b": "done"}
     assert rollout.devices["a"].hint == "free some"
@@ -165,11 +167,11 @@ def test_newer_rollout_when_it_covers_a_pending_device_supersedes_it_there_alone
     store, inventory, bundle
 ):
     begin(store, bundle, "a", "b")
-    resume_rollout(1, store, ScriptedPush(a=OFF, b=OFF))
+    run_rollout(1, store, ScriptedPush(a=OFF, b=OFF))
     begin(store, bundle, "a")
     assert states(store.load(1)) == {"a": "superseded", "b": "pending"}
     push = ScriptedPush()
-    assert states(resume_rollout(1, store, push)) == {"a": "superseded", "b": "done"}
+    assert states(run_rollout(1, store, push)) == {"a": "superseded", "b": "done"}
     assert push.names == ["b"]
     assert [states(rollout) for rollout in store.all().rollouts] == [
         {"a": "superseded", "b": "done"},
@@ -192,7 +194,7 @@ def test_newer_rollout_when_it_begins_meanwhile_keeps_the_older_from_pushing(
     one_at_a_time = QUICK.model_copy(update={"parallel": 1})
     begin(store, bundle, "a", "b", settings=one_at_a_time)
     push = ScriptedPush(a=lambda: begin(store, bundle, "b") and None)
-    rollout = resume_rollout(1, store, push)
+    rollout = run_rollout(1, store, push)
     assert push.names == ["a"]
     assert states(rollout) == {"a": "done", "b": "superseded"}
 
@@ -202,7 +204,7 @@ def test_bundle_when_it_changed_on_disk_is_refused_and_nothing_is_sent(store, in
     change_manifest(bundle, lambda manifest: manifest.update(version="1.0.1"))
     push = ScriptedPush()
     with pytest.raises(BundleError, match="changed since rollout 1 began"):
-        resume_rollout(1, store, push)
+        run_rollout(1, store, push)
     assert push.pushed == []
     assert states(store.load(1)) == {"a": "pending"}
 
@@ -213,50 +215,50 @@ def test_bundle_when_it_changes_meanwhile_is_not_pushed_to_the_rest(store, inven
     def change() -> None:
         change_manifest(bundle, lambda manifest: manifest.update(version="1.0.1"))
 
-    rollout = resume_rollout(1, store, ScriptedPush(a=change))
+    rollout = run_rollout(1, store, ScriptedPush(a=change))
     assert states(rollout) == {"a": "done", "b": "failed"}
 
 
 def test_rollout_when_another_process_works_on_it_says_so(store, inventory, bundle):
     begin(store, bundle, "a")
     with store.lock(1), pytest.raises(BusyError, match=r"worked on by process \d+"):
-        resume_rollout(1, store, ScriptedPush())
+        run_rollout(1, store, ScriptedPush())
 
 
 def test_rollout_when_stopped_while_it_runs_lets_that_end_and_starts_no_more(
     store, inventory, bundle
 ):
     begin(store, bundle, "a", "b", settings=QUICK.model_copy(update={"parallel": 1}))
-    rollout = resume_rollout(1, store, ScriptedPush(a=lambda: store.stop(1, "by hand")))
+    rollout = run_rollout(1, store, ScriptedPush(a=lambda: store.stop(1, "by hand")))
     assert states(rollout) == {"a": "done", "b": "pending"}
     assert rollout.stopped == "by hand"
     push = ScriptedPush()
-    assert resume_rollout(1, store, push) == rollout
+    assert run_rollout(1, store, push) == rollout
     assert push.pushed == []
 
 
 def test_rollout_when_too_many_failed_stays_stopped(store, inventory, bundle):
-    settings = Settings(canary=1, abort_at=0)
+    settings = RolloutSettings(canary=1, abort_at=0)
     begin(store, bundle, "a", "b", settings=settings)
-    rollout = resume_rollout(1, store, ScriptedPush(a=FULL))
+    rollout = run_rollout(1, store, ScriptedPush(a=FULL))
     assert states(rollout) == {"a": "failed", "b": "pending"}
     assert "1 of the 1 devices of wave 1 failed" in rollout.stopped
     push = ScriptedPush()
-    resume_rollout(1, store, push)
+    run_rollout(1, store, push)
     assert push.pushed == []
 
 
 def test_canary_when_it_is_off_is_another_device_next_time(store, inventory, bundle):
     begin(store, bundle, "a", "b", settings=QUICK.model_copy(update={"canary": 1}))
     off = ScriptedPush(a=OFF)
-    assert states(resume_rollout(1, store, off)) == {"a": "pending", "b": "pending"}
-    assert states(resume_rollout(1, store, off)) == {"a": "pending", "b": "done"}
+    assert states(run_rollout(1, store, off)) == {"a": "pending", "b": "pending"}
+    assert states(run_rollout(1, store, off)) == {"a": "pending", "b": "done"}
 
 
 def test_device_when_it_is_no_longer_listed_is_failed(store, inventory, bundle):
     begin(store, bundle, "a", "b")
     write_inventory(inventory, b="linux-x86-64")
-    rollout = resume_rollout(1, store, ScriptedPush())
+    rollout = run_rollout(1, store, ScriptedPush())
     assert states(rollout) == {"a": "failed", "b": "done"}
     assert "not in devices.yaml any more" in rollout.devices["a"].problem
 
@@ -268,7 +270,7 @@ def test_bug_when_one_push_has_it_is_raised_after_the_others_are_stored(store, i
         raise KeyError("oops")
 
     with pytest.raises(KeyError):
-        resume_rollout(1, store, ScriptedPush(a=bug))
+        run_rollout(1, store, ScriptedPush(a=bug))
     rollout = store.load(1)
     assert states(rollout) == {"a": "failed", "b": "done"}
     assert "oops" in rollout.devices["a"].problem
@@ -310,7 +312,9 @@ def test_rollouts_when_many_begin_at_once_have_different_numbers(store, inventor
     numbers: list[int] = []
     threads = [
         threading.Thread(
-            target=lambda: numbers.append(store.create(bundles, targets, Settings(), OPTIONS).id)
+            target=lambda: numbers.append(
+                store.create(bundles, targets, RolloutSettings(), OPTIONS).id
+            )
         )
         for _ in range(20)
     ]
@@ -357,7 +361,7 @@ def test_lock_when_its_holder_has_gone_is_free(store, inventory, bundle):
 
 
 def test_rollout_when_killed_after_too_many_failed_stays_stopped(store, inventory, bundle):
-    begin(store, bundle, "a", "b", settings=Settings(canary=1, abort_at=0))
+    begin(store, bundle, "a", "b", settings=RolloutSettings(canary=1, abort_at=0))
 
     class Killed(Unwatched):
         def tell(self, news: News) -> None:
@@ -365,8 +369,8 @@ def test_rollout_when_killed_after_too_many_failed_stays_stopped(store, inventor
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        resume_rollout(1, store, ScriptedPush(a=FULL), watcher=Killed())
+        run_rollout(1, store, ScriptedPush(a=FULL), watcher=Killed())
     push = ScriptedPush()
-    rollout = resume_rollout(1, store, push)
+    rollout = run_rollout(1, store, push)
     assert push.pushed == []
     assert states(rollout) == {"a": "failed", "b": "pending"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from edgepack.deploy.fleet.schedule import Schedule, Settings, Start
+from edgepack.deploy.fleet.schedule import RolloutSettings, Schedule, Start
 from edgepack.errors import (
     BusyError,
     DeviceError,
@@ -19,7 +19,7 @@ def names(count: int) -> list[str]:
 
 
 def run(count: int, script: Script, draw: float = 1.0, **settings: object) -> Simulated:
-    schedule = Schedule(names(count), Settings.model_validate(settings), lambda: draw)
+    schedule = Schedule(names(count), RolloutSettings.model_validate(settings), lambda: draw)
     return simulate(schedule, script)
 
 
@@ -65,7 +65,7 @@ def test_device_when_it_answers_the_third_time_is_done():
 
 def test_pauses_when_devices_were_lost_together_are_spread_over_all_of_the_range():
     generator = random.Random(5)
-    schedule = Schedule(names(200), Settings(parallel=200, tries=2), generator.random)
+    schedule = Schedule(names(200), RolloutSettings(parallel=200, tries=2), generator.random)
     found = simulate(schedule, lambda start: (0.0, unreachable() if start.number == 1 else None))
     waits = [retry.wait_s for _, retry in found.retries]
     assert len(waits) == 200
@@ -94,7 +94,7 @@ def test_device_when_it_hangs_is_failed_at_its_deadline_and_its_place_is_free():
 
 
 def test_try_when_it_ends_after_it_was_given_up_changes_nothing():
-    schedule = Schedule(["a"], Settings(deadline_s=10), lambda: 1.0)
+    schedule = Schedule(["a"], RolloutSettings(deadline_s=10), lambda: 1.0)
     (start,) = schedule.starts(0.0)
     schedule.give_up_overdue(10.0)
     assert [news.device for news in schedule.news()] == ["a"]
@@ -129,14 +129,14 @@ def test_canary_when_it_fails_keeps_the_rest_from_starting():
 
 
 def test_canary_when_all_of_it_failed_stops_the_rest_whatever_share_may_fail():
-    schedule = Schedule(names(5), Settings(canary=1), lambda: 1.0)
+    schedule = Schedule(names(5), RolloutSettings(canary=1), lambda: 1.0)
     found = simulate(schedule, failing("d000"))
     assert list(found.states.values()).count("pending") == 4
     assert schedule.stopped == "no canary was done"
 
 
 def test_canary_when_it_is_off_leaves_the_rest_for_another_time():
-    schedule = Schedule(names(5), Settings(canary=1, tries=2), lambda: 1.0)
+    schedule = Schedule(names(5), RolloutSettings(canary=1, tries=2), lambda: 1.0)
     found = simulate(
         schedule, lambda start: (1.0, unreachable() if start.device == "d000" else None)
     )
@@ -149,7 +149,7 @@ def test_abort_when_too_many_failed_lets_what_runs_end():
     def script(start: Start) -> tuple[float, BaseException | None]:
         return (1.0, denied()) if start.device < "d003" else (5.0, None)
 
-    schedule = Schedule(names(10), Settings(parallel=4, abort_at=20), lambda: 1.0)
+    schedule = Schedule(names(10), RolloutSettings(parallel=4, abort_at=20), lambda: 1.0)
     found = simulate(schedule, script)
     assert "3 of the 10 devices of wave 1 failed, more than 20 %" in schedule.stopped
     assert [start.device for _, start in found.starts] == names(6)
@@ -164,7 +164,7 @@ def test_abort_when_no_more_than_the_share_failed_does_not_happen():
 
 
 def test_device_when_it_is_lost_after_everything_was_stopped_is_not_tried_again():
-    schedule = Schedule(["a", "b"], Settings(parallel=1), lambda: 1.0)
+    schedule = Schedule(["a", "b"], RolloutSettings(parallel=1), lambda: 1.0)
     (start,) = schedule.starts(0.0)
     schedule.stop("by hand")
     schedule.ended(start, unreachable(), 1.0)
@@ -173,13 +173,13 @@ def test_device_when_it_is_lost_after_everything_was_stopped_is_not_tried_again(
 
 
 def test_schedule_when_there_are_no_devices_is_over():
-    assert Schedule([], Settings(canary=1), lambda: 1.0).over
+    assert Schedule([], RolloutSettings(canary=1), lambda: 1.0).over
 
 
 @pytest.mark.parametrize("field", ["parallel", "tries", "waves", "deadline_s"])
 def test_setting_when_it_is_out_of_range_is_an_error(field):
     with pytest.raises(UsageError, match="is 0"):
-        Settings.model_validate({field: 0}).require_sound()
+        RolloutSettings.model_validate({field: 0}).require_sound()
 
 
 def test_device_when_others_use_it_is_tried_again():

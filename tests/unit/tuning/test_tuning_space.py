@@ -11,8 +11,8 @@ from edgepack.measure.tune.space import (
     changes,
     defaults,
     present,
+    settings_text,
     settings_to_try,
-    words,
 )
 from edgepack.ondevice.runtime.edgepack_names import provider_option_problem, session_key_problem
 from edgepack.project.profile import OrtFormat, Provider, Requires, SessionSettings, load_profile
@@ -151,7 +151,9 @@ def test_settings_of_shipped_targets_are_all_known_to_onnxruntime(target: str):
 
 
 def test_changes_when_counted_are_those_from_the_defaults():
-    by_words = {words(s): changes(s, defaults(variant())) for s in settings_to_try(variant(), TWO)}
+    by_words = {
+        settings_text(s): changes(s, defaults(variant())) for s in settings_to_try(variant(), TWO)
+    }
     assert by_words["defaults"] == 0
     assert by_words["1 thread"] == by_words["graph basic"] == by_words["no spinning"] == 1
     assert by_words["2 threads, no spinning, bound to 2, blocks 4"] == 4
@@ -162,7 +164,7 @@ def test_words_say_what_is_tuned_and_nothing_else():
     session = SessionSettings(
         intra_op_num_threads=2, graph_optimization_level="basic", config=config
     )
-    assert words(present(variant(session=session))) == (
+    assert settings_text(present(variant(session=session))) == (
         "2 threads, no spinning, bound to 2, graph basic"
     )
-    assert words(present(variant())) == "defaults"
+    assert settings_text(present(variant())) == "defaults"

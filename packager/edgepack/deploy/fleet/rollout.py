@@ -13,7 +13,7 @@ from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.deploy.fleet.bundles import bundle_for, require_signatures
 from edgepack.deploy.fleet.run import News, run_on_devices
-from edgepack.deploy.fleet.schedule import Retry, Schedule, Settings, Settled
+from edgepack.deploy.fleet.schedule import Retry, RolloutSettings, Schedule, Settled
 from edgepack.deploy.fleet.store import (
     DeviceRecord,
     DeviceState,
@@ -21,11 +21,11 @@ from edgepack.deploy.fleet.store import (
     Rollout,
     RolloutStore,
 )
-from edgepack.deploy.push.push import PushedRelease
+from edgepack.deploy.transfer.client import PushedRelease
 from edgepack.devices.inventory import Device, load_devices
 from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
 
-_SETTINGS = Settings()
+_SETTINGS = RolloutSettings()
 _OPTIONS = PushOptions()
 
 SAVE_EVERY_S = 1.0
@@ -33,7 +33,7 @@ SAVE_EVERY_S = 1.0
 
 
 class Push(Protocol):
-    """What brings a bundle to a device, as :func:`edgepack.deploy.release.deploy` does."""
+    """What brings a bundle to a device, as :func:`edgepack.deploy.push.push` does."""
 
     def __call__(
         self, bundle: Path, device: Device, options: PushOptions, *, progress: Progress
@@ -74,10 +74,10 @@ def start_rollout(
     devices: Sequence[Device],
     store: RolloutStore,
     *,
-    settings: Settings = _SETTINGS,
+    settings: RolloutSettings = _SETTINGS,
     options: PushOptions = _OPTIONS,
 ) -> Rollout:
-    """Store a rollout; nothing is sent before :func:`resume_rollout`.
+    """Store a rollout; nothing is sent before :func:`edgepack.deploy.rollouts.resume_rollout`.
 
     Args:
         bundles: By target; :func:`bundles_by_target` reads them.
@@ -104,7 +104,7 @@ def start_rollout(
     return store.create(bundles, targets, settings, options)
 
 
-def resume_rollout(
+def run_rollout(
     number: int,
     store: RolloutStore,
     push: Push,
@@ -153,7 +153,7 @@ def push_to_one(
     """
     bundle = bundle_for(device, bundles)
     _require_signatures(bundles, options)
-    rollout = store.create(bundles, {device.name: device.target}, Settings(), options)
+    rollout = store.create(bundles, {device.name: device.target}, RolloutSettings(), options)
     with store.lock(rollout.id):
         record = _record(device.target, "failed", 1, _interrupted(device.name))
         try:
@@ -207,7 +207,7 @@ class _Run:
         finally:
             self._save()
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> RolloutSettings:
         """Return how to go on: a device that has the release by now was the canary."""
         settings = self._rollout.settings
         return (

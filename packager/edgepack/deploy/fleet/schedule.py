@@ -15,7 +15,7 @@ from edgepack.errors import EdgepackError, RemoteCommandError, UsageError
 State = Literal["done", "failed", "pending"]
 
 
-class Settings(StrictModel):
+class RolloutSettings(StrictModel):
     """How a fleet is worked through."""
 
     parallel: int = 16
@@ -97,7 +97,7 @@ class Schedule:
     """
 
     def __init__(
-        self, devices: Sequence[str], settings: Settings, random: Callable[[], float]
+        self, devices: Sequence[str], settings: RolloutSettings, random: Callable[[], float]
     ) -> None:
         self._settings = settings
         self._random = random
@@ -238,7 +238,7 @@ class _Wave:
     states: Counter[str] = field(default_factory=Counter)
 
 
-def _waves(devices: Sequence[str], settings: Settings) -> deque[Sequence[str]]:
+def _waves(devices: Sequence[str], settings: RolloutSettings) -> deque[Sequence[str]]:
     """Cut the devices into the canary and waves whose sizes differ by one at most."""
     canary, rest = devices[: settings.canary], devices[settings.canary :]
     waves = min(settings.waves, len(rest))

@@ -23,7 +23,7 @@ from edgepack.base.clock import utc_now
 from edgepack.base.files import read_model, write_atomically, writing
 from edgepack.base.schema import StrictModel
 from edgepack.bundle.reading import Bundle
-from edgepack.deploy.fleet.schedule import Settings
+from edgepack.deploy.fleet.schedule import RolloutSettings
 from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, nearest
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -85,7 +85,7 @@ class Rollout(StrictModel):
     """Higher is newer."""
     project: str
     created: str
-    settings: Settings
+    settings: RolloutSettings
     options: PushOptions = PushOptions()
     bundles: dict[str, RolloutBundle]
     """By target."""
@@ -133,7 +133,7 @@ class RolloutStore:
         self,
         bundles: Mapping[str, Bundle],
         targets: Mapping[str, str],
-        settings: Settings,
+        settings: RolloutSettings,
         options: PushOptions,
     ) -> Rollout:
         """Store a new rollout, every device of it pending; it supersedes the older ones.

@@ -10,7 +10,7 @@ from edgepack.base.progress import Progress
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import audited
-from edgepack.deploy.push.push import PushedRelease, push, read_for
+from edgepack.deploy.transfer.client import PushedRelease, read_for, send_release
 from edgepack.devices.checking import runtime_python
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
@@ -87,4 +87,4 @@ def stage(
     """
     with audited("push", device, bundle.path) as operation:
         operation.describe(host_key=transport.host_key)
-        return push(bundle.path, device, transport, switch=False, progress=progress)
+        return send_release(bundle.path, device, transport, switch=False, progress=progress)

@@ -20,7 +20,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, ManifestVariant
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.deploy.leases import leased
-from edgepack.deploy.push.push import PushedRelease
+from edgepack.deploy.transfer.client import PushedRelease
 from edgepack.devices.checking import runtime_python
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
@@ -44,15 +44,13 @@ from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import Placement, ProcessRun, Selection, all_latencies_ns
 from edgepack.records.verdict import EMULATED, heavy_tail_of, reasons_against
 
-CURRENT = "current"
-"""As the base: the release that is in use on the device."""
 MARGINS: Mapping[str, float] = {"p50": 0.03, "p90": 0.05}
 _KEPT = 3
 """Releases that have to stay on the device meanwhile: base, candidate and the current one."""
 
 
 @dataclass(frozen=True)
-class Question:
+class CompareQuestion:
     """What is to be compared, and how."""
 
     candidate: Path
@@ -101,7 +99,7 @@ class Question:
 
 
 def compare(
-    question: Question,
+    question: CompareQuestion,
     devices: Sequence[Device],
     *,
     progress: Progress | None = None,
@@ -220,7 +218,7 @@ class _Found:
 class _Session:
     """What the comparisons on all devices share."""
 
-    question: Question
+    question: CompareQuestion
     devices: int
     progress: Progress
     interrupt: BaseException | None = None
@@ -316,7 +314,7 @@ def _measure_pairs(
                     break
 
 
-def _judged(question: Question, found: Sequence[_Found]) -> list[DeviceComparison]:
+def _judged(question: CompareQuestion, found: Sequence[_Found]) -> list[DeviceComparison]:
     """Return each device's comparison; Holm's procedure runs over all devices and metrics."""
     every: dict[Metric, list[float]] = {}
     for each in found:
@@ -329,7 +327,7 @@ def _judged(question: Question, found: Sequence[_Found]) -> list[DeviceCompariso
 
 
 def _judged_device(
-    question: Question, found: _Found, answers: Sequence[Answer]
+    question: CompareQuestion, found: _Found, answers: Sequence[Answer]
 ) -> DeviceComparison:
     reasons = [
         *(f"base: {reason}" for reason in found.base.reasons),
@@ -372,7 +370,7 @@ def _judged_device(
     )
 
 
-def _tail_reasons(question: Question, found: _Found) -> list[str]:
+def _tail_reasons(question: CompareQuestion, found: _Found) -> list[str]:
     """Return on which sides only p50 may be judged by, if anything else is compared."""
     if not question.margins.keys() - {"p50"}:
         return []

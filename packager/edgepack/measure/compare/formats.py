@@ -9,11 +9,14 @@ from edgepack.base.statistics import median, percentile
 from edgepack.base.terminal import printable
 from edgepack.records.comparison import ComparedMetric, Comparison, DeviceComparison, Side
 
-HEADS = ("device", "metric", "base", "candidate", "change", "it lies in", "allowed", "answer")
+COMPARISON_HEADS = (
+    "device", "metric", "base", "candidate", "change", "it lies in", "allowed", "answer"
+)  # fmt: skip
+"""Over the columns of :func:`comparison_rows`."""
 
 
-def text_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row for each metric of each device, under :data:`HEADS`."""
+def comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row for each metric of each device, under :data:`COMPARISON_HEADS`."""
     return [
         (
             device.device,
@@ -30,11 +33,11 @@ def text_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(comparison: Comparison) -> str:
+def comparison_markdown(comparison: Comparison) -> str:
     """Return a comment for a pull request."""
     lines = [f"**edgepack compare: {comparison.outcome}**", ""]
-    lines += [_markdown_row(HEADS), _markdown_row(["---"] * len(HEADS))]
-    lines += [_markdown_row(row) for row in text_rows(comparison)]
+    lines += [_markdown_row(COMPARISON_HEADS), _markdown_row(["---"] * len(COMPARISON_HEADS))]
+    lines += [_markdown_row(row) for row in comparison_rows(comparison)]
     for device in comparison.devices:
         lines += ["", f"{_escaped(device.device)}: {_what(device)}"]
         lines += [f"- {_escaped(reason)}" for reason in (*device.reasons, *device.notes)]
@@ -44,7 +47,7 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def junit_xml(comparison: Comparison) -> str:
+def comparison_junit(comparison: Comparison) -> str:
     """Return a JUnit document: a suite for each device, a case for each metric.
 
     FAIL is a failure, INCONCLUSIVE is skipped, with the reasons; a device that was not compared is

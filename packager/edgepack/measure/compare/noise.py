@@ -9,7 +9,7 @@ from edgepack.base.progress import Progress
 from edgepack.base.statistics import mean, median, standard_deviation
 from edgepack.devices.inventory import Device
 from edgepack.errors import InconclusiveError
-from edgepack.measure.compare.comparing import Question, compare, pair_ratios
+from edgepack.measure.compare.comparing import CompareQuestion, compare, pair_ratios
 from edgepack.records.deciding import smallest_slowdown
 
 
@@ -33,7 +33,7 @@ class NoiseFloor:
     """Why the numbers must not be used; empty if they may."""
 
 
-def measure_noise(question: Question, device: Device, *, progress: Progress) -> NoiseFloor:
+def measure_noise(question: CompareQuestion, device: Device, *, progress: Progress) -> NoiseFloor:
     """Measure a bundle against itself in so many pairs as a comparison makes at most.
 
     Args:

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from edgepack.base.progress import Progress, Work
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import Bundle
-from edgepack.deploy.push.push import sent_text
+from edgepack.deploy.transfer.client import sent_text
 from edgepack.devices.inventory import Device
 from edgepack.devices.phones.adb import Adb
 from edgepack.devices.transport import CommandResult, Transport

@@ -28,7 +28,7 @@ from edgepack.measure.tune.halving import (
     halve,
     runs_needed,
 )
-from edgepack.measure.tune.space import changes, defaults, present, settings_to_try, words
+from edgepack.measure.tune.space import changes, defaults, present, settings_text, settings_to_try
 from edgepack.project.project import Limits
 from edgepack.records.deciding import FIRST_LOOK, Rule
 from edgepack.records.presets import Preset
@@ -45,7 +45,7 @@ NO_TIME = NotMeasured(reason="the budget was used up before")
 
 
 @dataclass(frozen=True)
-class Question:
+class TuneQuestion:
     """What is to be tuned, and how."""
 
     bundle: Path
@@ -91,7 +91,7 @@ class Question:
 class Site:
     """Where is searched, and for what."""
 
-    question: Question
+    question: TuneQuestion
     device: Device
     bundle: Bundle
     harness: Harness
@@ -220,7 +220,7 @@ class Search:
                 where="--budget",
             )
 
-    def _needed_s(self, question: Question) -> int:
+    def _needed_s(self, question: TuneQuestion) -> int:
         """Return the least budget; what a run takes grows with the budget itself."""
         groups = {tried.settings.variant for tried in self.tried if not tried.entrant.problem}
         search_s = self.run_s * len(groups) * runs_needed(2) / SEARCH_SHARE
@@ -235,7 +235,7 @@ class Search:
         """How long it has been going on."""
         return monotonic() - self.started
 
-    def _confirm_s(self, question: Question) -> float:
+    def _confirm_s(self, question: TuneQuestion) -> float:
         """About how long a process run of the comparison takes."""
         search, confirm = question.search, question.confirm
         longer = confirm.duration_s + 2 * confirm.warm_up_s
@@ -379,4 +379,4 @@ def _candidates(variants: Sequence[ManifestVariant], topology: Topology) -> list
 
 def name_of(tried: Tried) -> str:
     """Return a candidate's variant and settings in words."""
-    return f"{tried.settings.variant} ({words(tried.settings)})"
+    return f"{tried.settings.variant} ({settings_text(tried.settings)})"

@@ -153,7 +153,7 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> int:
     return sum(one.get(key) != other.get(key) for key in {*one, *other})
 
 
-def words(settings: Settings) -> str:
+def settings_text(settings: Settings) -> str:
     """Return what is tuned in settings as a few words: ``2 threads, bound to 2, graph basic``.
 
     What is as onnxruntime has it by itself is left out.

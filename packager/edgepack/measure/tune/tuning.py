@@ -23,7 +23,7 @@ from edgepack.errors import (
 )
 from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
 from edgepack.measure.tune.assembling import make_report
-from edgepack.measure.tune.searching import Question, Search, Site
+from edgepack.measure.tune.searching import Search, Site, TuneQuestion
 from edgepack.measure.tune.space import settings_to_try
 from edgepack.records.run import PassedOver
 from edgepack.records.topology import Topology
@@ -41,7 +41,7 @@ class TunePlan:
     passed_over: list[PassedOver]
 
 
-def plan_tuning(question: Question, device: Device) -> TunePlan:
+def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
     """Return what :func:`tune` would try; the device is asked for its processors, nothing else.
 
     Raises:
@@ -62,7 +62,7 @@ def plan_tuning(question: Question, device: Device) -> TunePlan:
 
 
 def tune(
-    question: Question,
+    question: TuneQuestion,
     device: Device,
     *,
     progress: Progress | None = None,
@@ -121,7 +121,7 @@ def tune(
     return make_report(search)
 
 
-def _opened(question: Question, device: Device) -> Bundle:
+def _opened(question: TuneQuestion, device: Device) -> Bundle:
     require_machine(device)
     bundle = read_bundle(question.bundle, device, None)
     known = [variant.id for variant in bundle.manifest.variants]
@@ -136,7 +136,7 @@ def _opened(question: Question, device: Device) -> Bundle:
 
 
 def _within_limits(
-    bundle: Bundle, question: Question
+    bundle: Bundle, question: TuneQuestion
 ) -> tuple[list[ManifestVariant], list[PassedOver]]:
     """Return the variants to tune, and those that miss the project's limits."""
     asked, missed = [], []

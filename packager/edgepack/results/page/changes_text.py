@@ -10,7 +10,7 @@ from edgepack.results.store.changes import Change, Series
 from edgepack.results.store.splits import LEAST_POINTS
 
 
-def newest(series: Iterable[Series], last: int | None) -> list[Series]:
+def newest_changes(series: Iterable[Series], last: int | None) -> list[Series]:
     """Return series with only those changes that began within so many of their newest runs."""
     return [
         replace(

@@ -12,7 +12,8 @@ from edgepack.base.terminal import printable
 from edgepack.bundle.manifest import Accuracy, OutputAccuracy
 from edgepack.records.run import RunReport, SweepPoint, TunedSetting
 from edgepack.results.page.outside import unshown_rows
-from edgepack.results.store.rows import RunRow
+from edgepack.results.store.documents import Report
+from edgepack.results.store.rows import RunRow, row_of
 from edgepack.results.summary import (
     NS_PER_MS,
     but_p50,
@@ -37,14 +38,15 @@ if TYPE_CHECKING:
 NUMBERS = ("p50 ms", "p90 ms", "MiB")
 LIST_HEADINGS = ("run", "bundle", "device", "variant", *NUMBERS, "result")
 VERDICT_STYLES = {"VALID": "bold green", "INVALID": "bold red", "INCONCLUSIVE": "bold yellow"}
-OUTCOME_STYLES = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
 
 
-def report_table(report: RunReport) -> Table:
+def report_table(report: Report) -> Table:
     """Return one report as a table of two columns: what, and its value."""
     from rich.table import Table
     from rich.text import Text
 
+    if not isinstance(report, RunReport):
+        return _row_table(row_of(report))
     table = Table(title=Text(printable(f"{report.bundle} on {report.device}")), show_header=False)
     table.add_column("what", style="bold", no_wrap=True)
     table.add_column("value", overflow="fold")
@@ -197,7 +199,7 @@ def result_text(row: RunRow) -> str:
     return f"{row.verdict or row.kind}{' (unfinished)' if row.unfinished else ''}"
 
 
-def row_table(row: RunRow) -> Table:
+def _row_table(row: RunRow) -> Table:
     """Return what is known of one stored report as a table of two columns: what, and its value."""
     from rich.table import Table
     from rich.text import Text

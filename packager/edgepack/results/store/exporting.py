@@ -48,7 +48,7 @@ def export_runs(
     store: ResultsStore,
     run_ids: Sequence[str],
     path: Path,
-    file_format: Format,
+    file_format: Format | None = None,
     *,
     samples: bool = False,
     invalid: bool = False,
@@ -59,7 +59,7 @@ def export_runs(
         store: Where they are.
         run_ids: Which; their order stays.
         path: The file; one that is there is replaced.
-        file_format: What it is to hold.
+        file_format: What it is to hold; default: by the file's ending, else ``json``.
         samples: In ``csv`` and ``parquet``, every query of every process run.
         invalid: In ``bencher``, also runs that are invalid or unfinished; the other formats have
             them in any case, with their verdict.
@@ -72,6 +72,7 @@ def export_runs(
         BundleError: A report in the store is broken.
         ToolError: The file cannot be written; or ``parquet`` lacks pyarrow.
     """
+    file_format = file_format or format_of(path)
     if samples and file_format not in ("csv", "parquet"):
         raise UsageError(
             f"{file_format} holds no single queries",

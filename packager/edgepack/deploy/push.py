@@ -24,8 +24,8 @@ from edgepack.base.progress import Progress, Silent, Work
 from edgepack.deploy.fleet.store import WARM_UP_S
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import Operation, audited
-from edgepack.deploy.push import push as pushing
-from edgepack.deploy.push.push import PushedRelease, Switched
+from edgepack.deploy.transfer import client
+from edgepack.deploy.transfer.client import PushedRelease, Switched
 from edgepack.devices.checking import require_kind, runtime_python
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
@@ -42,7 +42,7 @@ from edgepack.errors import (
 from edgepack.records.run import Trial
 
 
-def deploy(  # noqa: PLR0913  (the command's options)
+def push(  # noqa: PLR0913  (the command's options)
     bundle: Path,
     device: Device,
     *,
@@ -82,7 +82,7 @@ def deploy(  # noqa: PLR0913  (the command's options)
     ):
         operation.describe(host_key=transport.host_key)
         test = _SelfTest(device, transport, operation, warm_up_s, progress)
-        staged = pushing.push(
+        staged = client.send_release(
             bundle,
             device,
             transport,
@@ -94,13 +94,13 @@ def deploy(  # noqa: PLR0913  (the command's options)
             return staged
         if self_test:
             staged = test.run(staged)
-        pushing.switch(staged, _project(staged), device, transport)
+        client.switch_release(staged, _project(staged), device, transport)
         operation.record("switch", switched_from=staged.switched_from)
         _finish_or_take_back(staged, device, transport, operation)
     return staged
 
 
-def roll_back(
+def rollback(
     project: str, device: Device, *, release: str | None = None, wait_s: float = 0.0
 ) -> Switched:
     """Make an earlier release current on a device, and run what follows a switch.
@@ -123,7 +123,7 @@ def roll_back(
         _shared(transport, device, "rollback", wait_s, Silent()),
     ):
         operation.describe(project=project, release=release, host_key=transport.host_key)
-        done = pushing.rollback(project, device, transport, release=release)
+        done = client.switch_back(project, device, transport, release=release)
         operation.record("rollback", release=done.release, switched_from=done.switched_from)
         _run_hooks(device, transport)
     return done
@@ -281,7 +281,7 @@ def _taken_back(
         end = f"{before} is current again"
         try:
             with connection as transport:
-                pushing.rollback(_project(pushed), device, transport, release=before)
+                client.switch_back(_project(pushed), device, transport, release=before)
                 operation.record("rollback", release=before, switched_from=pushed.release)
                 with suppress(RemoteCommandError):  # whatever it says, there is nothing else to do
                     _run_hooks(device, transport)

@@ -20,8 +20,14 @@ from edgepack.base.resources import device_file
 from edgepack.bundle.kept import Kept, stamps
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import Bundle, load_bundle, verify
-from edgepack.deploy.push.chunks import Chunk, cut_file
-from edgepack.deploy.push.shell_push import TRY_AGAIN, ShellAgent, ShellAnswer, checked, switch_hint
+from edgepack.deploy.transfer.chunks import Chunk, cut_file
+from edgepack.deploy.transfer.shell_agent import (
+    TRY_AGAIN,
+    ShellAgent,
+    ShellAnswer,
+    checked,
+    switch_hint,
+)
 from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
 from edgepack.devices.inventory import LOCAL, Device
 from edgepack.devices.transport import CommandResult, Stream, Transport
@@ -65,7 +71,7 @@ class PushedRelease:
     """How long that took, with the engines that were built."""
 
 
-def push(
+def send_release(
     bundle: Path,
     device: Device,
     transport: Transport,
@@ -182,7 +188,9 @@ class Switched:
     switched_from: str | None
 
 
-def switch(pushed: PushedRelease, project: str, device: Device, transport: Transport) -> Switched:
+def switch_release(
+    pushed: PushedRelease, project: str, device: Device, transport: Transport
+) -> Switched:
     """Make a release current that was pushed without that.
 
     Raises:
@@ -192,7 +200,7 @@ def switch(pushed: PushedRelease, project: str, device: Device, transport: Trans
     return _point_at(pushed.release, "switch", project, device, transport)
 
 
-def rollback(
+def switch_back(
     project: str, device: Device, transport: Transport, *, release: str | None = None
 ) -> Switched:
     """Make a release current that the device has: by default the one before the current one.

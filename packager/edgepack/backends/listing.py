@@ -1,0 +1,66 @@
+"""``edgepack targets``: the profiles there are, as they are listed and shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgepack.backends.targets import check_target
+from edgepack.errors import ProfileError
+from edgepack.project.grades import Evidence, read_evidence, target_grade
+from edgepack.project.profile import Profile, load_profile, target_files
+
+
+@dataclass(frozen=True)
+class ListedTarget:
+    """A target in short; of a profile that cannot be used, only the first, the file and why."""
+
+    id: str
+    title: str
+    grade: str
+    """How far it is proven: a word of :data:`edgepack.project.grades.Grade`."""
+    variants: tuple[str, ...]
+    file: str
+    error: str
+    """Why its profile cannot be used; empty if it can."""
+
+
+def list_targets() -> list[ListedTarget]:
+    """Return all targets: how far each is proven, its variants, where its profile lies."""
+    evidence = read_evidence()
+    return [_listed(name, path, evidence) for name, path in target_files().items()]
+
+
+def _listed(name: str, path: Path, evidence: list[Evidence]) -> ListedTarget:
+    try:
+        profile = check_target(path)
+    except ProfileError as error:
+        return ListedTarget(name, "", "", (), str(path), f"{error.where or path}: {error.problem}")
+    return ListedTarget(
+        id=name,
+        title=profile.title,
+        grade=target_grade(profile, evidence, path),
+        variants=tuple(variant.id for variant in profile.variants),
+        file=str(path),
+        error="",
+    )
+
+
+def show_target(target: str) -> str:
+    """Return a target's profile as its file has it, after a comment that names the file.
+
+    Args:
+        target: Its id, or ``host``.
+
+    Raises:
+        UsageError: There is no such target.
+        ProfileError: Its file is wrong.
+    """
+    path = target_files()[load_profile(target).id]
+    return f"# {path}\n{path.read_text(encoding='utf-8').rstrip()}"
+
+
+def target_schema() -> dict[str, Any]:
+    """Return the JSON Schema of profiles."""
+    return Profile.model_json_schema()
