@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from edgepack import api
 from edgepack.base.yaml_source import parse_yaml
 from edgepack.bundle.reading import parse_manifest
 from edgepack.devices.inventory import Inventory
@@ -16,6 +17,8 @@ from edgepack.project.profile import load_profile, target_files
 from edgepack.project.project import ClassificationOutput, DetectionOutput, EmbeddingOutput, Project
 
 sys.path.insert(0, str(Path(__file__).parent))
+import write_api
+import write_commands
 import write_schemas
 import write_targets
 
@@ -36,6 +39,26 @@ def test_schema_when_compared_with_its_model_is_up_to_date(name):
     assert committed == write_schemas.schema_text(name), (
         "run .venv/bin/python tests/docs/write_schemas.py"
     )
+
+
+@pytest.mark.parametrize("page", [write_api, write_commands], ids=["api", "commands"])
+def test_page_when_compared_with_the_code_is_up_to_date(page):
+    assert page.PAGE.read_text(encoding="utf-8") == page.page_text(), (
+        f"run .venv/bin/python tests/docs/{page.__name__}.py"
+    )
+
+
+def test_commands_when_listed_have_each_its_function():
+    assert sorted(write_commands.command_names()) == sorted(write_commands.FUNCTIONS)
+    assert set(write_commands.FUNCTIONS.values()) <= set(api.__all__)
+
+
+def test_exit_codes_when_read_in_the_reference_are_the_ones_of_the_error_tree():
+    text = write_commands.PAGE.read_text(encoding="utf-8")
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert listed == {0, 70, 130, 141, 143} | {
+        kind.exit_code for kind in EdgepackError.__subclasses__()
+    }
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

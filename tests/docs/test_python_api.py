@@ -1,7 +1,10 @@
-"""The README's Python, run; and what importing edgepack costs."""
+"""The Python of README and docs/api.md, run; and what importing edgepack costs."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import json
 import platform
 import re
@@ -9,12 +12,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import edgepack
+import pytest
 from edgepack import api
 from edgepack.bundle.reading import load_bundle
 from tiny_bundle import write_tiny_bundle
+from tiny_models import conv_net
 
+sys.path.insert(0, str(Path(__file__).parent))
+import write_api
+
+PACKAGE = Path(edgepack.__file__).parent
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 SECTION = README[README.index("## From Python") : README.index("## How it compares")]
+
+
+def write_devices(folder: Path, *names: str) -> None:
+    """Write an inventory of devices with the tag lab, which are folders of this machine."""
+    entry = {"transport": "local", "target": "linux-x86-64", "python": sys.executable}
+    devices = {n: {**entry, "tags": ["lab"], "root": str(folder / n)} for n in names}
+    (folder / "devices.yaml").write_text(json.dumps({"schema_version": 1, "devices": devices}))
 
 
 def test_readmes_script_of_a_farm_when_run_pushes_verifies_leases_and_audits(
@@ -22,9 +39,7 @@ def test_readmes_script_of_a_farm_when_run_pushes_verifies_leases_and_audits(
 ):
     (example,) = re.findall(r"^```python\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
     bundle = write_tiny_bundle(tmp_path / "dist" / "tiny-1.0.0-linux-x86-64")
-    entry = {"transport": "local", "target": "linux-x86-64", "python": sys.executable}
-    devices = {n: {**entry, "tags": ["lab"], "root": str(tmp_path / n)} for n in ("a", "b")}
-    (tmp_path / "devices.yaml").write_text(json.dumps({"schema_version": 1, "devices": devices}))
+    write_devices(tmp_path, "a", "b")
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "README.md", "exec"), {})
     digest = load_bundle(bundle).digest
@@ -37,9 +52,88 @@ def test_readmes_script_of_a_farm_when_run_pushes_verifies_leases_and_audits(
     }
 
 
-def test_api_when_listed_has_each_of_its_names():
-    assert sorted(set(api.__all__)) == sorted(api.__all__)
-    assert all(hasattr(api, name) for name in api.__all__)
+def examples() -> list[str]:
+    """Return the examples at the top of the page about ``edgepack.api``, in their order."""
+    text = write_api.PAGE.read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [example for example in found if "def " not in example]
+
+
+def test_pages_example_when_run_builds_verifies_and_measures(tmp_path, monkeypatch, capsys):
+    conv_net(tmp_path / "detector.onnx")
+    monkeypatch.chdir(tmp_path)
+    first = examples()[0].replace('"quick"', '"smoke"')
+    exec(compile(first, "docs/api.md", "exec"), {})
+    verified, measured = capsys.readouterr().out.splitlines()
+    assert verified.endswith("files have their hashes")
+    assert measured.split()[0] == "cpu-fp32"
+    assert measured.split()[1] in ("valid", "invalid", "inconclusive")
+
+
+def test_pages_example_of_a_rollout_when_run_pushes_to_all(tmp_path, monkeypatch, capsys):
+    bundle = write_tiny_bundle(tmp_path / "dist" / "tiny-1.0.0-linux-x86-64")
+    write_devices(tmp_path, "a", "b")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(examples()[1], "docs/api.md", "exec"), {"api": api, "Path": Path})
+    assert capsys.readouterr().out == "Counter({'done': 2}) []\n"
+    release = load_bundle(bundle).digest[:16]
+    current = {(tmp_path / name / "tiny" / "current").resolve().name for name in ("a", "b")}
+    assert current == {release}
+
+
+def imports_for_type_checkers() -> dict[str, str]:
+    """Return what ``edgepack.api`` tells type checkers: names, and the modules they are from."""
+    tree = ast.parse(inspect.getsource(api))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    told = [(alias.name, node.module) for node in nodes for alias in node.names if alias.asname]
+    assert len(dict(told)) == len(told)
+    return {name: module.removeprefix("edgepack.") for name, module in told}
+
+
+def test_api_when_a_type_checker_reads_it_is_what_is_imported():
+    assert imports_for_type_checkers() == api._HOME
+    assert sorted(api._HOME) == api.__all__ == dir(api)
+
+
+def test_names_of_the_api_when_followed_are_defined_under_that_name_where_it_says():
+    for name in api.__all__:
+        assert write_api.definition(name), name
+        assert getattr(api, name) is getattr(
+            importlib.import_module(f"edgepack.{api._HOME[name]}"), name
+        )
+
+
+def test_functions_of_the_api_when_read_are_documented_and_typed():
+    for name in api.__all__:
+        node = write_api.definition(name)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            assert ast.get_docstring(node), name
+        if isinstance(node, ast.FunctionDef):
+            assert node.returns, name
+
+
+def test_name_when_the_api_has_it_not_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'deploy'"):
+        _ = api.deploy
+
+
+def test_push_when_searched_in_the_library_is_one_function():
+    named = {
+        f"{path.relative_to(PACKAGE).as_posix()}: {node.name}"
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in ("cli", "ondevice")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name in ("push", "rollback", "deploy")
+    }
+    assert named == {"deploy/push.py: push", "deploy/push.py: rollback"}
+
+
+def test_api_when_imported_imports_none_of_what_it_stands_for():
+    script = (
+        "import sys, edgepack.api; print([n for n in sys.modules if n.startswith('edgepack.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b"['edgepack.api']\n"
 
 
 def test_package_when_imported_imports_nothing_else_of_itself():
