@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from edgepack.builder.timing import SlowerVariant as SlowerVariant
     from edgepack.bundle.manifest import MANIFEST_SIGNATURE as MANIFEST_SIGNATURE
     from edgepack.bundle.manifest import Accuracy as Accuracy
+    from edgepack.bundle.manifest import Attempt as Attempt
     from edgepack.bundle.manifest import Manifest as Manifest
     from edgepack.bundle.manifest import ManifestVariant as ManifestVariant
     from edgepack.bundle.reading import Bundle as Bundle
@@ -144,6 +145,7 @@ if TYPE_CHECKING:
     from edgepack.project.project import PROJECT_FILE as PROJECT_FILE
     from edgepack.project.project import ConstantValue as ConstantValue
     from edgepack.project.project import Limits as Limits
+    from edgepack.project.project import LoadedProject as LoadedProject
     from edgepack.project.project import read_project as read_project
     from edgepack.records.comparison import ComparedMetric as ComparedMetric
     from edgepack.records.comparison import Comparison as Comparison
@@ -151,13 +153,16 @@ if TYPE_CHECKING:
     from edgepack.records.presets import Preset as Preset
     from edgepack.records.presets import find_preset as find_preset
     from edgepack.records.run import EvaluationReport as EvaluationReport
+    from edgepack.records.run import ImportedReport as ImportedReport
     from edgepack.records.run import Memory as Memory
     from edgepack.records.run import RunReport as RunReport
+    from edgepack.records.run import Scenario as Scenario
     from edgepack.records.run import VariantFacts as VariantFacts
     from edgepack.records.scenarios import make_scenario as make_scenario
     from edgepack.records.tuning import Candidate as Candidate
     from edgepack.records.tuning import Confirmation as Confirmation
     from edgepack.records.tuning import Latency as Latency
+    from edgepack.records.tuning import Settings as Settings
     from edgepack.records.tuning import TuneReport as TuneReport
     from edgepack.records.verdict import require_valid as require_valid
     from edgepack.results.page.changes_text import newest_changes as newest_changes
@@ -172,6 +177,7 @@ if TYPE_CHECKING:
     from edgepack.results.page.table import report_table as report_table
     from edgepack.results.page.table import rows_lines as rows_lines
     from edgepack.results.page.tried import NOT_COMPARABLE as NOT_COMPARABLE
+    from edgepack.results.page.tried import TriedStage as TriedStage
     from edgepack.results.page.tried import tried_stages as tried_stages
     from edgepack.results.store.changes import Series as Series
     from edgepack.results.store.changes import find_changes as find_changes
@@ -207,7 +213,7 @@ _HOMES = {
     "builder.plan": "Plan",
     "builder.scaffold": "init",
     "builder.timing": "SlowerVariant",
-    "bundle.manifest": "MANIFEST_SIGNATURE Accuracy Manifest ManifestVariant",
+    "bundle.manifest": "MANIFEST_SIGNATURE Accuracy Attempt Manifest ManifestVariant",
     "bundle.reading": "Bundle load_bundle",
     "bundle.signing": "Signature require_signature sign",
     "demo.demo": "Demo demo",
@@ -223,7 +229,9 @@ _HOMES = {
     "deploy.leases": "Lease lease_device leased release_device who_holds",
     "deploy.operations": "add_device provision_device trust_device",
     "deploy.push": "push rollback",
-    "deploy.rollouts": "abort_rollout list_rollouts push_as_rollout resume_rollout rollout_status",
+    "deploy.rollouts": (
+        "abort_rollout list_rollouts push_as_rollout resume_rollout rollout_status"
+    ),
     "deploy.transfer.client": "PushedRelease Switched",
     "deploy.verify": "DeviceState verify_device",
     "devices.adding": "AddedDevice",
@@ -250,19 +258,19 @@ _HOMES = {
     "model.facts": "ModelFacts",
     "model.finding": "Finding group_findings",
     "project.profile": "Profile target_files",
-    "project.project": "PROJECT_FILE ConstantValue Limits read_project",
+    "project.project": "PROJECT_FILE ConstantValue Limits LoadedProject read_project",
     "records.comparison": "ComparedMetric Comparison",
     "records.deciding": "Rule",
     "records.presets": "Preset find_preset",
-    "records.run": "EvaluationReport Memory RunReport VariantFacts",
+    "records.run": "EvaluationReport ImportedReport Memory RunReport Scenario VariantFacts",
     "records.scenarios": "make_scenario",
-    "records.tuning": "Candidate Confirmation Latency TuneReport",
+    "records.tuning": "Candidate Confirmation Latency Settings TuneReport",
     "records.verdict": "require_valid",
     "results.page.changes_text": "newest_changes require_no_slowdown series_lines",
     "results.page.html": "write_html",
     "results.page.reporting": "Page report",
     "results.page.table": "near_text others_text r2_text report_table rows_lines",
-    "results.page.tried": "NOT_COMPARABLE tried_stages",
+    "results.page.tried": "NOT_COMPARABLE TriedStage tried_stages",
     "results.store.changes": "Series find_changes",
     "results.store.documents": "Report read_report",
     "results.store.exporting": "export_runs",

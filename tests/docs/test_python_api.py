@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import inspect
 import json
@@ -110,6 +111,22 @@ def test_functions_of_the_api_when_read_are_documented_and_typed():
             assert ast.get_docstring(node), name
         if isinstance(node, ast.FunctionDef):
             assert node.returns, name
+
+
+def names_in_signatures() -> set[str]:
+    """Return the names that stand in the types of what functions of the API take and give."""
+    nodes = [write_api.definition(name) for name in api.__all__]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    arguments = [a for node in functions for a in (*node.args.args, *node.args.kwonlyargs)]
+    types = [*(a.annotation for a in arguments), *(node.returns for node in functions)]
+    return {each.id for type_ in types for each in ast.walk(type_) if isinstance(each, ast.Name)}
+
+
+def test_types_when_they_stand_in_signatures_are_in_the_api():
+    of_python = {"Any", "Callable", "Iterable", "Iterator", "Mapping", "Path", "Sequence"}
+    of_python |= {"datetime", *dir(builtins)}
+    words = {"Format", "Tool"}  # of one of a few words each
+    assert names_in_signatures() - of_python - words - {"Table"} <= set(api.__all__)
 
 
 def test_name_when_the_api_has_it_not_is_an_attribute_error():

@@ -91,7 +91,7 @@ class ShellAgent:
         return ShellAnswer(path, before, 0 if there else tar.bytes_made, there)
 
     def switch(self, project: str, release: str, action: str) -> ShellAnswer:
-        """Make a release current that is there; see :func:`edgepack.deploy.push.push.rollback`."""
+        """Make a release current that is there; as :func:`.client.switch_back` does."""
         options = [project, release, action, str(self.device.entry.keep_releases)]
         doing = "going back" if action == "rollback" else "switching"
         refused = switch_hint(project, self.device.name)
