@@ -198,7 +198,7 @@ def test_profile_when_it_names_no_backend_says_where_and_what_is_near(tmp_path):
         if "openvivo" in text and "backend" in text
     )
     with pytest.raises(ProfileError, match="there is no backend 'openvivo'") as caught:
-        check_profile(path)
+        check_target(path)
     assert caught.value.where == f"{path}:{line}:{text.index('backend') + 1}"
     assert "did you mean 'openvino'" in caught.value.hint
 
