@@ -13,7 +13,11 @@ from edgepack.backends.registry import BACKENDS
 from edgepack.errors import ModelError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.graph import Graph, Node, partitioned_graph, read_graph
-from edgepack.ondevice.edgepack_names import PLUGINS, PROVIDER_OPTIONS, provider_option_problem
+from edgepack.ondevice.runtime.edgepack_names import (
+    PLUGINS,
+    PROVIDER_OPTIONS,
+    provider_option_problem,
+)
 from edgepack.project.profile import DeviceKind, Dialect, Provider, Recipe, Variant
 from edgepack.steps.graph.rewritten import REWRITES
 from onnx import TensorProto, helper

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.cli.app import app
-from edgepack.cli.main import BUG, INTERRUPTED, READER_GONE, TERMINATED
-from edgepack.errors import EdgepackError
+from edgepack.cli.main import INTERRUPTED, READER_GONE, TERMINATED
+from edgepack.errors import BugError, EdgepackError
 from typer.main import get_command
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
@@ -67,7 +67,7 @@ Every command, as `edgepack COMMAND --help` prints it, and the function of
 """
 OTHER_CODES = {
     0: "done",
-    BUG: "a bug in edgepack; the message has what is needed to report it",
+    BugError.exit_code: "a bug in edgepack; the message has what is needed to report it",
     INTERRUPTED: "Ctrl-C; nothing half-written is left",
     READER_GONE: "whoever read the output has gone, as in `edgepack runs list \\| head -1`",
     TERMINATED: "SIGTERM",

@@ -43,8 +43,8 @@ class Knob:
     ``edgepack tune`` tries its values on a device. An option is one only if the golden outputs can
     tell whether a value is right: those that trade accuracy away (``use_tf32``,
     ``trt_fp16_enable``, ``precision``, ``enable_fast_math``) are the variant's business. Names and
-    values are held against :mod:`edgepack.ondevice.edgepack_names`. Not tried on hardware: all but
-    the CPU's.
+    values are held against :mod:`~edgepack.ondevice.runtime.edgepack_names`. Not tried on hardware:
+    all but the CPU's.
     """
 
     key: str
@@ -125,7 +125,7 @@ class Backend:
     session's threads (0 where it does not say) and the cores that there are."""
     plugin: str = ""
     """The Python distribution that brings it as a library beside onnxruntime, if there is one.
-    :data:`edgepack.ondevice.edgepack_names.PLUGINS` has its module, for devices."""
+    :data:`edgepack.ondevice.runtime.edgepack_names.PLUGINS` has its module, for devices."""
     plugin_replaces: str = ""
     """The distribution of old that held onnxruntime with the provider, where a plugin with plain
     onnxruntime does as well."""

@@ -183,7 +183,7 @@ def verify(
 app.command(
     "try",
     epilog="Examples: edgepack try dist/detector-1.0.0-raspberry-pi dog.jpg --html try.html  |  "
-    "edgepack try dist/vad-1.0.0-host sound.wav --input state=0 --input sr=16000",
+    "edgepack try dist/vad-1.0.0-linux-x86-64 sound.wav --input state=0 --input sr=16000",
 )(try_bundle)
 app.command(epilog="Example: edgepack sign dist/detector-1.0.0-raspberry-pi")(sign)
 app.command(
