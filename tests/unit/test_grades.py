@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 from edgepack.base.resources import targets_dir
-from edgepack.project.grades import Evidence, best_evidence, read_evidence, target_grade
+from edgepack.project.grades import (
+    GRADES,
+    HOW,
+    Evidence,
+    best_evidence,
+    read_evidence,
+    target_grade,
+)
 from edgepack.project.profile import load_profile
 
 SEEN = {"id": "cpu-fp32", "golden_sqnr_db": 120.0, "nodes": {"CPUExecutionProvider": 3}}
@@ -46,6 +53,21 @@ def test_grade_when_there_are_several_is_that_of_the_best():
     assert best is not None
     assert best.grade == "verified"
     assert best_evidence(load_profile("raspberry-pi"), [emulated]) == emulated
+
+
+def test_grade_when_code_was_compiled_for_another_system_is_below_compiled():
+    elsewhere, compiled = (
+        evidence(how, "not measured") for how in ("compiler-elsewhere", "compiler")
+    )
+    assert best_evidence(load_profile("raspberry-pi"), [elsewhere, compiled]) == compiled
+    assert elsewhere.grade == "compiled-elsewhere"
+    assert [*HOW.values(), "rendered"] == list(GRADES)
+
+
+def test_phones_when_graded_claim_no_more_than_code_compiled_on_another_system():
+    claimed = {e.target: e.grade for e in read_evidence() if e.os != "macos"}
+    phones = {name: claimed[name] for name in ("ios", "android", "android-xnnpack")}
+    assert set(phones.values()) == {"compiled-elsewhere"}
 
 
 def test_grade_when_a_target_has_evidence_is_its_grade_for_the_shipped_profile_only(tmp_path):

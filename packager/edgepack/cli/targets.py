@@ -31,7 +31,7 @@ def list_targets(as_json: JsonOption = False) -> None:
         print_json(rows)
     else:
         for row in rows:
-            about = f"{row.grade:9} {row.title}  [{', '.join(row.variants)}]  {row.file}"
+            about = f"{row.grade:18} {row.title}  [{', '.join(row.variants)}]  {row.file}"
             write_line(f"{row.id:20} {row.error or about}")
     wrong = [row.file for row in rows if row.error]
     if wrong:

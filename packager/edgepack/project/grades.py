@@ -17,9 +17,17 @@ from edgepack.base.schema import Id, StrictModel
 from edgepack.errors import ProfileError
 from edgepack.project.profile import Profile
 
-Grade = Literal["verified", "emulated", "compiled", "rendered"]
-GRADES: tuple[Grade, ...] = ("verified", "emulated", "compiled", "rendered")
+Grade = Literal["verified", "emulated", "compiled", "compiled-elsewhere", "rendered"]
+GRADES: tuple[Grade, ...] = ("verified", "emulated", "compiled", "compiled-elsewhere", "rendered")
 """Best first."""
+HOW: dict[str, Grade] = {
+    "device": "verified",
+    "emulation": "emulated",
+    "compiler": "compiled",
+    "compiler-elsewhere": "compiled-elsewhere",
+}
+"""The grade that each kind of evidence is worth."""
+NOTHING_RAN = ("compiler", "compiler-elsewhere")
 
 
 class SeenVariant(StrictModel):
@@ -39,8 +47,10 @@ class Evidence(StrictModel):
 
     schema_version: Literal[1]
     target: Id
-    how: Literal["device", "emulation", "compiler"]
-    """On such a device; on that architecture or that provider's software; compiled only."""
+    how: Literal["device", "emulation", "compiler", "compiler-elsewhere"]
+    """On such a device; on that architecture or that provider's software; compiled against the
+    target's own system and runtime; compiled for another system, against its runtime, in place of
+    the target's."""
     date: date
     os: str
     arch: Literal["x86-64", "aarch64"]
@@ -56,7 +66,7 @@ class Evidence(StrictModel):
 
     @model_validator(mode="after")
     def _shows_what_it_claims(self) -> Self:
-        if self.how != "compiler" and not self.variants:
+        if self.how not in NOTHING_RAN and not self.variants:
             raise ValueError("nothing ran | name the variants, or say how: compiler")
         if self.how == "device" and all(v.verdict != "VALID" for v in self.variants):
             raise ValueError("no measurement is VALID | measure again, or say how: emulation")
@@ -67,12 +77,7 @@ class Evidence(StrictModel):
     @property
     def grade(self) -> Grade:
         """The grade that this is worth."""
-        grades: dict[str, Grade] = {
-            "device": "verified",
-            "emulation": "emulated",
-            "compiler": "compiled",
-        }
-        return grades[self.how]
+        return HOW[self.how]
 
 
 def read_evidence() -> list[Evidence]:
