@@ -1,4 +1,4 @@
-"""The Python of README and docs/api.md, run; and what importing edgepack costs."""
+"""The Python of docs/python.md and docs/api.md, run; and what importing edgepack costs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import write_api
 
 PACKAGE = Path(edgepack.__file__).parent
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-SECTION = README[README.index("## From Python") : README.index("## How it compares")]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 
 
 def write_devices(folder: Path, *names: str) -> None:
@@ -35,14 +34,15 @@ def write_devices(folder: Path, *names: str) -> None:
     (folder / "devices.yaml").write_text(json.dumps({"schema_version": 1, "devices": devices}))
 
 
-def test_readmes_script_of_a_farm_when_run_pushes_verifies_leases_and_audits(
+def test_pages_script_of_a_farm_when_run_pushes_verifies_leases_and_audits(
     tmp_path, monkeypatch, capsys
 ):
-    (example,) = re.findall(r"^```python\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
+    text = PAGE.read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     bundle = write_tiny_bundle(tmp_path / "dist" / "tiny-1.0.0-linux-x86-64")
     write_devices(tmp_path, "a", "b")
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example, str(PAGE), "exec"), {})
     digest = load_bundle(bundle).digest
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"{name} done {digest[:16]} " for name in ("a", "b")]

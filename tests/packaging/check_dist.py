@@ -205,7 +205,7 @@ def wrong_description(text: str) -> list[str]:
         wrong.append("the description cuts a block of code")
     wrong += [
         f"the description lacks the heading {heading}"
-        for heading in ("# edgepack", "## Install", "## Targets", "## Exit codes")
+        for heading in ("# edgepack", "## Install", "## Targets", "## How it compares")
         if f"\n{heading}\n" not in f"\n{text}"
     ]
     return wrong

@@ -92,7 +92,7 @@ def metadata() -> Message:
     ):
         key, _, value = line.partition(": ")
         message[key] = value
-    message.set_payload("# edgepack\n## Install\n```\nx\n```\n## Targets\n## Exit codes\n")
+    message.set_payload("# edgepack\n## Install\n```\nx\n```\n## Targets\n## How it compares\n")
     return message
 
 
