@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 from edgepack.cli.app import app
+from edgepack.project.profile import target_files
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
@@ -116,6 +117,12 @@ def problem_of(arguments: list[str], *, whole: bool) -> str | None:
 def command_line() -> Any:
     """Return edgepack's command line as its parser."""
     return typer.main.get_command(app)
+
+
+def unknown_bundles(text: str) -> list[str]:
+    """Return bundles' folders that end in no target."""
+    found = re.findall(r"\b(?:dist|tuned)/([\w.]+-\d+\.\d+\.\d+-([\w-]+))", text)
+    return [bundle for bundle, target in found if target not in target_files()]
 
 
 def broken_targets(text: str) -> list[str]:

@@ -9,7 +9,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import write_rooms
-from references import ROOT, broken_commands, broken_links, broken_paths, broken_targets
+from references import (
+    ROOT,
+    broken_commands,
+    broken_links,
+    broken_paths,
+    broken_targets,
+    unknown_bundles,
+)
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = [
@@ -34,6 +41,7 @@ def test_commands_when_parsed_are_taken(path):
     text = path.read_text(encoding="utf-8")
     assert broken_commands(text) == []
     assert broken_targets(text) == []
+    assert unknown_bundles(text) == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
@@ -74,6 +82,10 @@ def test_reference_when_it_is_planted_broken_is_found(check, text, wrong):
 )
 def test_command_when_it_is_planted_broken_is_found(line):
     assert len(broken_commands(f"```sh\n{line}\n```\n")) == 1
+
+
+def test_bundle_when_it_is_planted_with_no_target_is_found():
+    assert unknown_bundles("dist/a-1.0.0-jetson dist/a-1.0.0-orin") == ["a-1.0.0-orin"]
 
 
 def test_command_in_running_text_when_it_lacks_arguments_is_taken_and_no_more():

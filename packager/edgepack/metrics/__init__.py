@@ -1,1 +1,1 @@
-"""How much of what fp32 says in an output a variant says too: a metric for each kind of output."""
+"""Measures how much of fp32's answers a variant keeps: a metric for each kind of output."""

@@ -1,1 +1,1 @@
-"""What tells of wrong preprocessing, and other preprocessing that may be right. Runs no model."""
+"""Finds signs of wrong preprocessing, and ranks what may be right instead. Runs no model."""
