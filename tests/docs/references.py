@@ -154,6 +154,13 @@ def broken_paths(path: Path, text: str) -> list[str]:
     return wrong
 
 
+def broken_labels(drawing: str) -> list[str]:
+    """Return paths that label a drawing and are not there; ``ID`` stands for any name."""
+    labels = re.findall(r">([^<]+)</text>", drawing)
+    paths = [word for label in labels for word in label.split() if "/" in word]
+    return [path for path in paths if not is_there(path.replace("ID", "*"), ROOT)]
+
+
 def is_there(path: str, page: Path) -> bool:
     """Return whether a path leads to a file, or is none of the repository's by its beginning."""
     if "/" not in path:

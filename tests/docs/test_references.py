@@ -12,6 +12,7 @@ import write_rooms
 from references import (
     ROOT,
     broken_commands,
+    broken_labels,
     broken_links,
     broken_paths,
     broken_targets,
@@ -47,6 +48,13 @@ def test_commands_when_parsed_are_taken(path):
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_paths_when_looked_for_are_there(path):
     assert broken_paths(path, path.read_text(encoding="utf-8")) == []
+
+
+def test_drawing_when_its_labels_are_looked_for_has_paths_that_are_there():
+    drawing = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    assert drawing.count("/</text>") > 10
+    assert broken_labels(drawing) == []
+    assert broken_labels(drawing.replace(">steps/<", ">steps/zzz/<")) == ["steps/zzz/"]
 
 
 PAGE = ROOT / "docs" / "page.md"
