@@ -30,6 +30,8 @@ EXTENSIONS = "py|sh|md|c|j2|js|svg|png"
 """Of bare names that are the repository's; YAML and JSON are mostly a user's."""
 OTHERS = {"SECURITY.md"}
 """Bare names of files that a page has somebody write."""
+OTHER_OPTIONS = {"--help", "--extra-index-url"}
+"""Options that are no parameters of a command, and of other programs."""
 LACKING = ("MissingParameter", "BadOptionUsage")
 """The parser's errors where something is missing at the end; classes that typer keeps private."""
 
@@ -111,6 +113,49 @@ def problem_of(arguments: list[str], *, whole: bool) -> str | None:
     except TyperException as error:
         return None if type(error).__name__ in LACKING and not whole else str(error)
     return None
+
+
+def broken_options(text: str) -> list[str]:
+    """Return options in running text that no command of edgepack has, or not the one before them.
+
+    ``push --canary 2`` is read as of edgepack; a bare ``--canary`` has to be some command's.
+    """
+    wrong = []
+    for line in re.findall(r"`([^`\n]+)`", FENCE.sub("", text)):
+        first, *others = line.split()
+        bare = re.match(r"--[a-z][a-z-]*$", first)
+        if bare and first not in options() | OTHER_OPTIONS:
+            wrong.append(line)
+        elif first in commands() and any(word.startswith("--") for word in others):
+            takers = (problem_of([*path, *others], whole=False) for path in commands()[first])
+            wrong += [line] if all(takers) else []
+    return wrong
+
+
+@cache
+def commands() -> dict[str, list[list[str]]]:
+    """Return the words that lead to each command and group, by the last of them."""
+    found: dict[str, list[list[str]]] = {}
+    waiting: list[tuple[list[str], Any]] = [([], command_line())]
+    while waiting:
+        path, command = waiting.pop()
+        for name, inner in getattr(command, "commands", {}).items():
+            found.setdefault(name, []).append([*path, name])
+            waiting.append(([*path, name], inner))
+    return found
+
+
+@cache
+def options() -> set[str]:
+    """Return the options of all commands."""
+    found = set(command_line().params)
+    for paths in commands().values():
+        for path in paths:
+            command = command_line()
+            for word in path:
+                command = command.commands[word]
+            found |= set(command.params)
+    return {name for option in found for name in option.opts}
 
 
 @cache

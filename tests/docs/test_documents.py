@@ -100,7 +100,7 @@ IMAGE = {"images": {"image": {"resize": {"letterbox": 640}}}}
     ("page", "block"),
     [
         block
-        for page in ("answers", "preprocessing", "streams")
+        for page in ("answers", "metrics", "preprocessing", "streams", "tuning")
         for block in yaml_blocks(f"{page}.md")
     ],
 )

@@ -14,6 +14,7 @@ from references import (
     broken_commands,
     broken_labels,
     broken_links,
+    broken_options,
     broken_paths,
     broken_targets,
     unknown_bundles,
@@ -42,6 +43,7 @@ def test_commands_when_parsed_are_taken(path):
     text = path.read_text(encoding="utf-8")
     assert broken_commands(text) == []
     assert broken_targets(text) == []
+    assert broken_options(text) == []
     assert unknown_bundles(text) == []
 
 
@@ -90,6 +92,12 @@ def test_reference_when_it_is_planted_broken_is_found(check, text, wrong):
 )
 def test_command_when_it_is_planted_broken_is_found(line):
     assert len(broken_commands(f"```sh\n{line}\n```\n")) == 1
+
+
+def test_options_in_running_text_when_no_command_has_them_are_found():
+    assert broken_options("`push --canary 2`, `--canary`, `provision --wheel FILE`") == []
+    text = "`push --budget 2`, `--canari`, `provision --ofline`, `jq --raw`"
+    assert broken_options(text) == ["push --budget 2", "--canari", "provision --ofline"]
 
 
 def test_bundle_when_it_is_planted_with_no_target_is_found():
