@@ -102,7 +102,7 @@ def problem_of(arguments: list[str], *, whole: bool) -> str | None:
     command, context = command_line(), None
     try:
         while isinstance(command, TyperGroup):
-            if not arguments:
+            if not arguments or arguments[0].isupper():  # COMMAND stands for any
                 return None
             if arguments[0].startswith("-"):
                 known = {name for option in command.params for name in option.opts}

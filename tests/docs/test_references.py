@@ -105,6 +105,7 @@ def test_bundle_when_it_is_planted_with_no_target_is_found():
 
 
 def test_command_in_running_text_when_it_lacks_arguments_is_taken_and_no_more():
+    assert broken_commands("`edgepack COMMAND --help`") == []
     assert (
         broken_commands("`edgepack push`, `edgepack bench --tune`, `edgepack runs prune ...`") == []
     )
