@@ -45,9 +45,10 @@ def broken_links(path: Path, text: str) -> list[str]:
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
         if name and not target.exists():
-            wrong += [] if target in PENDING else [link]
-        elif anchor and anchor not in headings(target, text if target == path else None):
-            wrong.append(link)
+            known = target in PENDING
+        else:
+            known = not anchor or anchor in headings(target, None if name else text)
+        wrong += [] if known else [link]
     return wrong
 
 
