@@ -235,12 +235,10 @@ def test_bug_when_it_happens_is_a_report_and_70(monkeypatch, capsys):
 
 
 def test_bug_that_a_proof_finds_is_a_report_and_70(monkeypatch, capsys):
-    import edgepack.project.profile
-
     def refuted() -> None:
         raise BugError("the file's layout would differ the next time")
 
-    monkeypatch.setattr(edgepack.project.profile, "target_files", refuted)
+    monkeypatch.setattr("edgepack.backends.listing.target_files", refuted)
     assert run(["targets", "list"]) == 70
     said = capsys.readouterr().err
     assert said.startswith("BUG in edgepack")

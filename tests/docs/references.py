@@ -21,8 +21,6 @@ from typer.exceptions import TyperException
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "packager" / "edgepack"
-PENDING = {ROOT / "docs" / "api.md", ROOT / "docs" / "commands.md"}
-"""Pages that are generated; links to them are taken before they are there."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = ("sh", "")
 """Languages of blocks whose lines are typed."""
@@ -44,11 +42,9 @@ def broken_links(path: Path, text: str) -> list[str]:
             continue
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
-        if name and not target.exists():
-            known = target in PENDING
-        else:
-            known = not anchor or anchor in headings(target, None if name else text)
-        wrong += [] if known else [link]
+        missing = bool(name) and not target.exists()
+        if missing or (anchor and anchor not in headings(target, None if name else text)):
+            wrong.append(link)
     return wrong
 
 

@@ -53,7 +53,6 @@ def test_exit_codes_when_read_in_the_reference_are_the_ones_of_the_error_tree():
     }
 
 
-
 def test_targets_when_read_in_the_readme_are_those_of_profiles_and_evidence():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert write_targets.with_table(text) == text, (

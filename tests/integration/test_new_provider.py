@@ -136,7 +136,7 @@ def test_table_when_read_names_what_these_tests_add():
         "backends/registry.py",
         "targets/<id>.yaml",
     ]
-    assert "ondevice/edgepack_names.py" in where_needed
+    assert "ondevice/runtime/edgepack_names.py" in where_needed
 
 
 def test_profile_of_a_new_provider_when_checked_is_held_against_its_facts(checkout):

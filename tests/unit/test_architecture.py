@@ -21,7 +21,7 @@ MAY_USE = {
     "apps": "base model project bundle",
     "metrics": "base ondevice project samples",
     "records": "base project backends bundle",
-    "devices": "base project backends bundle records",
+    "devices": "base project backends records",
     "preprocessing": "ondevice project metrics",
     "quantization": "base model project samples metrics",
     "deploy": "base project bundle records devices",
