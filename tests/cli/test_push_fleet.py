@@ -220,7 +220,7 @@ def test_resume_when_the_push_left_the_self_test_out_leaves_it_out_too(
         asked.append((self_test, wait_s))
         raise UnreachableError("it is off", hint="h", where=device.name)
 
-    monkeypatch.setattr(rollouts, "deploy", deploy)
+    monkeypatch.setattr(rollouts, "push", deploy)
     assert push("--device", "off", "--no-self-test", "--wait", "3") == 8
     assert run(["rollout", "resume"]) == 8
     assert len(asked) >= 2
@@ -253,7 +253,7 @@ def test_resume_when_the_warm_up_was_limited_limits_it_too(
         asked.append(warm_up_s)
         raise UnreachableError("it is off", hint="h", where=device.name)
 
-    monkeypatch.setattr(rollouts, "deploy", deploy)
+    monkeypatch.setattr(rollouts, "push", deploy)
     assert push("--device", "off", *words) == 8
     assert run(["rollout", "resume"]) == 8
     assert len(asked) >= 2

@@ -207,10 +207,10 @@ def test_secrets_when_a_signed_bundle_is_rolled_out_show_nowhere(
     assert board.run("sign", bundle, "--key", str(board.key), "--json") == 0
     signed = ["--allowed-signers", str(tmp_path / "signers")]
     assert board.run("verify", bundle, *signed, "--json") == 0
-    push = ["push", bundle, "--device", "all", "--no-self-test", "--tries", "1", *signed]
+    to_all = ["push", bundle, "--device", "all", "--no-self-test", "--tries", "1", *signed]
     lets_in = board.server.lets_in
     board.server.lets_in = lambda **offered: hang_up(board)  # type: ignore[method-assign]
-    assert board.run(*push, "--json") == 8
+    assert board.run(*to_all, "--json") == 8
     board.fail(lambda: push(Path(bundle), load_device("board"), self_test=False))
     assert any("was lost" in text for text in board.said)
     board.server.lets_in = lets_in  # type: ignore[method-assign]
