@@ -16,6 +16,7 @@ from edgepack.errors import BugError, ModelError
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.search.outside import Outside
+from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.recipes.int8_static import Int8Static
 from edgepack.trying.running import Ran, run_variant
@@ -55,6 +56,32 @@ class RefusedProbing:
         raise ModelError("no input can be changed", hint="none")
 
     def run(self, inputs: Inputs, out: Path) -> Notes: ...
+
+    def verify(self, inputs: Inputs, out: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """The step of a recipe that is made up: weights of few digits, and the samples are counted."""
+
+    name: ClassVar[str] = "rounded"
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx")
+    cacheable = True
+    digits: int
+
+    def check(self, inputs: Inputs) -> None: ...
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        self.draft(inputs, out)
+        return Notes(f"rounded for {len(SampleSet.read(inputs['calibrated']))} samples")
+
+    def draft(self, inputs: Inputs, out: Path) -> None:
+        model = read_model(inputs["model"] / MODEL)
+        for tensor in model.graph.initializer:
+            if tensor.data_type == onnx.TensorProto.FLOAT:
+                values = onnx.numpy_helper.to_array(tensor).round(self.digits)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+        write_model(model, out / MODEL)
 
     def verify(self, inputs: Inputs, out: Path) -> None: ...
 

@@ -41,8 +41,8 @@ from edgepack.steps.graph.opset import AtLeastOpset
 from edgepack.steps.graph.prepared import Prepared
 from edgepack.steps.graph.simplified import Simplified
 from edgepack.steps.recipes.calibration import Calibration
+from edgepack.steps.recipes.int8 import INT8_OPSET
 from edgepack.steps.recipes.int8_static import Int8Static
-from edgepack.steps.recipes.recipes import INT8_OPSET
 from measuring import scratch
 from peer_tool import peak_bytes
 

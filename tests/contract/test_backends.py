@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import get_args
 
 import onnx
 import pytest
@@ -18,8 +17,9 @@ from edgepack.ondevice.runtime.edgepack_names import (
     PROVIDER_OPTIONS,
     provider_option_problem,
 )
-from edgepack.project.profile import DeviceKind, Dialect, Provider, Recipe, Variant
+from edgepack.project.profile import DeviceKind, Dialect, Provider, Variant
 from edgepack.steps.graph.rewritten import REWRITES
+from edgepack.steps.recipes.recipes import RECIPES
 from onnx import TensorProto, helper
 from tiny_models import conv_net
 
@@ -127,7 +127,7 @@ def test_backend_when_read_names_what_there_is(name):
     backend = BACKENDS[name]
     assert name == backend.name
     assert "CPUExecutionProvider" in backend.providers
-    assert set(get_args(Recipe)) >= backend.recipes
+    assert RECIPES.keys() >= backend.recipes
     assert {"onnx", "ort-fixed", "ort-runtime"} >= backend.formats
     assert {*backend.rewrites, *backend.last_rewrites} <= set(REWRITES)
     assert len(backend.shape_options) in (0, 3)

@@ -174,7 +174,7 @@ def test_variant_when_its_diagnosis_fails_is_shipped_and_says_so(tmp_path, monke
 def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
     tmp_path, monkeypatch, capsys, quantizer, bug
 ):
-    monkeypatch.setattr("edgepack.steps.recipes.recipes.Int8Static", quantizer)
+    monkeypatch.setattr("edgepack.steps.recipes.int8_static.Int8Static", quantizer)
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
     project = tiny_models.write_project(tmp_path)
     out = tmp_path / "dist"
@@ -194,7 +194,9 @@ def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
 def test_variant_when_it_is_no_better_than_a_constant_is_not_shipped(
     tmp_path, monkeypatch, capsys, asked, code
 ):
-    monkeypatch.setattr("edgepack.steps.recipes.recipes.Int8Static", worker_tasks.ConstantQuantizer)
+    monkeypatch.setattr(
+        "edgepack.steps.recipes.int8_static.Int8Static", worker_tasks.ConstantQuantizer
+    )
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
     project = tiny_models.write_project(tmp_path)
     out = tmp_path / "dist"

@@ -138,7 +138,7 @@ def test_operator_when_the_cpu_has_no_kernel_is_left_float_with_float_weights(mi
 def first(step, inputs, folder):
     """What a step starts from, before samples leave anything float."""
     folder.mkdir()
-    step.write_first({name: inputs[name] for name in ("model", "statistics")}, folder)
+    step.draft({name: inputs[name] for name in ("model", "statistics")}, folder)
     return folder / MODEL
 
 

@@ -89,7 +89,7 @@ def quantized(inputs, out, dialect, **settings):
     """The file that a step starts from, with plain rounding, which has to pass the step's proof."""
     step = Int8Static(dialect, MAX_IR, **settings)
     out.mkdir(parents=True)
-    step.write_first({name: inputs[name] for name in ("model", "statistics")}, out)
+    step.draft({name: inputs[name] for name in ("model", "statistics")}, out)
     step.verify(inputs, out)
     return File(out / MODEL)
 

@@ -17,7 +17,8 @@ from edgepack.model.running import make_session, run_session
 from edgepack.project.project import Limits, PythonMetric
 from edgepack.quantization.search import improving
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.steps.recipes.int8_static import Int8Static, LimitSearch
+from edgepack.steps.recipes.int8_static import Int8Static
+from edgepack.steps.recipes.kind import LimitSearch
 from onnx import TensorProto, helper, numpy_helper
 
 FLOAT = np.float32

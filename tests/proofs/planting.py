@@ -157,7 +157,8 @@ def plant(planted: Planted, folder: Path) -> None:
 def _in_pipeline(planted: Planted, made: Made, folder: Path) -> None:
     project = write_project(folder, made, [planted.target])
     step = planted_step(planted.recipe, planted.breakage)
-    with mock.patch(f"edgepack.steps.recipes.recipes.{planted.recipe}", step):
+    module = planted.words.replace("-", "_")
+    with mock.patch(f"edgepack.steps.recipes.{module}.{planted.recipe}", step):
         result = build(project=project, out=folder / "dist", use_cache=False)
     bundles = [read_bundle(built.bundle.path) for built in result.bundles]
     shipped = [v for b in bundles for v in b.variants if v.entry["recipe"] == planted.words]

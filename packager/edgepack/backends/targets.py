@@ -26,6 +26,7 @@ from edgepack.project.profile import (
     target_ids,
 )
 from edgepack.project.project import ChangedTarget, LoadedProject
+from edgepack.project.recipes import RECIPE_RULES
 
 FAMILIES: dict[str, Family] = {
     "linux": "linux",
@@ -38,8 +39,6 @@ FAMILIES: dict[str, Family] = {
 _PROCESSORS = {"arm": "aarch64", "amd64": "x86-64"}
 """The architecture of a device, by the word that ``.ort`` files are written for it with."""
 
-_BLOCKWISE_SINCE = "1.23"
-"""The first onnxruntime that loads what int4-weight writes."""
 _REPLAYS_SINCE = "1.30"
 """An onnxruntime that loads .ort files of style runtime: see :func:`_replays`."""
 _AS_PEP_440 = 'write a PEP 440 specifier, such as ">=3.11" or "==1.31.1"'
@@ -203,7 +202,7 @@ def misfits(variant: Variant, profile: Profile) -> list[Misfit]:
         return [unknown]
     backend = BACKENDS[variant.backend]
     found = [*_common(variant, backend), *_names(variant), *_kernels(variant, profile)]
-    found += [*_replays(variant, profile), *_four_bits(variant, profile)]
+    found += [*_replays(variant, profile), *_recipes(variant, profile)]
     return [*found, *backend.misfits(variant, profile.device)]
 
 
@@ -280,16 +279,14 @@ def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
         )
 
 
-def _four_bits(variant: Variant, profile: Profile) -> Iterator[Misfit]:
-    """Yield whether a target's onnxruntime is older than the operators of int4-weight.
-
-    Source: :mod:`edgepack.steps.recipes.int4_weight`.
-    """
-    if variant.recipe == "int4-weight" and (runtime := _older_runtime(profile, _BLOCKWISE_SINCE)):
+def _recipes(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+    """Yield whether a target's onnxruntime is older than what a recipe writes."""
+    since = RECIPE_RULES[variant.recipe].since
+    if since and (runtime := _older_runtime(profile, since.onnxruntime)):
         yield Misfit(
             ("recipe",),
-            f"{runtime} does not load weights in blocks of 4 bits",
-            f"pin {_BLOCKWISE_SINCE} or newer, or use int8-dynamic",
+            f"{runtime} does not load {since.writes}",
+            f"pin {since.onnxruntime} or newer, or use {since.instead}",
         )
 
 

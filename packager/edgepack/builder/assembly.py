@@ -73,8 +73,7 @@ from edgepack.steps.proofs.goldens import read_goldens
 from edgepack.steps.proofs.layer_errors import read_layer_errors
 from edgepack.steps.proofs.outside import read_outside
 from edgepack.steps.recipes.bucketed import BucketIndex, read_buckets
-from edgepack.steps.recipes.calibration import Calibration
-from edgepack.steps.recipes.int4_weight import Int4Weight
+from edgepack.steps.recipes.recipes import RECIPES
 
 # Their versions decide the bytes of a bundle.
 _TOOLS = ("numpy", "onnx", "onnxruntime", "onnxsim", "pillow")
@@ -84,9 +83,6 @@ _EXAMPLE_SIDE = 480
 
 _GOLDEN_BYTES = 1 << 22
 """Of a bundle's golden tensors together, or as much as its models have, if that is more."""
-
-_CALIBRATED = {Calibration: "samples", Int4Weight: "calibration"}
-"""Steps that read the calibration samples, by the name that the set has among their inputs."""
 
 
 @dataclass(frozen=True)
@@ -531,7 +527,9 @@ class _Assembly:
         return Provenance(
             profile_sha256=profile_digest(self.planned.profile),
             calibration=self._samples(
-                step.inputs.get(_CALIBRATED.get(type(step.step), "")) for step in made
+                step.inputs.get(RECIPES[step.step.name].calibration)
+                for step in made
+                if step.step.name in RECIPES
             ),
             evaluation=self._samples(step.inputs["samples"] for step in judged),
         )

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from edgepack.builder.plan import Plan, PlannedStep
+from edgepack.steps.recipes.recipes import RECIPES
 
 WORDS = {
     "prepared": "preparing the model (sizes fixed, shapes inferred)",
     "simplified": "simplifying the graph",
     "at-least-opset": "raising the opset",
     "rewritten": "rewriting nodes for the provider",
-    "fp32": "finishing the fp32 model",
-    "fp16": "converting to float16",
-    "int8-static": "quantizing (int8)",
-    "int8-dynamic": "quantizing weights (int8, dynamic)",
-    "int4-weight": "quantizing weights (int4)",
     "calibration": "finding the ranges of activations",
     "layer-errors": "measuring each node's error",
     "outside-errors": "running it on inputs unlike the samples",
@@ -40,10 +36,12 @@ WORDS = {
     "unrolled": "running the float model over streams",
     "python-samples": "running the samples' function",
 }
-"""By a step's name."""
+"""By a step's name; those of recipes have their own."""
 
-LONG = {"calibration", "evaluation", "fp16", "int4-weight", "int8-dynamic", "int8-static"} | {
+LONG = {
     "bucketed",
+    "calibration",
+    "evaluation",
     "layer-errors",
     "outside-errors",
     "image-samples",
@@ -51,7 +49,17 @@ LONG = {"calibration", "evaluation", "fp16", "int4-weight", "int8-dynamic", "int
     "python-samples",
     "unrolled",
 }
-"""Steps that a build's time goes to; the others are not counted in an estimate."""
+"""Steps that a build's time goes to, besides recipes; others are not counted in an estimate."""
+
+
+def words_of(name: str) -> str:
+    """Return what the step of a name does."""
+    return RECIPES[name].words if name in RECIPES else WORDS[name]
+
+
+def takes_long(name: str) -> bool:
+    """Return whether a build's time goes to steps of a name."""
+    return RECIPES[name].takes_long if name in RECIPES else name in LONG
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class Doing:
 
     def text(self, step: PlannedStep, samples: int | None = None) -> str:
         """Return for whom a step is, and what it does; with ``samples``, on how many."""
-        what = WORDS[step.step.name]
+        what = words_of(step.step.name)
         if step.step.name.endswith("samples") and (role := self._roles.get(step.id)):
             what += f" for {role}"
         if samples is not None:

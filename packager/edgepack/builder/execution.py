@@ -15,7 +15,7 @@ from edgepack.base.machine import available_memory_bytes
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, SilentTask, Task, Work
 from edgepack.builder.cache import Artifact, StepCache, step_key
-from edgepack.builder.doing import LONG, Doing
+from edgepack.builder.doing import Doing, takes_long
 from edgepack.builder.memory import Subject, build_bytes, memory_text, step_bytes
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
@@ -102,7 +102,7 @@ class _Run:
         )
         order.prepare()
         waiting: list[str] = []
-        kinds = Counter(s.step.name for s in self.plan.steps if s.step.name in LONG)
+        kinds = Counter(s.step.name for s in self.plan.steps if takes_long(s.step.name))
         try:
             with self.progress.task(Work("build", total=len(self.steps), kinds=kinds)) as self.task:
                 while order.is_active():

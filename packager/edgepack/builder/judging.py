@@ -27,6 +27,7 @@ from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.outside import read_outside
 from edgepack.steps.proofs.read_answers import ReadAnswers
 from edgepack.steps.recipes.calibration import Calibration
+from edgepack.steps.recipes.recipes import RECIPES
 
 UNJUDGED = "it is shipped whatever it loses; build from the float model to have them judged"
 """What follows where limits cannot be held against fp32."""
@@ -197,7 +198,7 @@ def _share(fp32: float | NotMeasured | None, drop: float | None) -> float:
 
 def is_quantized(variant: PlannedVariant) -> bool:
     """Return whether a variant's recipe makes integers."""
-    return variant.variant.recipe.startswith("int")
+    return RECIPES[variant.variant.recipe].in_integers
 
 
 def with_most(verdict: Verdict, most: int) -> Verdict:

@@ -9,19 +9,13 @@ from pathlib import Path
 
 from edgepack.base.machine import available_memory_bytes, cores
 from edgepack.model.workload import Activations
+from edgepack.steps.recipes.kind import MODEL_COPIES
+from edgepack.steps.recipes.recipes import RECIPES
 
 MAIN_BYTES = 65_000_000
 """The process that plans, starts workers and writes bundles."""
 WORKER_BYTES = 85_000_000
 """A worker that has loaded numpy, onnx and onnxruntime, before it has a model."""
-_MODEL_COPIES = 3
-"""Of the weights, while a step writes them: the model, protobuf's buffer and what it returns."""
-_DYNAMIC_COPIES = 5
-"""Of the weights, in onnxruntime's own quantizer."""
-_STATIC_COPIES = 16
-"""Of the weights, as measured while int8-static searches: it holds models that it began with, keeps
-and tries, sessions over some of them, and what rounding makes of a weight."""
-_COPIES = {"int8-dynamic": _DYNAMIC_COPIES, "int8-static": _STATIC_COPIES}
 _CALIBRATING = 4
 """Processes of one calibration, at most (``quantization/ranges/collecting.py``)."""
 _SHARED_BYTES = 5_000_000
@@ -55,12 +49,13 @@ def step_bytes(name: str, models: int, activations: Activations) -> int:
         models: Size of the models that it takes.
         activations: Of one sample.
     """
-    held = WORKER_BYTES + _COPIES.get(name, _MODEL_COPIES) * models
+    kind = RECIPES.get(name)
+    held = WORKER_BYTES + (kind.weight_copies if kind else MODEL_COPIES) * models
     if name == "calibration":
         shared = activations.total_bytes >= _SHARED_BYTES
         processes = min(cores(), _CALIBRATING) if shared else 1
         return processes * (held + activations.total_bytes)
-    if name == "int8-static":
+    if kind and kind.holds_activations:
         return held + activations.total_bytes
     if name == "layer-errors":
         return held + 2 * activations.total_bytes

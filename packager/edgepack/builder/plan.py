@@ -11,6 +11,11 @@ from pathlib import Path
 from edgepack.project.profile import Profile, Variant
 from edgepack.steps.base import Step, settings_of
 
+MODEL_SOURCE = "model"
+"""The id of the user's model among the sources."""
+PROJECT_SOURCE = "project"
+"""The id of the project's folder."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -77,7 +82,7 @@ class PlannedVariant:
     @property
     def may_fail(self) -> bool:
         """Whether it is left out without an error if it cannot be made: int8 nobody asked for."""
-        return bool(self.offered) or (not self.named and self.variant.recipe.startswith("int8"))
+        return bool(self.offered) or (not self.named and self.variant.dialect is not None)
 
 
 @dataclass(frozen=True)

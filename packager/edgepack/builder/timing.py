@@ -173,7 +173,7 @@ def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
     return (
         variant.backend == "cpu"
         and not planned.carried
-        and variant.recipe.startswith(("int4", "int8"))
+        and is_quantized(planned)
         and device.arch == architecture()
         and set(variant.requires.cpu) <= cpu_flags()
     )

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from edgepack.base.resources import targets_dir
 from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, read_yaml
 from edgepack.errors import ProfileError, ToolError, UsageError, nearest
+from edgepack.project.recipes import RECIPE_RULES
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -25,7 +26,19 @@ SCHEMA_VERSION = 1
 
 _VERSION = re.compile(r"\d+(?:[.+-]?[0-9A-Za-z]+)*")
 
-Recipe = Literal["fp32", "fp16", "int8-static", "int8-dynamic", "int4-weight"]
+
+def _require_recipe(name: str) -> str:
+    if name not in RECIPE_RULES:
+        raise ValueError(f"'recipe' cannot be {name!r} | {nearest(name, RECIPE_RULES)}")
+    return name
+
+
+Recipe = Annotated[
+    str,
+    AfterValidator(_require_recipe),
+    WithJsonSchema({"enum": list(RECIPE_RULES), "type": "string"}),
+]
+"""A name in :data:`~edgepack.project.recipes.RECIPE_RULES`."""
 Family = Literal["linux", "android", "apple"]
 
 
@@ -179,7 +192,7 @@ class Variant(StrictModel):
 
     @model_validator(mode="after")
     def _dialect_fits_recipe(self) -> Self:
-        quantized = self.recipe.startswith("int8")
+        quantized = RECIPE_RULES[self.recipe].dialect
         if quantized and self.dialect is None:
             raise ValueError(
                 f"variant {self.id!r} has no dialect | {self.recipe} needs one, such as dialect:"
@@ -296,7 +309,7 @@ def _variant(profile: Profile, change: VariantChange) -> Variant:
             f" | give 'providers' (and what else it needs), or take one of {have}"
         )
     values = base.model_dump() if base else {}
-    if not change.recipe.startswith("int8"):
+    if not RECIPE_RULES[change.recipe].dialect:
         values.pop("dialect", None)
     if not same:
         values.pop("model_format", None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -54,6 +54,26 @@ class Step(Protocol):
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Raise :class:`~edgepack.errors.StepError` unless ``out`` is proven."""
+
+
+@runtime_checkable
+class Drafting(Protocol):
+    """A step that writes the form of its output without samples: numbers in it mean nothing."""
+
+    def draft(self, inputs: Inputs, out: Path) -> None:
+        """Write into ``out`` what ``run`` begins with, or writes without its proof."""
+
+
+def draft_step(step: Step, inputs: Inputs, out: Path) -> None:
+    """Write a step's output into an empty folder, unproven and without samples.
+
+    Raises:
+        EdgepackError: The step's own.
+    """
+    if isinstance(step, Drafting):
+        step.draft(inputs, out)
+    else:
+        step.run(inputs, out)
 
 
 def settings_of(step: Step) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from edgepack.model.inferring import inferred_graph
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, random_inputs, run_session
 from edgepack.ondevice.runtime import edgepack_shapes as shapes
-from edgepack.project.profile import Recipe, Variant
+from edgepack.project.profile import Variant
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
 from edgepack.steps.base import Inputs, Notes
@@ -53,17 +53,6 @@ MOST_BUCKETS = 16
 _SHARED_BYTES = 1024
 _PAGE = 4096
 _MOST_SAMPLES = 32
-# Padding leaves the numbers of each place as they are, but kernels sum in another order: float32
-# differs in the last bits, and where an int8 model rounds, by a step now and then. A dynamic scale
-# is that of the padded tensor, so all its numbers move by a part of a step. Half of an input that
-# is padding leaves under 10 dB of what depends on it.
-_SAME_DB: Mapping[Recipe, float] = {
-    "fp32": 60.0,
-    "fp16": 40.0,
-    "int8-static": 30.0,
-    "int8-dynamic": 20.0,
-    "int4-weight": 20.0,
-}
 _NOT_INDIFFERENT = (
     "give an input that masks what is padded (inputs: {NAME: {mask: DIM}}), a value that changes"
     " nothing (inputs: {NAME: {pad: VALUE}}), the very sizes that the inputs have, or one size"
@@ -187,10 +176,10 @@ class Bucketed:
     name: ClassVar[str] = "bucketed"
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
     cacheable = True
-    recipe: Recipe
-    """Decides how close a padded run has to come."""
     dims: tuple[tuple[str, tuple[int, ...]], ...]
     """Symbolic dimension and its sizes."""
+    same_db: float
+    """How close a padded run has to come: a recipe's ``padded_db``."""
     fills: tuple[tuple[str, float], ...] = ()
     """Input and the value that it is padded with, where that is not 0."""
     masks: tuple[tuple[str, str], ...] = ()
@@ -238,8 +227,7 @@ class Bucketed:
             ModelError: The same of a model that does not run with one of the sizes.
         """
         model = read_model(inputs["model"] / MODEL)
-        constants_to_initializers(model)
-        shared = _share_weights(model, out / WEIGHTS) if self.shared else 0
+        shared = self._take_weights(model, out)
         models = tuple(BucketModel(bucket, self._file(bucket)) for bucket in self.buckets)
         for bucket in models:
             write_model(fixed(model, bucket.dims), out / bucket.file)
@@ -251,6 +239,25 @@ class Bucketed:
             f" {how}",
             {"models": len(models), "shared_bytes": shared, "exact": index.exact},
         )
+
+    def draft(self, inputs: Inputs, out: Path) -> None:
+        """Write the ``model.onnx`` of :meth:`run`, and the weights that it shares, if any.
+
+        Args:
+            inputs: ``model``.
+            out: An empty folder.
+
+        Raises:
+            StepError: onnx cannot infer shapes in it.
+        """
+        model = read_model(inputs["model"] / MODEL)
+        self._take_weights(model, out)
+        write_model(fixed(model, self.buckets[-1]), out / MODEL)
+
+    def _take_weights(self, model: onnx.ModelProto, out: Path) -> int:
+        """Take the weights out of a model, if they are shared; return their bytes."""
+        constants_to_initializers(model)
+        return _share_weights(model, out / WEIGHTS) if self.shared else 0
 
     def _file(self, bucket: Mapping[str, int]) -> str:
         if bucket == self.buckets[-1]:
@@ -273,7 +280,7 @@ class Bucketed:
             return BucketIndex(models, (), exact=True), why
         return index, (
             "padded, run and cut they give what the dynamic model gives, within"
-            f" {_SAME_DB[self.recipe]:g} dB"
+            f" {self.same_db:g} dB"
         )
 
     def verify(self, inputs: Inputs, out: Path) -> None:
@@ -300,7 +307,7 @@ class Bucketed:
             self._input_shapes(inputs),
             make_session(inputs["model"] / MODEL),
             [make_session(out / bucket.file) for bucket in index.buckets],
-            _SAME_DB[self.recipe],
+            self.same_db,
             real="samples" in inputs,
         )
 

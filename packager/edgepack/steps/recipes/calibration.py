@@ -22,6 +22,8 @@ from edgepack.model.reading import read_structure
 from edgepack.quantization.qdq.dialect import WITHOUT_INT8
 from edgepack.quantization.qdq.writer import observed_tensors
 from edgepack.quantization.ranges.collecting import collect
+from edgepack.quantization.ranges.following import clamps
+from edgepack.quantization.ranges.histogram import Histogram
 from edgepack.quantization.ranges.statistics import (
     TensorStatistics,
     read_statistics,
@@ -90,6 +92,28 @@ class Calibration:
                 "warnings": warnings,
             },
         )
+
+    def draft(self, inputs: Inputs, out: Path) -> None:
+        """Write statistics that say of every tensor that it was -1 once, and 1 once.
+
+        What a Relu or Clip writes is cut off at its bounds: whether its node goes into the integers
+        before it depends on that.
+
+        Args:
+            inputs: ``model``.
+            out: An empty folder.
+        """
+        tensors, _ = self._asked(inputs["model"] / MODEL)
+        bounds = clamps(read_structure(inputs["model"] / MODEL), tensors)
+        found = {}
+        for name in tensors:
+            ends = np.array([-1, 1], np.float32)
+            if name in bounds:
+                ends = np.clip(ends, bounds[name].low, bounds[name].high)
+            histogram = Histogram()
+            histogram.add(ends)
+            found[name] = histogram.statistics()
+        write_statistics(found, out / STATISTICS)
 
     def _asked(self, model: Path) -> tuple[list[str], list[str]]:
         """Return the tensors to observe, and the nodes whose bodies are not."""

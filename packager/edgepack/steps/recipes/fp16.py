@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from edgepack.backends.registry import BACKENDS
 from edgepack.errors import BugError, StepError, listed, nearest
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_sqnr_db
 from edgepack.model.facts import signature
@@ -46,6 +47,7 @@ from edgepack.steps.graph.half import (
 )
 from edgepack.steps.quantized import is_finite_as, require_unquantized
 from edgepack.steps.recipes.fp32 import require_ir
+from edgepack.steps.recipes.kind import Asked, RecipeKind
 
 if TYPE_CHECKING:
     import onnx
@@ -430,3 +432,18 @@ def _upstream(tracer: Tracer, culprits: set[str], kept: Collection[str]) -> set[
         else:
             queue += [makers[name] for name in node.input if name in makers]
     return found
+
+
+def _step(asked: Asked) -> Fp16:
+    kept = BACKENDS[asked.variant.backend].float32_ops
+    return Fp16(asked.profile.runtime.max_ir, tuple(sorted(kept)))
+
+
+KIND = RecipeKind(
+    _step,
+    words="converting to float16",
+    cpu_cap_db=30.0,
+    other_cap_db=30.0,
+    padded_db=40.0,
+    given={"samples": "probes"},
+)

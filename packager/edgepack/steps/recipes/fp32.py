@@ -14,6 +14,7 @@ from edgepack.model.quantized import quantization_of
 from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import Inputs, Notes
+from edgepack.steps.recipes.kind import Asked, RecipeKind
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,17 @@ def require_ir(model: Path, highest: int) -> None:
         raise BugError(
             f"the file has IR version {found}, the target's runtime loads up to {highest}"
         )
+
+
+def _step(asked: Asked) -> Fp32:
+    return Fp32(asked.profile.runtime.max_ir)
+
+
+KIND = RecipeKind(
+    _step,
+    words="finishing the fp32 model",
+    cpu_cap_db=60.0,
+    other_cap_db=30.0,
+    padded_db=60.0,
+    takes_long=False,
+)

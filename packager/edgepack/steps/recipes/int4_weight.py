@@ -44,6 +44,7 @@ from edgepack.steps.comparing import compare, probe_inputs, require_signal
 from edgepack.steps.graph.half import all_outputs_session, run_some
 from edgepack.steps.quantized import require_unquantized
 from edgepack.steps.recipes.fp32 import require_ir
+from edgepack.steps.recipes.kind import Asked, RecipeKind
 
 if TYPE_CHECKING:
     import onnx
@@ -239,3 +240,18 @@ def _nothing() -> StepError:
         f" {SMALLEST} constant weights or more",
         hint="build without this variant; convolutions want int8-static",
     )
+
+
+def _step(asked: Asked) -> Int4Weight:
+    return Int4Weight(asked.profile.runtime.max_ir)
+
+
+KIND = RecipeKind(
+    _step,
+    words="quantizing weights (int4)",
+    cpu_cap_db=20.0,
+    other_cap_db=8.0,
+    padded_db=20.0,
+    given={"calibration": "calibration", "samples": "probes"},
+    in_integers=True,
+)

@@ -39,6 +39,8 @@ from edgepack.steps.comparing import compare, probe_inputs, require_signal
 from edgepack.steps.graph.half import constants_to_initializers, name_nodes
 from edgepack.steps.quantized import require_unquantized
 from edgepack.steps.recipes.fp32 import require_ir
+from edgepack.steps.recipes.int8 import before_int8, required_dialect
+from edgepack.steps.recipes.kind import Asked, RecipeKind
 
 if TYPE_CHECKING:
     import onnx
@@ -285,3 +287,21 @@ def _unshare_weights(model: onnx.ModelProto) -> None:
                 readers[node.input[k]] -= 1
                 node.input[k] = copy.name
                 model.graph.initializer.append(copy)
+
+
+def _step(asked: Asked) -> Int8Dynamic:
+    return Int8Dynamic(required_dialect(asked.variant), asked.profile.runtime.max_ir)
+
+
+KIND = RecipeKind(
+    _step,
+    words="quantizing weights (int8, dynamic)",
+    cpu_cap_db=20.0,
+    other_cap_db=8.0,
+    # A dynamic scale is that of the padded tensor, so all its numbers move by a part of a step.
+    padded_db=20.0,
+    given={"samples": "probes"},
+    before=before_int8,
+    weight_copies=5,  # in onnxruntime's own quantizer, as measured
+    in_integers=True,
+)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from edgepack.backends.registry import BACKENDS
+from edgepack.base.machine import processor
 from edgepack.base.worker import report
 from edgepack.errors import StepError, listed
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
@@ -21,7 +23,7 @@ from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.project.profile import Dialect
-from edgepack.project.project import Limits, OutputDescription, PythonMetric
+from edgepack.project.project import PythonMetric
 from edgepack.quantization.qdq.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
 from edgepack.quantization.qdq.mixed_width import require_one_width, wide_names
 from edgepack.quantization.qdq.preparation import quantizable
@@ -55,13 +57,16 @@ from edgepack.quantization.search.search import (
     describe,
 )
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import EXACT, Inputs, Notes
+from edgepack.steps.base import EXACT, Inputs, Notes, Step
 from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
+from edgepack.steps.graph.opset import AtLeastOpset
 from edgepack.steps.proofs.evaluation import Judge, hook_of
-from edgepack.steps.recipes.calibration import STATISTICS
+from edgepack.steps.recipes.calibration import STATISTICS, Calibration
 from edgepack.steps.recipes.fp32 import require_ir
-from edgepack.steps.streams import StatePairs, answers, run_streams
+from edgepack.steps.recipes.int8 import OPSET_OF_16_BITS, before_int8, required_dialect
+from edgepack.steps.recipes.kind import Asked, LimitSearch, RecipeKind
+from edgepack.steps.streams import answers, run_streams
 
 if TYPE_CHECKING:
     import onnx
@@ -69,21 +74,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _SHOWN = 3
-
-
-@dataclass(frozen=True)
-class LimitSearch:
-    """What a model is searched for: a limit, and the metric that it is about."""
-
-    limits: Limits
-    metric: str | PythonMetric | None
-    interpreter: str | None
-    described: tuple[tuple[str, OutputDescription], ...] = ()
-    """What the project says of outputs."""
-    wide: bool = False
-    """Whether the provider takes operators of 16 bits beside those of 8."""
-    state: StatePairs = ()
-    """The model is fed its own."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +158,7 @@ class Int8Static:
             {**facts, **fused},
         )
 
-    def write_first(self, inputs: Inputs, out: Path) -> None:
+    def draft(self, inputs: Inputs, out: Path) -> None:
         """Write the ``model.onnx`` that :meth:`run` starts from; that needs no samples.
 
         Its ranges are from lowest to highest and its weights are rounded to the nearest. What is
@@ -405,3 +395,77 @@ def _judged_on(samples: int) -> str:
     if split.is_apart:
         return f"judged on {count} held-out samples"
     return f"judged on all {count} samples, too few to hold any out"
+
+
+def _step(asked: Asked) -> Int8Static:
+    variant, profile = asked.variant, asked.profile
+    backend = BACKENDS[variant.backend]
+    return Int8Static(
+        required_dialect(variant),
+        profile.runtime.max_ir,
+        cpu=profile.device.arch if variant.backend == "cpu" else None,
+        per_tensor_ops=backend.per_tensor_ops,
+        every_op=backend.every_op,
+        least_span=backend.least_span,
+        output_grids=backend.output_grids,
+        processor=processor(),
+        scores_output=asked.scores_output,
+        search=replace(asked.search, wide=_takes_16_bits(asked)) if asked.search else None,
+        outside=asked.outside,
+    )
+
+
+def _observer(asked: Asked) -> Calibration:
+    return Calibration(every_op=BACKENDS[asked.variant.backend].every_op)
+
+
+def _after(asked: Asked) -> tuple[Step, ...]:
+    """Return the step to the opset of 16-bit activations, where there are or may be some.
+
+    onnxruntime also has them in a domain of its own for older opsets, where no shapes are inferred.
+    """
+    wide = required_dialect(asked.variant).activations == "uint16"
+    if wide or (asked.search and _takes_16_bits(asked)):
+        return (AtLeastOpset(OPSET_OF_16_BITS),)
+    return ()
+
+
+def _takes_16_bits(asked: Asked) -> bool:
+    """Return whether operators of an 8-bit variant can have 16 bits: its backend's rules say so.
+
+    A CPU runs those as float; there leaving them float is as good.
+    """
+    variant, profile = asked.variant, asked.profile
+    dialect = required_dialect(variant)
+    if dialect.activations != "uint8" or variant.backend == "cpu":
+        return False
+    wide = dialect.model_copy(update={"activations": "uint16"})
+    changed = variant.model_copy(update={"dialect": wide})
+    refused = BACKENDS[variant.backend].misfits(changed, profile.device)
+    return not refused and profile.runtime.max_opset >= OPSET_OF_16_BITS
+
+
+KIND = RecipeKind(
+    _step,
+    words="quantizing (int8)",
+    cpu_cap_db=20.0,
+    other_cap_db=8.0,
+    padded_db=30.0,
+    given={
+        "statistics": "statistics",
+        "samples": "calibration",
+        "reference": "prepared",
+        "evaluation": "evaluation",
+        "project": "metric",
+    },
+    before=before_int8,
+    observer=_observer,
+    after=_after,
+    needs_calibration=True,
+    # As measured while it searches: it holds models that it began with, keeps and tries, sessions
+    # over some of them, and what rounding makes of a weight.
+    weight_copies=16,
+    holds_activations=True,
+    in_integers=True,
+    in_pairs=True,
+)

@@ -1,0 +1,113 @@
+"""What a plan is made from: a project and its model, each held against the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from edgepack.builder.constants import project_constants
+from edgepack.builder.extensions import extension_operators
+from edgepack.builder.in_graph import given_inputs, made_dims
+from edgepack.builder.meanings import check_meanings
+from edgepack.builder.offering import named_targets
+from edgepack.builder.project_checks import check_fillings, check_names
+from edgepack.builder.state import project_state
+from edgepack.model.facts import ModelFacts, TensorSpec
+from edgepack.project.project import LoadedProject, OutputDescription, Project
+from edgepack.samples.constants import Constant
+from edgepack.steps.graph.prepared import Prepared, fixed_signature, sized
+from edgepack.steps.streams import StatePairs
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """A project and its model, in agreement."""
+
+    loaded: LoadedProject
+    facts: ModelFacts
+    """Without the inputs that are constants."""
+    constants: tuple[Constant, ...]
+    state: tuple[TensorSpec, ...]
+    """Inputs that hold the state."""
+    scores_output: str | None
+    """The output that may hold class scores."""
+    described: tuple[tuple[str, OutputDescription], ...]
+    """What the project says of outputs."""
+    named: frozenset[str]
+    """Targets whose variants the project names."""
+    extensions: str
+    """What needs onnxruntime-extensions, for people; empty where nothing does."""
+    dims: Mapping[str, int]
+    """The sizes of symbolic dimensions with one size."""
+    signature: tuple[TensorSpec, ...]
+    """The inputs that a bundle's models take: pictures and texts for what is made of them."""
+    whole_signature: tuple[TensorSpec, ...]
+    """The same with the constants."""
+
+    @property
+    def project(self) -> Project:
+        """The project as written."""
+        return self.loaded.project
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether models take pictures or texts."""
+        return bool(self.project.pictures or self.project.texts)
+
+    @property
+    def prepared(self) -> Prepared:
+        """The step that all variants begin with; a state is zeros in the samples it has."""
+        own = {size for spec in self.facts.inputs for size in spec.shape or ()}
+        dims = tuple(sorted((name, size) for name, size in self.dims.items() if name in own))
+        return Prepared(dims, self.constants)
+
+    @property
+    def state_pairs(self) -> StatePairs:
+        """Outputs, each with the input that it feeds."""
+        return tuple(sorted(self.project.state.items()))
+
+
+def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
+    """Hold a project and its model against each other; no sample is looked at.
+
+    Args:
+        loaded: The project.
+        facts: Of its model.
+
+    Raises:
+        ProfileError: They do not agree, or a file of the project is not there; names the place.
+    """
+    project, given = loaded.project, facts.inputs
+    constants = project_constants(loaded, given)
+    free = tuple(spec for spec in given if spec.name not in project.constants)
+    state = project_state(loaded, free, facts.outputs)
+    check_names(loaded, "input", project.inputs, free)
+    check_names(loaded, "output", project.outputs, facts.outputs)
+    for name in project.files:
+        loaded.carried(name)
+    check_fillings(loaded, free)
+    taken = given_inputs(free, project)
+    # A size for each name, so that each is checked; only those with one size are fixed.
+    fixed_signature(
+        (*given, *taken), dict.fromkeys(project.dims, 1), loaded.where("dims") or "dims"
+    )
+    dims = {**project.fixed_dims, **made_dims(loaded, free)}
+    check_meanings(
+        loaded,
+        sized(free, project.fixed_dims),
+        sized(facts.outputs, project.fixed_dims),
+        facts.table_rows,
+    )
+    return PlanInputs(
+        loaded=loaded,
+        facts=replace(facts, inputs=free),
+        constants=constants,
+        state=state,
+        scores_output=loaded.scores_output([spec.name for spec in facts.outputs]),
+        described=tuple(loaded.described().items()),
+        named=frozenset(named_targets(loaded)),
+        extensions=extension_operators(project, facts),
+        dims=dims,
+        signature=sized(taken, dims),
+        whole_signature=sized(given_inputs(given, project), dims),
+    )

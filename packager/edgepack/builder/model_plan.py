@@ -1,0 +1,221 @@
+"""The steps that make a variant's model, from the user's to the one that is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edgepack.backends.registry import BACKENDS
+from edgepack.base.machine import processor
+from edgepack.builder.inputs import PlanInputs
+from edgepack.builder.plan import MODEL_SOURCE, PROJECT_SOURCE, PlanBuilder
+from edgepack.builder.sample_plan import PlannedSamples, plan_tokenizers
+from edgepack.builder.shapes import with_shape_profiles
+from edgepack.model.facts import TensorSpec
+from edgepack.project.profile import Profile, Variant
+from edgepack.project.project import ImageInput, Limits, PythonMetric
+from edgepack.quantization.search.outside import Outside
+from edgepack.steps.base import Step
+from edgepack.steps.graph.opset import AtLeastOpset
+from edgepack.steps.graph.prepared import sized
+from edgepack.steps.graph.rewritten import Rewritten
+from edgepack.steps.graph.simplified import Simplified
+from edgepack.steps.in_graph.in_graph import InGraph
+from edgepack.steps.in_graph.preprocessing import OPSET as OPSET_OF_PICTURES
+from edgepack.steps.proofs.golden_choice import GoldenChoice
+from edgepack.steps.recipes.bucketed import Bucketed, bucket_dims, wants_static
+from edgepack.steps.recipes.kind import Asked, Given, LimitSearch
+from edgepack.steps.recipes.recipes import RECIPES
+
+GOLDEN_COUNT = 4
+_PICTURE_RANK = 3
+"""Of an input of uint8, at least: with fewer axes it holds bytes."""
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """The steps that a variant's model goes through."""
+
+    variant: Variant
+    """With shape profiles, where the provider takes some."""
+    reference: str
+    """The step whose fp32 model takes the same inputs."""
+    tensor_reference: str
+    """The same before pictures or texts are put in front."""
+    recipe: str
+    """The step that changes numbers; its model takes tensors."""
+    model: str
+    """The finished model, with symbolic dimensions if it has some."""
+    bucketed: str | None
+    """The step that makes one model per size; None for a single model."""
+    history: tuple[str, ...]
+    """The steps up to ``model``, in order."""
+
+    @property
+    def judged(self) -> str:
+        """The step whose ``model.onnx`` says where nodes run: of several sizes the largest's."""
+        return self.bucketed or self.model
+
+
+@dataclass(frozen=True)
+class ModelSteps:
+    """Adds the steps that make models to a plan; variants share those that are alike."""
+
+    inputs: PlanInputs
+    samples: PlannedSamples
+    builder: PlanBuilder
+    proofs: bool = True
+    """Whether the models are to be proven: else nothing is added that only proofs take."""
+
+    def add(self, profile: Profile, variant: Variant) -> PlannedModel:
+        """Add the steps of one variant's model."""
+        static = wants_static(variant, self.inputs.project.buckets)
+        if not static:
+            variant = with_shape_profiles(variant, self.inputs.signature, self.inputs.project)
+        tensor_reference, before = self._float_model(variant)
+        steps = [*before, *self._recipe(profile, variant, before)]
+        reference, recipe = tensor_reference, steps[-1]
+        if self.inputs.in_graph:
+            reference = self._put_before(reference)
+            steps.append(self._put_before(recipe))
+        if last := BACKENDS[variant.backend].last_rewrites:
+            steps.append(self._changed(Rewritten(last), steps[-1], self.samples.probes))
+        return PlannedModel(
+            variant=variant,
+            reference=reference,
+            tensor_reference=tensor_reference,
+            recipe=recipe,
+            model=steps[-1],
+            bucketed=self._bucketed(variant, steps[-1], reference) if static else None,
+            history=tuple(steps),
+        )
+
+    def choice(self, reference: str) -> str:
+        """Add the step that chooses the samples that goldens are made of."""
+        step = GoldenChoice(GOLDEN_COUNT, processor())
+        return self.builder.step(step, model=reference, **self.golden_samples)
+
+    @property
+    def golden_samples(self) -> dict[str, str | None]:
+        """The samples that goldens are made of, by whether they are the user's."""
+        return {"samples" if self.samples.real else "made": self.samples.probes}
+
+    def _changed(self, step: Step, model: str, samples: str | None) -> str:
+        return self.builder.step(step, model=model, samples=samples)
+
+    def _float_model(self, variant: Variant) -> tuple[str, list[str]]:
+        """Add the steps before numbers change; return the fp32 reference, and all in order.
+
+        All targets share them, as far as their backends do not want the graph rewritten.
+        """
+        samples = self.samples.tensors
+        first = self.inputs.prepared
+        steps = [self.builder.step(first, source=MODEL_SOURCE, samples=self.samples.frames)]
+        if self.inputs.in_graph:
+            steps.append(self._changed(AtLeastOpset(OPSET_OF_PICTURES), steps[-1], samples))
+        reference = steps[-1]
+        steps.append(self._changed(Simplified(), reference, samples))
+        if rewrites := BACKENDS[variant.backend].rewrites:
+            steps.append(self._changed(Rewritten(rewrites), steps[-1], samples))
+        return reference, steps
+
+    def _recipe(self, profile: Profile, variant: Variant, before: list[str]) -> Iterator[str]:
+        """Add the steps that change numbers, after others, and yield them in order.
+
+        A model that is quantized already is carried as it is.
+        """
+        model = before[-1]
+        kind = RECIPES["fp32" if self.inputs.facts.quantization else variant.recipe]
+        asked = Asked(
+            profile,
+            variant,
+            self.inputs.facts.op_counts,
+            self.inputs.scores_output,
+            self._limit_search(),
+            unlike_samples(self.inputs),
+        )
+        given: dict[Given, str | None] = {
+            "probes": self.samples.tensors,
+            "calibration": self.samples.calibration,
+        }
+        for step in kind.before(asked):
+            yield (model := self._changed(step, model, self.samples.tensors))
+        if kind.observer:
+            observer = kind.observer(asked)
+            statistics = self._changed(observer, model, self.samples.calibration)
+            given["statistics"] = statistics
+            yield statistics
+        for step in kind.after(asked):
+            yield (model := self._changed(step, model, self.samples.tensors))
+        if asked.search:
+            given["prepared"] = before[0]
+            given["evaluation"] = self.samples.evaluation
+            hooked = isinstance(asked.search.metric, PythonMetric)
+            given["metric"] = PROJECT_SOURCE if hooked else None
+        taken = {name: given.get(what) for name, what in kind.given.items()}
+        yield self.builder.step(kind.step(asked), model=model, **taken)
+
+    def _limit_search(self) -> LimitSearch | None:
+        """Return what a model is searched for: the project's limits, if it has any."""
+        project = self.inputs.project
+        source = project.samples.evaluation
+        if project.limits == Limits() or source is None:
+            return None
+        return LimitSearch(
+            limits=project.limits,
+            metric=source.metric,
+            interpreter=project.interpreter,
+            described=self.inputs.described,
+            state=self.inputs.state_pairs,
+        )
+
+    def _put_before(self, model: str) -> str:
+        """Add the step that lets a model take pictures and texts."""
+        project = self.inputs.project
+        described = tuple(project.pictures.items()), tuple(project.texts.items())
+        step = InGraph(self.inputs.signature, *described)
+        tokenizers = plan_tokenizers(self.inputs, self.builder)
+        return self.builder.step(step, model=model, samples=self.samples.probes, **tokenizers)
+
+    def _bucketed(self, variant: Variant, model: str, reference: str) -> str | None:
+        """Add the step that makes a model for each size; None where all sizes are fixed."""
+        dims = bucket_dims(self.inputs.signature, self.inputs.project.buckets)
+        if not dims:
+            return None
+        described = self.inputs.project.inputs.items()
+        step = Bucketed(
+            dims=dims,
+            same_db=RECIPES[variant.recipe].padded_db,
+            fills=tuple((name, d.pad) for name, d in described if d.pad),
+            masks=tuple((name, d.mask) for name, d in described if d.mask is not None),
+            shared=not BACKENDS[variant.backend].inline_weights,
+        )
+        choice = self.choice(reference) if self.proofs else None
+        return self.builder.step(step, model=model, choice=choice, samples=self.samples.probes)
+
+
+def needs_calibration(inputs: PlanInputs, variant: Variant) -> bool:
+    """Return whether a variant needs calibration: what is quantized already is only carried."""
+    return inputs.facts.quantization is None and RECIPES[variant.recipe].needs_calibration
+
+
+def unlike_samples(inputs: PlanInputs) -> Outside:
+    """Return which inputs are changed: floats and pictures that are no masks and no state."""
+    project = inputs.project
+    changed: list[tuple[str, ImageInput | None]] = []
+    fed = {name for _, name in inputs.state_pairs}
+    for spec in inputs.facts.inputs:
+        description = project.inputs.get(spec.name)
+        is_mask = description is not None and description.mask is not None
+        if _holds_values(spec) and not is_mask and spec.name not in fed:
+            changed.append((spec.name, description.image if description else None))
+    sizes = {name: (each[0], each[-1]) for name, each in project.buckets.items()}
+    sizes |= {name: (span.min, span.max) for name, span in project.spans.items()}
+    signature = sized(inputs.facts.inputs, inputs.dims)
+    return Outside(tuple(changed), signature, tuple(sorted(sizes.items())))
+
+
+def _holds_values(spec: TensorSpec) -> bool:
+    """Return whether an input holds floats, or a picture of uint8; ids and bytes are neither."""
+    is_picture = spec.dtype == "uint8" and len(spec.shape or ()) >= _PICTURE_RANK
+    return spec.dtype.startswith("float") or is_picture

@@ -1,0 +1,73 @@
+"""What a project says of a model's inputs and outputs, held against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from edgepack.builder.constants import holds
+from edgepack.errors import ProfileError, nearest
+from edgepack.model.facts import TensorSpec
+from edgepack.project.project import LoadedProject
+
+
+def check_names(
+    loaded: LoadedProject, what: str, described: Iterable[str], specs: Sequence[TensorSpec]
+) -> None:
+    """Make sure that the model has the inputs or outputs that the project describes.
+
+    Args:
+        loaded: The project.
+        what: ``input`` or ``output``.
+        described: Their names in the project.
+        specs: Those of the model.
+
+    Raises:
+        ProfileError: It has not.
+    """
+    known = [spec.name for spec in specs]
+    for name in described:
+        if name not in known:
+            raise ProfileError(
+                f"the model has no {what} {name!r}",
+                hint=nearest(name, known),
+                where=loaded.where(f"{what}s", name),
+            )
+
+
+def check_fillings(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> None:
+    """Make sure that what the project says about padding and masks is of the model's inputs.
+
+    Raises:
+        ProfileError: A mask is over no dimension of its input, or over one that no other input
+            tells, or an input does not hold what it is padded with.
+    """
+    masks = {n: d.mask for n, d in loaded.project.inputs.items() if d.mask is not None}
+    others = [spec for spec in inputs if spec.name not in masks]
+    known = {size for spec in others for size in spec.shape or () if isinstance(size, str)}
+    for spec in inputs:
+        symbolic = {size for size in spec.shape or ("?",) if isinstance(size, str)}
+        if spec.name in masks and masks[spec.name] not in symbolic:
+            raise ProfileError(
+                f"the mask {spec.name!r} has no symbolic dimension {masks[spec.name]!r}",
+                hint=nearest(str(masks[spec.name]), symbolic),
+                where=loaded.where("inputs", spec.name, "mask"),
+            )
+        if spec.name in masks and not symbolic <= known - {"?"}:
+            raise ProfileError(
+                f"the loader cannot make the mask {spec.name!r}: no other input tells the size"
+                f" of {', '.join(sorted(symbolic - known) or ['its unknown dimension'])}",
+                hint="remove 'mask', and give the input as any other",
+                where=loaded.where("inputs", spec.name, "mask"),
+            )
+        _check_pad(loaded, spec)
+
+
+def _check_pad(loaded: LoadedProject, spec: TensorSpec) -> None:
+    description = loaded.project.inputs.get(spec.name)
+    pad = description.pad if description else None
+    if pad is not None and not holds(pad, spec.dtype):
+        raise ProfileError(
+            f"the input {spec.name!r} is {spec.dtype}, which does not hold {pad!r}",
+            hint="give a 'pad' that the input can hold",
+            where=loaded.where("inputs", spec.name, "pad"),
+        )
