@@ -9,10 +9,10 @@ import pytest
 import tiny_models
 from edgepack.base.progress import Silent
 from edgepack.builder import memory
-from edgepack.builder.build import build
+from edgepack.builder.build import build, dry_run
 from edgepack.builder.inspect import inspect
 from edgepack.cli.main import run
-from edgepack.errors import ModelError
+from edgepack.errors import ModelError, ProfileError, SamplesError
 from onnx import TensorProto, helper
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -86,3 +86,33 @@ def test_memory_that_a_build_says_first_is_what_inspect_says(tmp_path, monkeypat
     build(project=project, targets=["linux-x86-64"], out=tmp_path / "dist", progress=Noted())
     assert said[0].startswith(f"a build needs about {expected} of memory")
     assert sum("of memory" in text for text in said) == 1
+
+
+def test_inspect_when_samples_are_not_there_yet_reads_none(tmp_path):
+    project = tiny_models.write_project(tmp_path)
+    (tmp_path / "cal.npz").unlink()
+    assert all(found.enough for found in inspect(project=project, targets=["host"]).variants)
+    with pytest.raises(SamplesError, match=r"cal\.npz"):
+        dry_run(project=project, targets=["host"])
+
+
+def test_inspect_when_the_project_names_no_output_of_the_model_says_what_build_does(tmp_path):
+    project = tiny_models.write_project(tmp_path, "outputs: {skores: {kind: raw}}")
+    said = []
+    for act in (inspect, dry_run):
+        with pytest.raises(ProfileError, match="no output 'skores'") as caught:
+            act(project=project, targets=["host"])
+        said.append((caught.value.problem, caught.value.hint, caught.value.where))
+    assert said[0] == said[1]
+
+
+def test_inspect_when_models_take_pictures_judges_what_makes_their_tensors_too(tmp_path):
+    image = "inputs: {image: {image: {resize: {letterbox: 8}, scale: 0.0039}}}"
+    nodes = []
+    for line in ("", "preprocess: {in_graph: true}"):
+        project = tiny_models.write_project(tmp_path, f"{image}\n{line}", samples=False)
+        (found,) = [
+            v for v in inspect(project=project, targets=["jetson"]).variants if "fp32" in v.variant
+        ]
+        nodes.append(found.nodes)
+    assert nodes[0] < nodes[1]
