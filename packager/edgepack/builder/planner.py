@@ -112,9 +112,10 @@ def draft_models(inputs: PlanInputs, profiles: Sequence[Profile]) -> tuple[Plan,
     models = ModelSteps(inputs, NO_SAMPLES, builder, proofs=False)
     drafts = []
     for profile in profiles:
+        too_old = _too_old_runtime(inputs, profile)
         unfit = _unfit(inputs, profile.variants)
         for variant in profile.variants:
-            found = unfit.get(variant.id) or _obstacle(inputs, profile, variant)
+            found = too_old or unfit.get(variant.id) or _obstacle(inputs, profile, variant)
             planned = found or models.add(profile, variant)
             uncalibrated = without and needs_calibration(inputs, variant)
             drafts.append(Draft(profile, variant, planned, uncalibrated))
@@ -158,8 +159,6 @@ def _unfit(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Obstacl
 
 def _obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Obstacle | None:
     """Return what keeps a variant from being made, whatever samples there are."""
-    if obstacle := _too_old_runtime(inputs, profile):
-        return obstacle
     sizes = inputs.project.buckets
     static = wants_static(variant, sizes)
     if static and (problem := static_problem(variant, inputs.signature, sizes)):
