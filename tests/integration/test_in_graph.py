@@ -301,5 +301,5 @@ def test_plan_when_the_model_has_a_dimension_of_the_pictures_name_keeps_them_apa
     relu = helper.make_node("Relu", ["image"], ["y"], "relu")
     save(tmp_path / "net.onnx", [relu], [("image", *value)], [("y", *value)])
     bundle = build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist").bundles[0].bundle
-    assert bundle.manifest.inputs[0].shape == ["image_height_", "image_width_", 3]
+    assert bundle.manifest.inputs[0].shape == ["image_height_1", "image_width_1", 3]
     assert bundle.manifest.outputs[0].shape == [1, 3, 4, 4]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgepack.errors import ProfileError
+from edgepack.model.editing import free_name
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import LoadedProject, Project
-from edgepack.steps.graph.half import fresh
 from edgepack.steps.in_graph.preprocessing import tensor_shape
 from edgepack.steps.in_graph.texts import made_names
 
@@ -17,12 +17,12 @@ def given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[Tensor
 
     A picture is uint8 ``(H, W, 3)``, with the symbolic dimensions ``<input>_height`` and
     ``<input>_width``, or the bytes of a file, with ``<input>_bytes``; so is a text. Where the model
-    has a dimension of that name, there is an underscore behind it.
+    has a dimension of that name, there is a number behind it.
     """
     used = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
 
     def given(name: str, *sizes: str) -> tuple[str, ...]:
-        return tuple(fresh(f"{name}_{size}", used) for size in sizes)
+        return tuple(free_name(f"{name}_{size}", used) for size in sizes)
 
     texts = project.texts.items()
     beside = {other for each in texts for other in made_names(*each)[1:]}

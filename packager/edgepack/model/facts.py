@@ -22,6 +22,8 @@ NUMPY_DTYPES = {
 
 EXTENSIONS = "com.microsoft.extensions"
 CONTRIBUTED = "ai.onnx.contrib"
+STANDARD = ("", "ai.onnx")
+"""Names of the domain of ONNX's own operators."""
 EXTENSION_DOMAINS = (EXTENSIONS, CONTRIBUTED)
 """The domains of the operators of onnxruntime-extensions."""
 
@@ -95,7 +97,7 @@ def model_facts(path: Path) -> ModelFacts:
         file_bytes=path.stat().st_size,
         ir_version=model.ir_version,
         opset=opsets.get("", opsets.get("ai.onnx", 0)),
-        domains={d: v for d, v in sorted(opsets.items()) if d not in ("", "ai.onnx")},
+        domains={d: v for d, v in sorted(opsets.items()) if d not in STANDARD},
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         inputs=inputs,
         outputs=outputs,
@@ -112,7 +114,7 @@ def model_facts(path: Path) -> ModelFacts:
 
 def default_opset(model: onnx.ModelProto) -> int:
     """Return the version of the default operator set, 0 if there is none."""
-    return max((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), default=0)
+    return max((e.version for e in model.opset_import if e.domain in STANDARD), default=0)
 
 
 def signature(
@@ -173,7 +175,7 @@ def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
 
 
 def _op_name(node: onnx.NodeProto) -> str:
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}:{node.op_type}"
+    return node.op_type if node.domain in STANDARD else f"{node.domain}:{node.op_type}"
 
 
 def _tensor_bytes(tensor: onnx.TensorProto) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.model.facts import TensorSpec, default_opset, tensor_spec
+from edgepack.model.facts import STANDARD, TensorSpec, default_opset, tensor_spec
 from edgepack.model.inferring import inferred_graph
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def read_graph(model: onnx.ModelProto) -> Graph:
     constants = {t.name: _constant(t) for t in graph.initializer if t.name not in overridable}
     nodes: list[Node] = []
     for proto in graph.node:
-        if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+        if proto.op_type == "Constant" and proto.domain in STANDARD:
             constants[proto.output[0]] = _constant_node(proto)
         else:
             nodes.append(_node(len(nodes), proto))

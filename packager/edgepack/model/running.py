@@ -15,7 +15,7 @@ import numpy as np
 
 from edgepack.base.machine import has_vnni, processor
 from edgepack.errors import ModelError
-from edgepack.model.facts import EXTENSION_DOMAINS, TensorSpec
+from edgepack.model.facts import EXTENSION_DOMAINS, STANDARD, TensorSpec
 from edgepack.model.refusals import explained
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def blame(error: Exception) -> str:
 
 
 def _qualified(domain: str, op: str) -> str:
-    return f"{domain}:{op}" if domain not in ("", "ai.onnx") else op
+    return f"{domain}:{op}" if domain not in STANDARD else op
 
 
 def random_inputs(inputs: Sequence[TensorSpec], *, seed: int) -> Arrays:

@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgepack.model.facts import STANDARD
 from edgepack.model.reading import read_outline
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _counts(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
     shapes = _Shapes(_inferred(model), weights)
     counts = {True: 0.0, False: 0.0}
     for node in model.graph.node:
-        if node.domain in ("", "ai.onnx"):
+        if node.domain in STANDARD:
             matrix = node.op_type in MATRIX_PRODUCTS and node.input[1] in weights
             counts[matrix] += shapes.multiply_adds(node)
     return counts[True], counts[False]

@@ -7,10 +7,10 @@ import onnx
 import onnxruntime
 import pytest
 import tiny_models
+from edgepack.model.editing import free_name
 from edgepack.quantization.qdq.preparation import (
     body_reads,
     declared_types,
-    free_name,
     inferred_types,
     quantizable,
 )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.dialect import attribute
-from edgepack.quantization.qdq.preparation import STANDARD, body_reads, values_of
+from edgepack.quantization.qdq.preparation import body_reads, values_of
 
 if TYPE_CHECKING:
     import onnx

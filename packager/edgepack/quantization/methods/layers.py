@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from edgepack.model.facts import STANDARD
 from edgepack.model.reading import write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.quantization.qdq.dialect import DEQUANTIZE
-from edgepack.quantization.qdq.preparation import STANDARD, body_reads
+from edgepack.quantization.qdq.preparation import body_reads
 
 if TYPE_CHECKING:
     import onnx

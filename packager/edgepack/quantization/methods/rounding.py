@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.model.editing import free_name
+from edgepack.model.facts import STANDARD
 from edgepack.quantization.methods.bias_correction import (
     NO_LIMITS,
     Moments,
@@ -36,7 +38,7 @@ from edgepack.quantization.qdq.dialect import CHANNELED, DEQUANTIZE, attribute
 from edgepack.quantization.qdq.grid import Grid, bias_integers, ends_of
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.operators import CLAMPS
-from edgepack.quantization.qdq.preparation import STANDARD, body_reads, free_name, values_of
+from edgepack.quantization.qdq.preparation import body_reads, values_of
 from edgepack.quantization.qdq.writer import QdqWriter
 
 if TYPE_CHECKING:

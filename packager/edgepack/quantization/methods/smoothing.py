@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.quantization.qdq.preparation import STANDARD, body_reads, free_name, values_of
+from edgepack.model.editing import free_name
+from edgepack.model.facts import STANDARD
+from edgepack.quantization.qdq.preparation import body_reads, values_of
 
 if TYPE_CHECKING:
     import onnx

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.model.facts import STANDARD
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.dialect import attribute
 from edgepack.quantization.qdq.grid import range_grid
-from edgepack.quantization.qdq.preparation import STANDARD, body_reads, values_of
+from edgepack.quantization.qdq.preparation import body_reads, values_of
 from edgepack.quantization.ranges.statistics import TensorStatistics
 
 if TYPE_CHECKING:

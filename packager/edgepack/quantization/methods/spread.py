@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.metrics.accuracy import SIMILAR_RANGE
+from edgepack.model.facts import STANDARD
 from edgepack.quantization.ranges.statistics import TensorStatistics
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ _MATRIX = frozenset({"Gemm", "MatMul"})
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 _KEEPING = _MOVING | _SCALING
 _THROUGH = _KEEPING | _LEVELLING
-_STANDARD = ("", "ai.onnx")
 # A part below what float32 rounds off the largest value is as good as zero.
 _NOTHING = float(np.finfo(np.float32).eps)
 
@@ -268,7 +268,7 @@ def _ends(model: onnx.ModelProto, outputs: set[str]) -> _Ends:
 
 
 def _is(node: onnx.NodeProto, ops: Container[str]) -> bool:
-    return node.op_type in ops and node.domain in _STANDARD
+    return node.op_type in ops and node.domain in STANDARD
 
 
 def _made_of(name: str, reason: str) -> str:

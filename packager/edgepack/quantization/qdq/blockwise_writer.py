@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.model.editing import free_name
+from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, fitted
 from edgepack.quantization.qdq.dialect import attribute
-from edgepack.quantization.qdq.preparation import STANDARD, body_reads, free_name, values_of
+from edgepack.quantization.qdq.preparation import body_reads, values_of
 
 if TYPE_CHECKING:
     import onnx

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.model.editing import free_name
 from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
 from edgepack.quantization.qdq.mixed_width import unify_widths
-from edgepack.quantization.qdq.preparation import body_reads, free_name
+from edgepack.quantization.qdq.preparation import body_reads
 from edgepack.quantization.qdq.writer import QdqWriter
 
 if TYPE_CHECKING:

@@ -36,8 +36,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from edgepack.model.editing import free_name
+from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.grid import Grid
-from edgepack.quantization.qdq.preparation import STANDARD, body_reads, free_name, values_of
+from edgepack.quantization.qdq.preparation import body_reads, values_of
 
 if TYPE_CHECKING:
     import onnx

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.model.editing import free_name
+from edgepack.model.facts import STANDARD
 from edgepack.model.inferring import inferred_graph
 from edgepack.quantization.qdq.dialect import attribute
 
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     import onnx
 
 Array = np.ndarray[Any, Any]
-STANDARD = ("", "ai.onnx")
-"""Names of the domain of ONNX's own operators."""
 
 
 def quantizable(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -135,16 +135,6 @@ def _name_nodes(model: onnx.ModelProto) -> None:
         if not node.name or node.name in seen:
             node.name = free_name(f"{node.name or node.op_type}_{index}", taken)
         seen.add(node.name)
-
-
-def free_name(stem: str, taken: set[str]) -> str:
-    """Return a name that is not taken, ``stem`` itself where it can be, and take it."""
-    name, count = stem, 0
-    while name in taken:
-        count += 1
-        name = f"{stem}_{count}"
-    taken.add(name)
-    return name
 
 
 def _plain_gemm(

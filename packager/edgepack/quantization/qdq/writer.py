@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.errors import BugError, StepError
-from edgepack.model.facts import default_opset
+from edgepack.model.editing import free_name
+from edgepack.model.facts import STANDARD, default_opset
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.dialect import (
     DEQUANTIZE,
@@ -44,10 +45,8 @@ from edgepack.quantization.qdq.operators import (
     settled_ranges,
 )
 from edgepack.quantization.qdq.preparation import (
-    STANDARD,
     body_reads,
     declared_types,
-    free_name,
     inferred_types,
     values_of,
 )

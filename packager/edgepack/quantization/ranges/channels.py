@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edgepack.model.facts import STANDARD
+
 if TYPE_CHECKING:
     import onnx
 
@@ -28,7 +30,6 @@ _PASSING = frozenset(
     | {"Mul", "Neg", "PRelu", "Pad", "Pow", "Relu", "Resize", "Round", "Selu", "Sigmoid", "Sign"}
     | {"Slice", "Softplus", "Split", "Sqrt", "Sub", "Tanh", "ThresholdedRelu", "Upsample", "Where"}
 )
-_STANDARD = ("", "ai.onnx")
 
 
 def channels_second(model: onnx.ModelProto) -> frozenset[str]:
@@ -37,7 +38,7 @@ def channels_second(model: onnx.ModelProto) -> frozenset[str]:
     A convolution's data are ``(N, C, ...)``, and so is what is added to them or clipped of them.
     Where nothing of that kind is near, :func:`channel_axis` goes by shapes.
     """
-    nodes = [node for node in model.graph.node if node.domain in _STANDARD]
+    nodes = [node for node in model.graph.node if node.domain in STANDARD]
     found: set[str] = set()
     for node in nodes:
         if node.op_type in _CHANNELS_SECOND:

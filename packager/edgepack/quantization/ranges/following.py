@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgepack.model.facts import STANDARD
 from edgepack.model.quantized import nested_nodes
 
 if TYPE_CHECKING:
     import onnx
 
-_STANDARD = ("", "ai.onnx")
 _MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 """All values of the input are in the output, each once."""
 
@@ -108,7 +108,7 @@ def _ranks(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _nodes(model: onnx.ModelProto, *ops: str) -> Iterator[onnx.NodeProto]:
-    return (n for n in model.graph.node if n.op_type in ops and n.domain in _STANDARD)
+    return (n for n in model.graph.node if n.op_type in ops and n.domain in STANDARD)
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.errors import ModelError
+from edgepack.model.editing import constants_to_initializers, float_constant, free_name
 from edgepack.model.facts import default_opset
 from edgepack.model.files import MODEL
 from edgepack.model.reading import write_model
@@ -31,8 +32,6 @@ SUFFIX = "_fp16"
 
 # How many intermediate tensors are held in memory at once.
 _AT_ONCE = 128
-# Initializers need not be graph inputs from IR 4 on (onnx/docs/Versioning.md, IR version 4).
-_MIN_IR = 4
 # Cast reads what is exact where there is a choice: a float16 holds no integer above 2048 for sure.
 # The output type of the next four follows an attribute or, without one, the input. Scales of
 # quantized tensors are what providers match patterns on.
@@ -111,46 +110,7 @@ def name_nodes(model: onnx.ModelProto) -> None:
     used = {node.name for node in model.graph.node}
     for index, node in enumerate(model.graph.node):
         if not node.name:
-            node.name = fresh(f"{node.op_type}_{index}", used)
-
-
-def fresh(name: str, used: set[str]) -> str:
-    """Return a name that is not used yet, and use it."""
-    while name in used:
-        name += "_"
-    used.add(name)
-    return name
-
-
-def constants_to_initializers(model: onnx.ModelProto) -> None:
-    """Make initializers of Constant nodes, and let IR 3 have initializers that are not inputs."""
-    from onnx import numpy_helper
-
-    kept = []
-    for node in model.graph.node:
-        array = _constant_value(node)
-        if array is None:
-            kept.append(node)
-        else:
-            model.graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    model.ir_version = max(model.ir_version, _MIN_IR)
-
-
-def _constant_value(node: onnx.NodeProto) -> np.ndarray[Any, Any] | None:
-    """Return the float32 value of a Constant node; None for other nodes and values."""
-    from onnx import TensorProto, numpy_helper
-
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
-        return None
-    attribute = node.attribute[0]
-    if attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT:
-        return np.asarray(numpy_helper.to_array(attribute.t))
-    if attribute.name in ("value_float", "value_floats"):
-        value = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-        return np.asarray(value, np.float32)
-    return None
+            node.name = free_name(f"{node.op_type}_{index}", used)
 
 
 def float32_constants(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
@@ -164,7 +124,7 @@ def float32_constants(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]
         if t.name not in inputs and t.data_type == TensorProto.FLOAT
     }
     for node in model.graph.node:
-        if (value := _constant_value(node)) is not None:
+        if (value := float_constant(node)) is not None:
             found[node.output[0]] = value
     return found
 
@@ -228,7 +188,7 @@ class Half:
         from onnx import TensorProto, numpy_helper
 
         if tensor not in self.halves:
-            name = self.halves[tensor] = fresh(tensor + SUFFIX, self.used)
+            name = self.halves[tensor] = free_name(tensor + SUFFIX, self.used)
             if constant is None:
                 self._cast(tensor, name, TensorProto.FLOAT16)
             else:
@@ -248,7 +208,7 @@ class Half:
     def _cast(self, source: str, result: str, to: int) -> None:
         from onnx import helper
 
-        name = fresh(f"{result}_cast", self.used)
+        name = free_name(f"{result}_cast", self.used)
         self.model.graph.node.append(helper.make_node("Cast", [source], [result], name, to=to))
 
 
@@ -313,7 +273,7 @@ def _append_half(
     outputs = list(node.output)
     for k, name in enumerate(node.output):
         if tracer.is_float32(name) and _parameter(schema.outputs, k) in parameters:
-            outputs[k] = half.halves[name] = fresh(name + SUFFIX, half.used)
+            outputs[k] = half.halves[name] = free_name(name + SUFFIX, half.used)
         else:
             half.full.add(name)
     copy = onnx.NodeProto()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from edgepack.errors import StepError, listed
-from edgepack.model.facts import default_opset
+from edgepack.model.facts import STANDARD, default_opset
 from edgepack.model.files import MODEL
 from edgepack.model.quantized import every_node
 from edgepack.model.reading import read_model, write_model
@@ -92,5 +92,5 @@ def _unknown_to_onnx(model: onnx.ModelProto) -> list[str]:
     """Return operators that onnx has no schema of, as the experimental ones that it took away."""
     import onnx
 
-    own = [node for node in every_node(model) if node.domain in ("", "ai.onnx")]
+    own = [node for node in every_node(model) if node.domain in STANDARD]
     return sorted({node.op_type for node in own if not onnx.defs.has(node.op_type)})

@@ -17,21 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgepack.errors import BugError, StepError, listed, nearest
-from edgepack.model.facts import default_opset, signature
+from edgepack.model.editing import constants_to_initializers, free_name
+from edgepack.model.facts import STANDARD, default_opset, signature
 from edgepack.model.files import MODEL
 from edgepack.model.inferring import inferred_graph
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.methods.smoothing import smooth_norms
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import worst_sqnr_db
-from edgepack.steps.graph.half import (
-    constants_to_initializers,
-    drop_unread,
-    fresh,
-    inner_names,
-    name_nodes,
-    reads,
-)
+from edgepack.steps.graph.half import drop_unread, inner_names, name_nodes, reads
 
 if TYPE_CHECKING:
     import onnx
@@ -117,7 +111,7 @@ def flatten_to_reshape(model: onnx.ModelProto) -> list[str]:
     shapes = _shapes(model)
     done = []
     for node in model.graph.node:
-        if node.op_type != "Flatten" or node.domain not in ("", "ai.onnx"):
+        if node.op_type != "Flatten" or node.domain not in STANDARD:
             continue
         target = _flat_shape(shapes.get(node.input[0]), _attribute(node, "axis", 1))
         if target is None:
@@ -378,7 +372,7 @@ def _fresh_tensor(model: onnx.ModelProto, name: str) -> str:
     used = {t.name for t in model.graph.initializer} | {v.name for v in model.graph.input}
     for node in model.graph.node:
         used |= {*node.output, *inner_names(node)}
-    return fresh(name, used)
+    return free_name(name, used)
 
 
 # --- smooth-norms ------------------------------------------------------------------------------

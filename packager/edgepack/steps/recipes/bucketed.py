@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import BugError, ModelError, StepError
 from edgepack.metrics.accuracy import array_sqnr_db
+from edgepack.model.editing import constants_to_initializers
 from edgepack.model.facts import TensorSpec, signature
 from edgepack.model.files import MODEL
 from edgepack.model.inferring import inferred_graph
@@ -36,7 +37,6 @@ from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import SEED
-from edgepack.steps.graph.half import constants_to_initializers
 from edgepack.steps.graph.prepared import fix_dims
 from edgepack.steps.proofs.candidates import Candidates
 from edgepack.steps.proofs.golden_choice import read_choice

@@ -29,6 +29,7 @@ import numpy as np
 
 from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
+from edgepack.model.editing import constants_to_initializers
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
@@ -36,7 +37,7 @@ from edgepack.model.running import blame, make_session, run_session, runtime_err
 from edgepack.project.profile import Dialect
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import compare, probe_inputs, require_signal
-from edgepack.steps.graph.half import constants_to_initializers, name_nodes
+from edgepack.steps.graph.half import name_nodes
 from edgepack.steps.quantized import require_unquantized
 from edgepack.steps.recipes.fp32 import require_ir
 from edgepack.steps.recipes.int8 import before_int8, required_dialect
