@@ -22,7 +22,7 @@ MAY_USE = {
     "metrics": "base ondevice project samples",
     "records": "base project backends bundle",
     "devices": "base project backends records",
-    "preprocessing": "ondevice project metrics",
+    "preprocessing": "base ondevice project metrics",
     "quantization": "base model project samples metrics",
     "deploy": "base project bundle records devices",
     "results": "base bundle records quantization",
@@ -40,8 +40,8 @@ MAY_USE = {
     ),
     "demo": "base project records devices deploy results builder measure",
     "api": (
-        "base model project backends bundle metrics records devices deploy results builder trying "
-        "measure demo"
+        "base model project backends bundle metrics records devices deploy results "
+        "builder trying measure demo"
     ),
     "cli": "base api",
     "__main__": "cli",

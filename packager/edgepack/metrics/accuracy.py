@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.base.statistics import mean, standard_deviation, t_quantile
-
-Array = np.ndarray[Any, Any]
 
 EQUAL_SQNR_DB = 200.0
 """Stands for outputs that are equal: more than float32 can express. Its negative stands in JSON,

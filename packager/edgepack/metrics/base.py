@@ -5,11 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
+from edgepack.base.arrays import Array
 
-Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
 

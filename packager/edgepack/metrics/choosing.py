@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import class_scores
-from edgepack.metrics.base import Array, OutputMetric
+from edgepack.metrics.base import OutputMetric
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.decisions import Decisions
 from edgepack.metrics.neighbours import Neighbours

@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import mean_interval
-from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
+from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 
 
 class Agreement(OutputMetric):

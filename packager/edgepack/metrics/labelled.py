@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
-from edgepack.metrics.base import Array, Arrays
+from edgepack.metrics.base import Arrays
 from edgepack.metrics.precision import (
     PLANE,
     Matched,

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import OutputR2
-from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
+from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 
 
 class R2Metric(OutputMetric):

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
+from edgepack.base.arrays import Array
+from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 from edgepack.metrics.precision import (
     PLANE,
     Matched,

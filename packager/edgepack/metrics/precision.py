@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgepack.metrics.base import Array
+from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, detections
 from edgepack.ondevice.runtime.edgepack_images import Placement
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
+from edgepack.base.arrays import Array
+from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 
 
 class Regions(OutputMetric):

@@ -6,7 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from edgepack.metrics.base import Array, Arrays, Found, Nothing, OutputMetric
+from edgepack.base.arrays import Array
+from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 
 
 class Tokens(OutputMetric):

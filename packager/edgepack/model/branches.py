@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgepack.model.inferring import inferred_graph
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
-    Array = np.ndarray[Any, Any]
+    from edgepack.base.arrays import Array
 
 # What conditions are computed with, from constants and shapes.
 _FOLDED = frozenset(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput, Letterbox
-
-Array = np.ndarray[Any, Any]
 
 RGB_MEAN, RGB_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 """Of ImageNet, in 0 to 1. Source: torchvision's documentation of its classification models."""

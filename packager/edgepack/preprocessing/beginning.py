@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
 
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _PASSING = {"Cast", "Identity", "Pad", "Transpose"}
 """Operators that leave values what they are."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime.edgepack_answers import detections, rows
 from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.project.project import (
@@ -23,7 +24,6 @@ from edgepack.project.project import (
     ProbabilityOutput,
 )
 
-Array = np.ndarray[Any, Any]
 Layout = Literal["yolo", "yolov5"]
 
 LEAST_SIDE = 2.0

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, log2
-from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import mean_interval
-
-Array = np.ndarray[Any, Any]
 
 FEWEST = 8
 """Of fewer samples nothing is said that rests on how outputs differ."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import Variation
 from edgepack.preprocessing.beginning import Beginning
 from edgepack.preprocessing.signs import (
@@ -17,8 +17,6 @@ from edgepack.preprocessing.signs import (
     most_information,
     one_answer,
 )
-
-Array = np.ndarray[Any, Any]
 
 _GOOD_ENOUGH = 0.75
 """With fewer right, others are tried; nothing is said unless one is clearly better."""

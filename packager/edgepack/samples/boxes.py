@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from pydantic import BaseModel, FiniteFloat, ValidationError
 
+from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError, listed
 from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.samples.labels import by_path
-from edgepack.samples.sample_set import Array
 
 _SHOWN = 5
 _ROUNDED = 1e-3

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import ImageInput
 from edgepack.samples.sample_set import SampleSet
 
-Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 
 WORDS = {

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import ConstantValue
-from edgepack.samples.sample_set import Array, Sample
+from edgepack.samples.sample_set import Sample
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.samples.images import image_files
-from edgepack.samples.sample_set import Array
 
 T = TypeVar("T")
 _INT64_MAX = 2**63 - 1

@@ -12,15 +12,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_images import Placement
 
-Array = np.ndarray[Any, Any]
 Sample = tuple[str, Mapping[str, Array]]
 """What to call the sample in messages, and its inputs by name."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.base.processes import run_supervised
 from edgepack.base.worker import tell
 from edgepack.errors import SamplesError, listed
@@ -25,7 +26,7 @@ from edgepack.project.project import ImageInput
 from edgepack.samples import hook
 from edgepack.samples.constants import Constant, free_inputs
 from edgepack.samples.images import image_files, image_pixels, image_tensor, unreadable
-from edgepack.samples.sample_set import Array, Sample
+from edgepack.samples.sample_set import Sample
 from edgepack.samples.spreading import spread
 from edgepack.samples.streams import STREAM, first_state
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.facts import TensorSpec
-from edgepack.samples.sample_set import Array, Sample
+from edgepack.samples.sample_set import Sample
 
 STREAM = "stream"
 """What an array of an ``.npz`` is called that has a number for each frame: its stream's."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_cosine, min_sqnr_db
 from edgepack.model.facts import signature
@@ -19,8 +17,6 @@ from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs, sentence_vectors
 from edgepack.steps.quantized import is_finite_as
-
-Array = np.ndarray[Any, Any]
 
 SEED = 20260101
 PROBES = 8

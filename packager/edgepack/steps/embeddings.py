@@ -9,16 +9,16 @@ embeddings that are ready for comparison have length 1.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.running import Arrays
 
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _UNIT = 1e-3
 _NORMALIZATIONS = {

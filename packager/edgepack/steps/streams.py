@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from edgepack.base.arrays import Array
 from edgepack.bundle.manifest import Drift
 from edgepack.errors import ModelError
-from edgepack.metrics.accuracy import Array, OutputR2
+from edgepack.metrics.accuracy import OutputR2
 from edgepack.model.running import Arrays, run_session
 from edgepack.samples.sample_set import SampleSet
 

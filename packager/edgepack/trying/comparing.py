@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
+from edgepack.base.arrays import Array
 from edgepack.metrics.objects import overlap
 from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
 from edgepack.trying import tensors
@@ -21,7 +20,6 @@ from edgepack.trying.matching import Row as Object
 from edgepack.trying.matching import matched
 from edgepack.trying.verdicts import REFERENCE, Block, Cell, Compared, Level, Numbers, Row
 
-Array = np.ndarray[Any, Any]
 SHOWN = 30
 """Objects that get a row; all of them are counted and drawn."""
 NEAR_SCORE = 0.1

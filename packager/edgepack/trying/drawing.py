@@ -11,10 +11,11 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime.edgepack_answers import Box, Detection
 from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.trying import maps
@@ -24,7 +25,6 @@ from edgepack.trying.matching import Row
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
 
-Array = np.ndarray[Any, Any]
 Look = Literal["agrees", "missing", "added", "other"]
 LEAST_SIDE, MOST_SIDE = 560, 900
 """Of the longer side of what is drawn, in pixels: photos are scaled, so that labels can be read."""

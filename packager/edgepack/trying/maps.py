@@ -7,11 +7,12 @@ said. Pure: arrays in, arrays out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from edgepack.base.arrays import Array
+
 LEAST_SIDE = 16
 """Pixels; what is smaller is a table of numbers."""
 LEAST_SHARE = 4

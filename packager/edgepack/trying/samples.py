@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import SamplesError, UsageError, nearest
 from edgepack.model.facts import TensorSpec as FactsSpec
@@ -24,7 +25,7 @@ from edgepack.samples.constants import Constant
 from edgepack.samples.images import SUFFIXES, image_files
 from edgepack.samples.sources import npz_samples
 from edgepack.trying.taking import Inputs
-from edgepack.trying.values import Array, Value, filled, read_value, shown
+from edgepack.trying.values import Value, filled, read_value, shown
 
 _FILES = frozenset({".npy", ".wav", *SUFFIXES})
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.trying.maps import MapKind, best_classes
 from edgepack.trying.verdicts import Compared, Level, Numbers
 
-Array = np.ndarray[Any, Any]
 SAME_COSINE, NEAR_COSINE = 0.999, 0.99
 NEAR_DIFFERENCE = 0.1
 """A worst difference, as a part of the range, from which a tensor is near, not the same."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime.edgepack_shapes import TensorSpec
 from edgepack.project.project import ImageInput
@@ -17,7 +18,6 @@ from edgepack.samples.images import SUFFIXES, image_pixels
 from edgepack.trying.sound import is_row, read_sound
 from edgepack.trying.taking import Inputs
 
-Array = np.ndarray[Any, Any]
 _LONGEST_NAME = 60
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from edgepack.base.arrays import Array
 
 NO_LIMITS = (-np.inf, np.inf)
 

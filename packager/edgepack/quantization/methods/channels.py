@@ -11,18 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.dialect import attribute
 from edgepack.quantization.qdq.preparation import body_reads, values_of
 
 if TYPE_CHECKING:
     import onnx
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,17 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.quantization.methods.channels import ChannelGroups, channel_groups, scaled_constants
 from edgepack.quantization.ranges.statistics import TensorStatistics
 
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _MOST = 64.0
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.facts import STANDARD
 from edgepack.model.reading import write_model
 from edgepack.model.running import Arrays, make_session, run_session
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-Array = np.ndarray[Any, Any]
 _PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 
 

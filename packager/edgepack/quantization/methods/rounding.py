@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.methods.bias_correction import (
@@ -44,7 +45,6 @@ from edgepack.quantization.qdq.writer import QdqWriter
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _KEPT_BYTES = 256 << 20
 """What each of the two networks may keep of its activations."""

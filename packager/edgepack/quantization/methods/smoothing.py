@@ -16,10 +16,11 @@ to 0.996 (an encoder of that size, 3 channels of which are made 15 times as larg
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.preparation import body_reads, values_of
@@ -27,7 +28,6 @@ from edgepack.quantization.qdq.preparation import body_reads, values_of
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 # A normalized value is within 3 standard deviations, but for one in hundreds.
 _DEVIATIONS = 3.0

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.facts import STANDARD
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.dialect import attribute
@@ -24,8 +25,6 @@ from edgepack.quantization.ranges.statistics import TensorStatistics
 
 if TYPE_CHECKING:
     import onnx
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)

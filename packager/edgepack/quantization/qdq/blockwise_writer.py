@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, fitted
@@ -18,7 +19,6 @@ from edgepack.quantization.qdq.preparation import body_reads, values_of
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 PRODUCT = "MatMulNBits"
 TABLE = "GatherBlockQuantized"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
 from edgepack.project.profile import Dialect
 
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 WITHOUT_INT8 = "build without int8: --variant cpu-fp32"
 

@@ -9,11 +9,10 @@ gives the same scale and zero point to the last bit (1.31.1, 2026-11-21).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from edgepack.base.arrays import Array
 
 # A bias this close to the end of int32 is still represented after its scale was rounded.
 _BIAS_MARGIN = 1.0001

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import BugError
 from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
 
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _STEPS = 257

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
 from edgepack.model.inferring import inferred_graph
@@ -14,8 +15,6 @@ from edgepack.quantization.qdq.dialect import attribute
 
 if TYPE_CHECKING:
     import onnx
-
-Array = np.ndarray[Any, Any]
 
 
 def quantizable(model: onnx.ModelProto) -> onnx.ModelProto:

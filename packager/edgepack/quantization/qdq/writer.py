@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD, default_opset
@@ -54,7 +55,6 @@ from edgepack.quantization.qdq.preparation import (
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _NO_RANGE = "the tensor {!r} has no known type or no finite range"
 _FLAT_BIAS = "its bias is no vector, and integer kernels add one number per column"

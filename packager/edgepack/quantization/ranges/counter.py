@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import EdgepackError, ModelError
 from edgepack.model.reading import read_structure
 from edgepack.quantization.ranges.layout import Layout
 from edgepack.quantization.ranges.observing import Observer, not_finite
-from edgepack.quantization.ranges.statistics import Array
 from edgepack.quantization.ranges.tally import Tally
 
 Sample = Mapping[str, Array]

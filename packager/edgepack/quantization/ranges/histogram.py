@@ -12,8 +12,9 @@ import math
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
-from edgepack.quantization.ranges.statistics import Array, TensorStatistics
+from edgepack.quantization.ranges.statistics import TensorStatistics
 
 BINS = 4096
 """A histogram has at most so many bins, and more than half as many where its values allow."""

@@ -21,7 +21,8 @@ from typing import Literal
 
 import numpy as np
 
-from edgepack.quantization.ranges.statistics import Array, TensorStatistics
+from edgepack.base.arrays import Array
+from edgepack.quantization.ranges.statistics import TensorStatistics
 
 RangeMethod = Literal["minmax", "percentile", "entropy", "mse"]
 Range = tuple[float, float]

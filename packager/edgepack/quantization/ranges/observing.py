@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError, StepError
 from edgepack.model.reading import external_files, read_structure, write_model
 from edgepack.model.running import make_session, run_session
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-Array = np.ndarray[Any, Any]
 
 _FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 

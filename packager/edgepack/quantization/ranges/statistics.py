@@ -8,13 +8,11 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import StepError
-
-Array = np.ndarray[Any, Any]
 
 _NO_AXIS = -1
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error)

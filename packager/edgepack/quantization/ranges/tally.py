@@ -10,9 +10,10 @@ from itertools import groupby
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.quantization.ranges.channels import channel_axis
 from edgepack.quantization.ranges.histogram import BINS, Histogram
-from edgepack.quantization.ranges.statistics import Array, TensorStatistics
+from edgepack.quantization.ranges.statistics import TensorStatistics
 
 _SHARED_VALUES = 1 << 15
 """Fewer values are counted again for a Relu: that takes less time than converting bins."""

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import (
     EQUAL_SQNR_DB,
     SIMILAR_RANGE,
@@ -30,7 +31,6 @@ from edgepack.samples.spreading import spread
 if TYPE_CHECKING:
     import onnxruntime
 
-Array = np.ndarray[Any, Any]
 Verdict = Literal["closer", "farther", "unclear"]
 
 HELD_OUT_EVERY = 4

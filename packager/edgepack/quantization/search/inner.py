@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import OutputCloseness
 from edgepack.model.reading import read_structure
 from edgepack.quantization.ranges.observing import Observer
@@ -31,7 +32,6 @@ from edgepack.quantization.search.pairs import find_pairs
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _LEAST_LOSS = 1e-12
 _TINY = 1e-300

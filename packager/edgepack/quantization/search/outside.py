@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
 from edgepack.metrics.accuracy import Deviation
 from edgepack.model.facts import TensorSpec
@@ -31,7 +32,6 @@ from edgepack.samples.spreading import spread
 if TYPE_CHECKING:
     import onnxruntime
 
-Array = np.ndarray[Any, Any]
 Pairs = dict[str, list[tuple[Array, Array]]]
 """By output: what the float model and what the other one gave, for each input."""
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
+from edgepack.base.arrays import Array
 
 if TYPE_CHECKING:
     import onnx
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
-
 from edgepack.base.worker import report
 from edgepack.errors import EdgepackError, StepError, listed
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
@@ -42,7 +40,6 @@ from edgepack.samples.changing import WORDS
 if TYPE_CHECKING:
     from edgepack.quantization.search.outside import Holding
 
-Array = np.ndarray[Any, Any]
 
 REPAIRED_DB = 10.0
 """What a ruined model is brought to if it can: an error of a tenth of what its outputs vary by."""

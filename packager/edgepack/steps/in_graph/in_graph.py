@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.facts import EXTENSIONS, TensorSpec, default_opset, signature
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-Array = np.ndarray[Any, Any]
 
 MOST_LEVELS = 1.0
 """How far a value may be from Pillow's, in 1/255 before ``scale``."""

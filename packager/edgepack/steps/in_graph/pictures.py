@@ -6,10 +6,11 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.project.project import ImageInput
 from edgepack.samples.images import file_pixels
 from edgepack.samples.sample_set import Sample
@@ -17,7 +18,6 @@ from edgepack.samples.sources import JPEG, picture_samples
 from edgepack.steps.comparing import SEED
 from edgepack.steps.samples import FolderSamples
 
-Array = np.ndarray[Any, Any]
 Described = tuple[tuple[str, ImageInput], ...]
 """Inputs that are made of pictures, each with its description."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import Arrays
@@ -20,7 +21,6 @@ from edgepack.steps.in_graph.tokenizing import input_nodes, token_nodes
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 DescribedTexts = tuple[tuple[str, TokensInput], ...]
 """Inputs that take texts, each with its description."""
 

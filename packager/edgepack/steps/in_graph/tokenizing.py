@@ -27,12 +27,11 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.model.facts import CONTRIBUTED
 from edgepack.ondevice.runtime.edgepack_wordpiece import CHINESE, Tokenizer, WordPiece
 from edgepack.samples.tokenizers import BYTES, BytePairs, parse_tokenizer
 from edgepack.steps.in_graph.preprocessing import Nodes
-
-Array = np.ndarray[Any, Any]
 
 _NO_BYTE = "\ue000"
 """A character that stands for no byte in a vocabulary."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
-from edgepack.metrics.accuracy import Array
 from edgepack.model.facts import signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure

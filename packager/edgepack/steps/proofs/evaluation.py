@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import t_quantile
 from edgepack.base.worker import report, tell
@@ -20,7 +21,6 @@ from edgepack.bundle.manifest import Accuracy, Drift
 from edgepack.errors import SamplesError, StepError
 from edgepack.metrics.accuracy import (
     EQUAL_SQNR_DB,
-    Array,
     Drop,
     OutputCloseness,
     OutputR2,

@@ -11,8 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import BugError
-from edgepack.metrics.accuracy import EQUAL_SQNR_DB, Array
+from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.model.running import Arrays, make_session
 from edgepack.samples.spreading import spread
 from edgepack.steps.base import Inputs, Notes

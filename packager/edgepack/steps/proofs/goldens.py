@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import StepError
-from edgepack.metrics.accuracy import Array, array_sqnr_db, min_sqnr_db
+from edgepack.metrics.accuracy import array_sqnr_db, min_sqnr_db
 from edgepack.model.files import MODEL, model_file
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import Inputs, Notes

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import StepError
 from edgepack.model.files import MODEL
 from edgepack.preprocessing.alternatives import Alternative
@@ -30,7 +31,6 @@ from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.proofs.input_runs import Runner
 from edgepack.steps.streams import StatePairs
 
-Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
 
 FOUND = "input-check.json"

@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
 from edgepack.metrics.accuracy import Variation, class_scores
 from edgepack.model.facts import TensorSpec, signature
@@ -33,7 +34,6 @@ from edgepack.steps.streams import StatePairs, answers
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
 
 _BUDGET = 5e10

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
-from edgepack.metrics.accuracy import Array
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.steps.comparing import SEED

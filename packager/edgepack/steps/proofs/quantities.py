@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.metrics.accuracy import Array, quantities, quantity_axis
+from edgepack.base.arrays import Array
+from edgepack.metrics.accuracy import quantities, quantity_axis
 from edgepack.model.running import Arrays
 from edgepack.steps.proofs.candidates import stride_of
 

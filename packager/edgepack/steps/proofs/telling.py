@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from edgepack.metrics.accuracy import Array, Variation, array_sqnr_db
+from edgepack.base.arrays import Array
+from edgepack.metrics.accuracy import Variation, array_sqnr_db
 from edgepack.model.running import Arrays
 from edgepack.steps.proofs.quantities import Part, Quantities, by_part
 

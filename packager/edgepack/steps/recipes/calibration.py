@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.base.worker import report
 from edgepack.errors import BugError, StepError, listed
 from edgepack.model.files import MODEL
@@ -36,7 +37,6 @@ from edgepack.steps.quantized import require_unquantized
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 STATISTICS = "statistics.npz"
 """What :func:`edgepack.quantization.ranges.statistics.write_statistics` writes, by tensor."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
@@ -49,7 +50,6 @@ from edgepack.steps.recipes.kind import Asked, RecipeKind
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _MOST_SAMPLES = 64
 _MOST_ROWS = 4096

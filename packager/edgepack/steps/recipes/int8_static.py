@@ -7,9 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.machine import processor
@@ -71,7 +69,6 @@ from edgepack.steps.streams import answers, run_streams
 if TYPE_CHECKING:
     import onnx
 
-Array = np.ndarray[Any, Any]
 
 _SHOWN = 3
 
