@@ -20,10 +20,15 @@ demo: $(READY)  ## Build the example, push it over SSH to a server of its own, m
 test: $(READY)  ## All tests, in parallel and in random order
 	$(ROOM) $(BIN)/python -m pytest -n auto --dist worksteal
 
-lint: $(READY)  ## ruff and mypy --strict
+lint: $(READY)  ## ruff and mypy for Python, oxlint, shellcheck and cppcheck; mobile-test has Kotlin's and Swift's
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/oxlint $$(git ls-files '*.js')
+	$(BIN)/shellcheck .ci/run
+	$(BIN)/shellcheck --shell=sh --exclude=SC2015 $$(git ls-files '*.sh')  # A && B || C where C ends it
+	$(BIN)/cppcheck --quiet --std=c11 --enable=warning,style,performance,portability --inline-suppr \
+	  --error-exitcode=1 $$(git ls-files '*.c')
 
 dist: $(READY)  ## The commit's wheel and sdist, checked, in dist-python; docs/releasing.md
 	$(BIN)/python tests/packaging/check_dist.py

@@ -1,16 +1,16 @@
 "use strict";
 (function () {
-  var SVG = "http://www.w3.org/2000/svg";
-  var NAMED = 14;
-  var CAP = 3;
-  var TITLE = 20;
-  var figures = 0;
+  const SVG = "http://www.w3.org/2000/svg";
+  const NAMED = 14;
+  const CAP = 3;
+  const TITLE = 20;
+  let figures = 0;
 
   function make(name, attributes, parent, text) {
-    var node = name.indexOf("svg:") === 0
+    const node = name.indexOf("svg:") === 0
       ? document.createElementNS(SVG, name.slice(4))
       : document.createElement(name);
-    Object.keys(attributes || {}).forEach(function (key) { node.setAttribute(key, attributes[key]); });
+    Object.keys(attributes || {}).forEach((key) => { node.setAttribute(key, attributes[key]); });
     if (text !== undefined) node.textContent = text;
     if (parent) parent.appendChild(node);
     return node;
@@ -25,21 +25,21 @@
 
   // The texts of an axis have as many decimals each as it takes to tell them apart.
   function formatAll(values) {
-    var gaps = values.slice(1).map(function (value, index) { return value - values[index]; });
-    var step = gaps[0], even = gaps.every(function (gap) { return Math.abs(gap - step) < 1e-6 * step; });
+    const gaps = values.slice(1).map((value, index) => value - values[index]);
+    const step = gaps[0], even = gaps.every((gap) => Math.abs(gap - step) < 1e-6 * step);
     if (!gaps.length || !even) return values.map(format);
-    var decimals = Math.min(9, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
+    let decimals = Math.min(9, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
     if (Number((step * Math.pow(10, decimals)).toFixed(6)) % 1) decimals += 1;
-    var digits = {minimumFractionDigits: decimals, maximumFractionDigits: decimals};
-    return values.map(function (value) { return value.toLocaleString("en-US", digits); });
+    const digits = {minimumFractionDigits: decimals, maximumFractionDigits: decimals};
+    return values.map((value) => value.toLocaleString("en-US", digits));
   }
 
   // -- scales ---------------------------------------------------------------------------------
 
   function extent(lists, log) {
-    var low = Infinity, high = -Infinity;
-    lists.forEach(function (list) {
-      (list || []).forEach(function (value) {
+    let low = Infinity, high = -Infinity;
+    lists.forEach((list) => {
+      (list || []).forEach((value) => {
         if (!known(value) || (log && value <= 0)) return;
         if (value < low) low = value;
         if (value > high) high = value;
@@ -49,35 +49,35 @@
   }
 
   function padded(range, log, part) {
-    var low = range[0], high = range[1];
+    const low = range[0], high = range[1];
     if (log) {
-      var factor = Math.pow(high / low, part) * (high > low ? 1 : 1.5);
+      const factor = Math.pow(high / low, part) * (high > low ? 1 : 1.5);
       return [low / factor, high * factor];
     }
-    var margin = (high - low) * part || Math.abs(high) * 0.05 || 1;
+    const margin = (high - low) * part || Math.abs(high) * 0.05 || 1;
     return [low - margin, high + margin];
   }
 
   function scale(range, from, to, log) {
-    var map = log ? Math.log10 : function (value) { return value; };
-    var start = map(range[0]), slope = (to - from) / (map(range[1]) - start || 1);
+    const map = log ? Math.log10 : function (value) { return value; };
+    const start = map(range[0]), slope = (to - from) / (map(range[1]) - start || 1);
     function place(value) { return from + (map(log ? Math.max(value, range[0] / 1e3) : value) - start) * slope; }
     place.back = function (at) {
-      var value = start + (at - from) / slope;
+      const value = start + (at - from) / slope;
       return log ? Math.pow(10, value) : value;
     };
     return place;
   }
 
   function evenTicks(range, count) {
-    var raw = (range[1] - range[0]) / count, found = [];
-    var power = Math.pow(10, Math.floor(Math.log10(raw)));
-    [10, 5, 2, 1, 0.5].some(function (part) {
-      var step = part * power, ticks = [];
-      for (var at = Math.ceil(range[0] / step); at * step <= range[1]; at += 1) {
-        ticks.push(Number((at * step).toPrecision(12)));
+    const power = Math.pow(10, Math.floor(Math.log10((range[1] - range[0]) / count)));
+    let found = [];
+    [10, 5, 2, 1, 0.5].some((part) => {
+      const step = part * power, fitting = [];
+      for (let at = Math.ceil(range[0] / step); at * step <= range[1]; at += 1) {
+        fitting.push(Number((at * step).toPrecision(12)));
       }
-      if (!found.length || ticks.length <= count + 1) found = ticks;
+      if (!found.length || fitting.length <= count + 1) found = fitting;
       return found.length > count - 1;
     });
     return found;
@@ -86,14 +86,14 @@
   function ticks(range, log, count) {
     count = Math.max(2, count);
     if (!log || range[1] / range[0] < 3) return evenTicks(range, count);
-    var decades = Math.log10(range[1] / range[0]);
-    var parts = decades < count ? [1, 2, 5] : [1];
-    var every = Math.max(1, Math.ceil(decades / count));
-    var found = [];
-    for (var power = Math.floor(Math.log10(range[0])); power <= Math.log10(range[1]); power += 1) {
+    const decades = Math.log10(range[1] / range[0]);
+    const parts = decades < count ? [1, 2, 5] : [1];
+    const every = Math.max(1, Math.ceil(decades / count));
+    const found = [];
+    for (let power = Math.floor(Math.log10(range[0])); power <= Math.log10(range[1]); power += 1) {
       if (power % every) continue;
-      parts.forEach(function (part) {
-        var value = part * Math.pow(10, power);
+      parts.forEach((part) => {
+        const value = part * Math.pow(10, power);
         if (value >= range[0] && value <= range[1]) found.push(value);
       });
     }
@@ -103,27 +103,27 @@
   // -- drawing --------------------------------------------------------------------------------
 
   function panelRange(panel) {
-    var lists = [];
-    panel.series.forEach(function (series) { lists.push(series.y, series.low, series.high); });
-    lists.push((panel.levels || []).map(function (level) { return level.at; }));
-    var range = extent(lists, panel.log);
+    const lists = [];
+    panel.series.forEach((series) => { lists.push(series.y, series.low, series.high); });
+    lists.push((panel.levels || []).map((level) => level.at));
+    const range = extent(lists, panel.log);
     if (panel.from_zero) return [0, range[1] * 1.16 || 1];
     return padded(range, panel.log, 0.09);
   }
 
   function wholeRange(figure) {
-    var lists = [];
-    figure.panels.forEach(function (panel) {
-      panel.series.forEach(function (series) { lists.push(series.x, series.x_low, series.x_high); });
+    const lists = [];
+    figure.panels.forEach((panel) => {
+      panel.series.forEach((series) => { lists.push(series.x, series.x_low, series.x_high); });
     });
-    var marks = figure.panels[0].series[0].kind === "marks";
+    const marks = figure.panels[0].series[0].kind === "marks";
     return padded(extent(lists, figure.log), figure.log, marks ? 0.12 : 0.015);
   }
 
   function pathOf(series, x, y) {
-    var path = "", pen = "M";
-    series.x.forEach(function (value, index) {
-      var height = series.y[index];
+    let path = "", pen = "M";
+    series.x.forEach((value, index) => {
+      const height = series.y[index];
       if (!known(value) || !known(height)) { pen = "M"; return; }
       path += pen + x(value).toFixed(1) + " " + y(height).toFixed(1);
       pen = "L";
@@ -132,24 +132,24 @@
   }
 
   function dotsOf(series, x, y) {
-    return series.x.map(function (value, index) {
-      return "M" + x(value).toFixed(1) + " " + y(series.y[index]).toFixed(1) + "h0";
-    }).join("");
+    return series.x.map((value, index) =>
+      "M" + x(value).toFixed(1) + " " + y(series.y[index]).toFixed(1) + "h0"
+    ).join("");
   }
 
   function barsOf(series, x, y, floor) {
-    var wide = series.x.length > 1 ? Math.abs(x(series.x[1]) - x(series.x[0])) : 20;
-    var half = Math.max(0.5, wide * 0.46);
-    return series.x.map(function (value, index) {
+    const wide = series.x.length > 1 ? Math.abs(x(series.x[1]) - x(series.x[0])) : 20;
+    const half = Math.max(0.5, wide * 0.46);
+    return series.x.map((value, index) => {
       if (!series.y[index]) return "";
-      var top = Math.min(y(series.y[index]), floor - 1);
+      const top = Math.min(y(series.y[index]), floor - 1);
       return "M" + (x(value) - half).toFixed(1) + " " + floor.toFixed(1) + "V" + top.toFixed(1)
         + "h" + (2 * half).toFixed(1) + "V" + floor.toFixed(1) + "Z";
     }).join("");
   }
 
   function symbol(verdict, at, top, radius) {
-    var r = radius;
+    let r = radius;
     if (verdict === "invalid") {
       r *= 0.75;
       return "M" + (at - r) + " " + (top - r) + "L" + (at + r) + " " + (top + r)
@@ -165,16 +165,17 @@
   }
 
   function pointsOf(series, x, y) {
-    return series.x.map(function (value, index) {
-      return {at: x(value), top: y(series.y[index]), series: series, index: index};
-    });
+    return series.x.map((value, index) => (
+      {at: x(value), top: y(series.y[index]), series: series, index: index}
+    ));
   }
 
   // An interval with a cap at each end; one that the symbol hides has none.
   function whiskerOf(point, x, y) {
-    var series = point.series, index = point.index, at = point.at, top = point.top, path = "";
-    var left = x(series.x_low[index]), right = x(series.x_high[index]);
-    var low = y(series.low[index]), high = y(series.high[index]), radius = series.radius[index];
+    const series = point.series, index = point.index, at = point.at, top = point.top;
+    const left = x(series.x_low[index]), right = x(series.x_high[index]);
+    const low = y(series.low[index]), high = y(series.high[index]), radius = series.radius[index];
+    let path = "";
     if (right - left > 2 * radius) {
       path += "M" + left + " " + (top - CAP) + "v" + 2 * CAP + "M" + left + " " + top + "H" + right
         + "M" + right + " " + (top - CAP) + "v" + 2 * CAP;
@@ -187,18 +188,18 @@
   }
 
   function drawMarks(points, x, y, group) {
-    points.forEach(function (point) {
-      var path = whiskerOf(point, x, y);
+    points.forEach((point) => {
+      const path = whiskerOf(point, x, y);
       if (path) make("svg:path", {"class": "whisker m-" + point.series.colour, d: path}, group);
     });
-    points.forEach(function (point) {
-      var verdict = point.series.colour, shape = symbol(verdict, point.at, point.top, point.series.radius[point.index]);
+    points.forEach((point) => {
+      const verdict = point.series.colour, shape = symbol(verdict, point.at, point.top, point.series.radius[point.index]);
       make("svg:path", {"class": "mark m-" + verdict, d: shape}, group);
     });
   }
 
   function textPlaces(point, wide) {
-    var r = point.series.radius[point.index] + 5, at = point.at, top = point.top;
+    const r = point.series.radius[point.index] + 5, at = point.at, top = point.top;
     return [
       [at + r - 2, top + 4], [at - r - wide + 2, top + 4],
       [at - wide / 2, top - r + 1], [at - wide / 2, top + r + 8],
@@ -212,17 +213,17 @@
 
   // A name goes where neither a symbol nor another name is; without such a place it is left out.
   function nameMarks(frame, group) {
-    var taken = frame.points.map(function (point) {
-      var r = point.series.radius[point.index];
+    const taken = frame.points.map((point) => {
+      const r = point.series.radius[point.index];
       return [point.at - r, point.top - r, point.at + r, point.top + r];
     });
-    frame.points.forEach(function (point) {
-      var text = point.series.text[point.index], wide = text.length * 6.1;
+    frame.points.forEach((point) => {
+      const text = point.series.text[point.index], wide = text.length * 6.1;
       if (wide > frame.width * 0.6) return;
-      textPlaces(point, wide).some(function (place) {
-        var box = [place[0], place[1] - 9, place[0] + wide, place[1] + 2];
-        var inside = box[0] >= frame.left && box[2] <= frame.width - 2;
-        if (!inside || taken.some(function (each) { return overlap(box, each); })) return false;
+      textPlaces(point, wide).some((place) => {
+        const box = [place[0], place[1] - 9, place[0] + wide, place[1] + 2];
+        const inside = box[0] >= frame.left && box[2] <= frame.width - 2;
+        if (!inside || taken.some((each) => overlap(box, each))) return false;
         taken.push(box);
         make("svg:text", {"class": "mark-text", x: place[0], y: place[1]}, group, text);
         return true;
@@ -231,24 +232,24 @@
   }
 
   function drawPanel(panel, frame, top, group) {
-    var log = panel.log, range = panelRange(panel), floor = top + panel.height;
-    var y = scale(range, floor, top, log);
+    const log = panel.log, range = panelRange(panel), floor = top + panel.height;
+    const y = scale(range, floor, top, log);
     make("svg:text", {"class": "panel-title", x: 0, y: top - 7}, group, panel.title);
-    var values = yTicks(panel), texts = formatAll(values);
-    values.forEach(function (value, index) {
-      var at = Math.round(y(value)) + 0.5;
+    const values = yTicks(panel), texts = formatAll(values);
+    values.forEach((value, index) => {
+      const at = Math.round(y(value)) + 0.5;
       make("svg:path", {"class": "grid", d: "M" + frame.left + " " + at + "H" + frame.width}, group);
       make("svg:text", {x: frame.left - 6, y: at + 4, "text-anchor": "end"}, group, texts[index]);
     });
-    var inside = make("svg:g", {"clip-path": "url(#" + frame.clip + ")"}, group);
-    (panel.levels || []).forEach(function (level) {
-      var at = y(level.at);
+    const inside = make("svg:g", {"clip-path": "url(#" + frame.clip + ")"}, group);
+    (panel.levels || []).forEach((level) => {
+      const at = y(level.at);
       make("svg:path", {"class": "level", d: "M" + frame.left + " " + at + "H" + frame.width}, inside);
       make("svg:text", {x: frame.width - 2, y: at + 12, "text-anchor": "end"}, inside, level.text);
     });
-    panel.series.forEach(function (series) {
+    panel.series.forEach((series) => {
       if (series.kind === "marks") { frame.points = frame.points.concat(pointsOf(series, frame.x, y)); return; }
-      var paths = {line: pathOf, dots: dotsOf, bars: barsOf};
+      const paths = {line: pathOf, dots: dotsOf, bars: barsOf};
       make("svg:path", {
         "class": series.kind + " " + series.colour, d: paths[series.kind](series, frame.x, y, floor)
       }, inside);
@@ -261,18 +262,18 @@
   function yTicks(panel) { return ticks(panelRange(panel), panel.log, Math.round(panel.height / 34)); }
 
   function leftMargin(figure) {
-    var longest = 1;
-    figure.panels.forEach(function (panel) {
-      formatAll(yTicks(panel)).forEach(function (text) { longest = Math.max(longest, text.length); });
+    let longest = 1;
+    figure.panels.forEach((panel) => {
+      formatAll(yTicks(panel)).forEach((text) => { longest = Math.max(longest, text.length); });
     });
     return 12 + longest * 6.4;
   }
 
   function drawX(figure, frame, group) {
-    var width = frame.width - frame.left, floor = frame.floor;
-    var values = ticks(frame.range, figure.log, Math.round(width / 85)), texts = formatAll(values);
-    values.forEach(function (value, index) {
-      var at = frame.x(value), wide = texts[index].length * 3.2;
+    const width = frame.width - frame.left, floor = frame.floor;
+    const values = ticks(frame.range, figure.log, Math.round(width / 85)), texts = formatAll(values);
+    values.forEach((value, index) => {
+      const at = frame.x(value), wide = texts[index].length * 3.2;
       make("svg:path", {"class": "axis", d: "M" + at + " " + floor + "v4"}, group);
       make("svg:text", {
         x: Math.min(at, frame.width - wide), y: floor + 16, "text-anchor": "middle"
@@ -282,9 +283,9 @@
   }
 
   function drawBands(figure, frame, group) {
-    var inside = make("svg:g", {"clip-path": "url(#" + frame.clip + ")"}, group);
-    (figure.bands || []).forEach(function (band) {
-      var from = frame.x(band.start), to = frame.x(band.end);
+    const inside = make("svg:g", {"clip-path": "url(#" + frame.clip + ")"}, group);
+    (figure.bands || []).forEach((band) => {
+      const from = frame.x(band.start), to = frame.x(band.end);
       make("svg:rect", {
         "class": "throttled", x: from, y: frame.top, width: Math.max(1, to - from), height: frame.floor - frame.top
       }, inside);
@@ -292,10 +293,10 @@
   }
 
   function drawDivides(figure, frame, group) {
-    var inside = make("svg:g", {"clip-path": "url(#" + frame.clip + ")"}, group);
-    var last = -Infinity, row = 0;
-    (figure.marks || []).forEach(function (mark) {
-      var at = frame.x(mark.at);
+    const inside = make("svg:g", {"clip-path": "url(#" + frame.clip + ")"}, group);
+    let last = -Infinity, row = 0;
+    (figure.marks || []).forEach((mark) => {
+      const at = frame.x(mark.at);
       make("svg:path", {"class": "divide", d: "M" + at + " " + frame.top + "V" + frame.floor}, inside);
       row = at - last < mark.text.length * 7 ? row + 1 : 0;
       last = at;
@@ -304,31 +305,33 @@
   }
 
   function frameOf(box, width) {
-    var figure = box.figure, height = TITLE;
-    figure.panels.forEach(function (panel) { height += panel.height + TITLE; });
-    var frame = {left: leftMargin(figure), width: width, top: TITLE, floor: height - TITLE, points: [], clip: box.clip};
+    const figure = box.figure;
+    let height = TITLE;
+    figure.panels.forEach((panel) => { height += panel.height + TITLE; });
+    const frame = {left: leftMargin(figure), width: width, top: TITLE, floor: height - TITLE, points: [], clip: box.clip};
     frame.range = box.zoom || wholeRange(figure);
     frame.x = scale(frame.range, frame.left, width - 1, figure.log);
     return frame;
   }
 
   function canvas(box, frame) {
-    var height = frame.floor + 40;
-    var svg = make("svg:svg", {
+    const height = frame.floor + 40;
+    const svg = make("svg:svg", {
       viewBox: "0 0 " + frame.width + " " + height, height: height, tabindex: "0",
       role: "img", "aria-label": box.figure.label, "aria-describedby": box.output.id
     });
-    var clip = make("svg:clipPath", {id: box.clip}, make("svg:defs", {}, svg));
+    const clip = make("svg:clipPath", {id: box.clip}, make("svg:defs", {}, svg));
     make("svg:rect", {x: frame.left, y: 0, width: frame.width - frame.left, height: frame.floor + 2}, clip);
     return svg;
   }
 
   function draw(box) {
-    var figure = box.figure, width = Math.floor(box.plot.clientWidth);
+    const figure = box.figure, width = Math.floor(box.plot.clientWidth);
     if (!width) return;
-    var frame = box.frame = frameOf(box, width), svg = canvas(box, frame), top = TITLE;
+    const frame = box.frame = frameOf(box, width), svg = canvas(box, frame);
+    let top = TITLE;
     drawBands(figure, frame, svg);
-    figure.panels.forEach(function (panel) {
+    figure.panels.forEach((panel) => {
       drawPanel(panel, frame, top, svg);
       top += panel.height + TITLE;
     });
@@ -344,10 +347,10 @@
   // -- reading a figure -----------------------------------------------------------------------
 
   function nearest(series, value) {
-    var best = -1, distance = Infinity;
-    series.x.forEach(function (each, index) {
+    let best = -1, distance = Infinity;
+    series.x.forEach((each, index) => {
       if (!known(each)) return;
-      var away = Math.abs(each - value);
+      const away = Math.abs(each - value);
       if (away < distance) { distance = away; best = index; }
     });
     return best;
@@ -360,24 +363,24 @@
   }
 
   function unitOf(title) {
-    var found = /\(([^)]*)\)/.exec(title);
+    const found = /\(([^)]*)\)/.exec(title);
     return found ? " " + found[1] : "";
   }
 
   function sayAt(box, value) {
-    var figure = box.figure, words = [];
-    var unit = unitOf(figure.x);
-    figure.panels.forEach(function (panel) {
-      panel.series.forEach(function (series) {
-        var index = nearest(series, value);
+    const figure = box.figure, words = [];
+    const unit = unitOf(figure.x);
+    figure.panels.forEach((panel) => {
+      panel.series.forEach((series) => {
+        const index = nearest(series, value);
         if (index >= 0) words.push(series.name + " " + format(series.y[index]) + unitOf(panel.title));
       });
     });
-    (figure.bands || []).forEach(function (band) {
+    (figure.bands || []).forEach((band) => {
       if (value >= band.start && value < band.end) words.push("slowed down: " + band.text);
     });
     say(box, format(value) + unit + ": " + words.join(" · "));
-    var at = box.frame.x(value);
+    const at = box.frame.x(value);
     box.cursor.setAttribute("d", "M" + at + " " + box.frame.top + "V" + box.frame.floor);
     box.value = value;
   }
@@ -385,8 +388,8 @@
   function interval(low, high) { return low === high ? "" : " (" + format(low) + " to " + format(high) + ")"; }
 
   function sayMark(box, index) {
-    var point = box.frame.points[index], series = point.series, at = point.index;
-    var title = box.figure.panels[0].title;
+    const point = box.frame.points[index], series = point.series, at = point.index;
+    const title = box.figure.panels[0].title;
     say(box, series.text[at] + ": " + series.name + ", " + format(series.x[at]) + " ms"
       + interval(series.x_low[at], series.x_high[at]) + ", " + title + " " + format(series.y[at])
       + interval(series.low[at], series.high[at]));
@@ -395,9 +398,9 @@
   }
 
   function nearestMark(box, at, top) {
-    var best = 0, distance = Infinity;
-    box.frame.points.forEach(function (point, index) {
-      var away = Math.hypot(point.at - at, point.top - top);
+    let best = 0, distance = Infinity;
+    box.frame.points.forEach((point, index) => {
+      const away = Math.hypot(point.at - at, point.top - top);
       if (away < distance) { distance = away; best = index; }
     });
     return {index: best, distance: distance};
@@ -410,8 +413,8 @@
   }
 
   function placeIn(box, svg, event) {
-    var rect = svg.getBoundingClientRect();
-    var at = Math.min(Math.max(event.clientX - rect.left, box.frame.left), box.frame.width - 1);
+    const rect = svg.getBoundingClientRect();
+    const at = Math.min(Math.max(event.clientX - rect.left, box.frame.left), box.frame.width - 1);
     return {at: at, top: event.clientY - rect.top};
   }
 
@@ -419,18 +422,18 @@
 
   function listenToMarks(box, svg) {
     function found(event) {
-      var place = placeIn(box, svg, event);
+      const place = placeIn(box, svg, event);
       return nearestMark(box, place.at, place.top);
     }
     function point(event) { sayMark(box, found(event).index); }
     svg.addEventListener("pointermove", point);
     svg.addEventListener("pointerdown", point);
-    svg.addEventListener("pointerup", function (event) {
-      var mark = found(event);
+    svg.addEventListener("pointerup", (event) => {
+      const mark = found(event);
       if (event.pointerType === "mouse" && mark.distance < 24) follow(box.frame.points[mark.index]);
     });
-    svg.addEventListener("keydown", function (event) {
-      var step = stepOf(event), count = box.frame.points.length;
+    svg.addEventListener("keydown", (event) => {
+      const step = stepOf(event), count = box.frame.points.length;
       if (step) {
         event.preventDefault();
         sayMark(box, box.value === undefined ? 0 : (box.value + step + count) % count);
@@ -441,8 +444,8 @@
   }
 
   function listenToLines(box, svg) {
-    svg.addEventListener("keydown", function (event) {
-      var step = stepOf(event);
+    svg.addEventListener("keydown", (event) => {
+      const step = stepOf(event);
       if (step) {
         event.preventDefault();
         stepAlong(box, step);
@@ -454,22 +457,22 @@
   }
 
   function stepAlong(box, step) {
-    var frame = box.frame, width = frame.width - frame.left;
-    var at = box.value === undefined ? frame.left : frame.x(box.value) + step * width / 60;
+    const frame = box.frame, width = frame.width - frame.left;
+    const at = box.value === undefined ? frame.left : frame.x(box.value) + step * width / 60;
     sayAt(box, frame.x.back(Math.min(Math.max(at, frame.left), frame.width - 1)));
   }
 
   function listenToDrags(box, svg) {
-    var from = null;
-    svg.addEventListener("pointermove", function (event) {
-      var at = placeIn(box, svg, event).at;
+    let from = null;
+    svg.addEventListener("pointermove", (event) => {
+      const at = placeIn(box, svg, event).at;
       sayAt(box, box.frame.x.back(at));
       if (from === null) return;
       box.brush.setAttribute("x", Math.min(from, at));
       box.brush.setAttribute("width", Math.abs(from - at));
     });
-    svg.addEventListener("pointerdown", function (event) {
-      var at = placeIn(box, svg, event).at;
+    svg.addEventListener("pointerdown", (event) => {
+      const at = placeIn(box, svg, event).at;
       sayAt(box, box.frame.x.back(at));
       if (event.pointerType !== "mouse" || event.button !== 0) return;
       from = at;
@@ -477,14 +480,14 @@
       event.preventDefault();
       svg.focus({preventScroll: true});
     });
-    svg.addEventListener("pointerup", function (event) {
-      var at = placeIn(box, svg, event).at, begun = from;
+    svg.addEventListener("pointerup", (event) => {
+      const at = placeIn(box, svg, event).at, begun = from;
       from = null;
       box.brush.setAttribute("width", 0);
       if (begun === null || Math.abs(begun - at) <= 8) return;
       zoom(box, [box.frame.x.back(Math.min(begun, at)), box.frame.x.back(Math.max(begun, at))]);
     });
-    svg.addEventListener("pointercancel", function () { from = null; box.brush.setAttribute("width", 0); });
+    svg.addEventListener("pointercancel", () => { from = null; box.brush.setAttribute("width", 0); });
   }
 
   function follow(point) { location.hash = "#" + point.series.leads_to[point.index]; show(); }
@@ -492,58 +495,58 @@
   // -- figures in the page --------------------------------------------------------------------
 
   function legendItem(box, look, text) {
-    var item = make("span", {}, box.legend);
+    const item = make("span", {}, box.legend);
     make("i", {"class": look}, item);
     item.appendChild(document.createTextNode(text));
   }
 
   function legend(box) {
-    var seen = {}, causes = {};
-    box.figure.panels.forEach(function (panel) {
-      panel.series.forEach(function (series) {
+    const seen = {}, causes = {};
+    box.figure.panels.forEach((panel) => {
+      panel.series.forEach((series) => {
         if (seen[series.name]) return;
         seen[series.name] = true;
-        var look = series.kind === "marks" ? "m-" + series.colour + " " + series.colour : series.colour;
+        const look = series.kind === "marks" ? "m-" + series.colour + " " + series.colour : series.colour;
         legendItem(box, series.kind + " " + look, series.name);
       });
     });
-    (box.figure.bands || []).forEach(function (band) { causes[band.text] = true; });
-    var named = Object.keys(causes);
+    (box.figure.bands || []).forEach((band) => { causes[band.text] = true; });
+    const named = Object.keys(causes);
     if (named.length) legendItem(box, "bars s1", "shaded: slowed down (" + named.join("; ") + ")");
   }
 
   function numbersOf(series, index) {
-    var pairs = [[series.x, series.x_low, series.x_high], [series.y, series.low, series.high]];
-    return pairs.map(function (pair) {
-      return format(pair[0][index]) + (pair[1] ? interval(pair[1][index], pair[2][index]) : "");
-    });
+    const pairs = [[series.x, series.x_low, series.x_high], [series.y, series.low, series.high]];
+    return pairs.map((pair) =>
+      format(pair[0][index]) + (pair[1] ? interval(pair[1][index], pair[2][index]) : "")
+    );
   }
 
   function seriesTable(series, panel, x, parent) {
-    var table = make("table", {}, make("div", {"class": "scroll", tabindex: "0"}, parent));
+    const table = make("table", {}, make("div", {"class": "scroll", tabindex: "0"}, parent));
     make("caption", {"class": "strong"}, table, series.name + ", " + panel.title);
-    var head = make("tr", {}, make("thead", {}, table)), body = make("tbody", {}, table);
-    (series.text ? ["", x, panel.title] : [x, panel.title]).forEach(function (name) {
+    const head = make("tr", {}, make("thead", {}, table)), body = make("tbody", {}, table);
+    (series.text ? ["", x, panel.title] : [x, panel.title]).forEach((name) => {
       make("th", {scope: "col"}, head, name);
     });
-    series.x.forEach(function (value, index) {
+    series.x.forEach((value, index) => {
       if (!known(value)) return;
-      var row = make("tr", {}, body);
+      const row = make("tr", {}, body);
       if (series.text) make("td", {"class": "name"}, row, series.text[index]);
-      numbersOf(series, index).forEach(function (text) { make("td", {}, row, text); });
+      numbersOf(series, index).forEach((text) => { make("td", {}, row, text); });
     });
   }
 
   function fillNumbers(box, parent) {
-    box.figure.panels.forEach(function (panel) {
-      panel.series.forEach(function (series) { seriesTable(series, panel, box.figure.x, parent); });
+    box.figure.panels.forEach((panel) => {
+      panel.series.forEach((series) => { seriesTable(series, panel, box.figure.x, parent); });
     });
   }
 
   function numbers(box, place) {
-    var data = make("details", {"class": "data"}, place);
+    const data = make("details", {"class": "data"}, place);
     make("summary", {}, data, "Numbers of this figure");
-    data.addEventListener("toggle", function () {
+    data.addEventListener("toggle", () => {
       if (data.open && data.children.length === 1) fillNumbers(box, data);
     });
   }
@@ -556,22 +559,22 @@
 
   function dress(place, figure) {
     figures += 1;
-    var box = {figure: figure, clip: "clip-" + figures};
+    const box = {figure: figure, clip: "clip-" + figures};
     box.legend = make("div", {"class": "legend"}, place);
     box.plot = make("div", {"class": "plot"}, place);
     box.output = make("output", {"class": "readout", id: "readout-" + figures}, place, hint(figure));
     box.reset = make("button", {type: "button", hidden: ""}, place, "Show all");
-    box.reset.addEventListener("click", function () { zoom(box, null); });
+    box.reset.addEventListener("click", () => { zoom(box, null); });
     numbers(box, place);
     legend(box);
     draw(box);
-    new ResizeObserver(function () {
+    new ResizeObserver(() => {
       if (Number(box.plot.dataset.width) !== Math.floor(box.plot.clientWidth)) draw(box);
     }).observe(box.plot);
   }
 
   function dataOf(place) {
-    var holder = place.closest("[data-figures]");
+    const holder = place.closest("[data-figures]");
     if (!holder.figures) holder.figures = JSON.parse(holder.querySelector("script.figures").textContent);
     return holder.figures[place.dataset.figure];
   }
@@ -582,8 +585,8 @@
     dress(place, dataOf(place));
   }
 
-  var watcher = new IntersectionObserver(function (entries) {
-    entries.forEach(function (entry) {
+  const watcher = new IntersectionObserver((entries) => {
+    entries.forEach((entry) => {
       if (!entry.isIntersecting) return;
       watcher.unobserve(entry.target);
       drawPlace(entry.target);
@@ -591,19 +594,19 @@
   }, {rootMargin: "300px"});
 
   function unpack(run) {
-    var packed = run.querySelector("noscript");
+    const packed = run.querySelector("noscript");
     if (packed) packed.outerHTML = packed.textContent;
   }
 
   function watch(root) {
     unpack(root);
-    root.querySelectorAll("figure[data-figure]:not([data-drawn])").forEach(function (place) { watcher.observe(place); });
+    root.querySelectorAll("figure[data-figure]:not([data-drawn])").forEach((place) => { watcher.observe(place); });
   }
 
   // -- the page -------------------------------------------------------------------------------
 
   function show() {
-    var target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+    const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
     if (!target || target.tagName !== "DETAILS") return;
     target.hidden = false;
     unpack(target);
@@ -613,59 +616,59 @@
   }
 
   function sortBy(button) {
-    var head = button.closest("th"), table = head.closest("table"), body = table.tBodies[0];
-    var column = Array.prototype.indexOf.call(head.parentNode.children, head);
-    var down = head.getAttribute("aria-sort") === "ascending";
-    table.querySelectorAll("th[aria-sort]").forEach(function (each) { each.removeAttribute("aria-sort"); });
+    const head = button.closest("th"), table = head.closest("table"), body = table.tBodies[0];
+    const column = Array.prototype.indexOf.call(head.parentNode.children, head);
+    const down = head.getAttribute("aria-sort") === "ascending";
+    table.querySelectorAll("th[aria-sort]").forEach((each) => { each.removeAttribute("aria-sort"); });
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    var rows = Array.prototype.slice.call(body.rows).map(function (row) {
-      var order = row.cells[column].dataset.order, number = Number(order);
+    const rows = Array.prototype.slice.call(body.rows).map((row) => {
+      const order = row.cells[column].dataset.order, number = Number(order);
       return {row: row, order: Number.isNaN(number) ? order : number, unknown: order === "unknown"};
     });
-    rows.sort(function (a, b) {
+    rows.sort((a, b) => {
       if (a.unknown !== b.unknown) return a.unknown ? 1 : -1;
-      var found = a.order < b.order ? -1 : a.order > b.order ? 1 : 0;
+      const found = a.order < b.order ? -1 : a.order > b.order ? 1 : 0;
       return down ? -found : found;
     });
-    rows.forEach(function (each) { body.appendChild(each.row); });
+    rows.forEach((each) => { body.appendChild(each.row); });
   }
 
   function filter(words) {
-    var wanted = words.toLowerCase().split(/\s+/);
-    var left = 0;
-    document.querySelectorAll("details.run").forEach(function (run) {
-      var text = run.querySelector("summary").textContent.toLowerCase();
-      run.hidden = !wanted.every(function (word) { return text.indexOf(word) >= 0; });
+    const wanted = words.toLowerCase().split(/\s+/);
+    let left = 0;
+    document.querySelectorAll("details.run").forEach((run) => {
+      const text = run.querySelector("summary").textContent.toLowerCase();
+      run.hidden = !wanted.every((word) => text.indexOf(word) >= 0);
       left += run.hidden ? 0 : 1;
     });
     document.getElementById("left").textContent = left + " shown";
   }
 
-  var root = document.documentElement, theme = document.getElementById("theme");
-  var prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  const root = document.documentElement, theme = document.getElementById("theme");
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
   function isDark() { return root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches; }
   function nameTheme() { theme.textContent = isDark() ? "Light" : "Dark"; }
 
   theme.hidden = false;
-  theme.addEventListener("click", function () { root.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
+  theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
   prefersDark.addEventListener("change", nameTheme);
   nameTheme();
 
-  document.querySelectorAll("button.sort").forEach(function (button) {
-    button.addEventListener("click", function () { sortBy(button); });
+  document.querySelectorAll("button.sort").forEach((button) => {
+    button.addEventListener("click", () => { sortBy(button); });
   });
-  var input = document.getElementById("filter");
-  if (input) input.addEventListener("input", function () { filter(input.value); });
-  document.querySelectorAll("details.run").forEach(function (run) {
-    run.addEventListener("toggle", function () { if (run.open) watch(run); });
+  const input = document.getElementById("filter");
+  if (input) input.addEventListener("input", () => { filter(input.value); });
+  document.querySelectorAll("details.run").forEach((run) => {
+    run.addEventListener("toggle", () => { if (run.open) watch(run); });
   });
-  document.addEventListener("click", function (event) {
-    var link = event.target.closest && event.target.closest("a[href^='#']");
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest && event.target.closest("a[href^='#']");
     if (link && link.hash === location.hash) { event.preventDefault(); show(); }
   });
   addEventListener("hashchange", show);
-  addEventListener("beforeprint", function () {
+  addEventListener("beforeprint", () => {
     document.querySelectorAll(".overview figure[data-figure], details.run[open] figure[data-figure]").forEach(drawPlace);
   });
   // At once: what stands below must not move when somebody scrolls up from a linked run.

@@ -20,7 +20,7 @@ set -u
 LC_ALL=C
 export LC_ALL
 operation=$1 root=$2 project=$3 given=$4
-case $root in "~/"*) root=$HOME/${root#"~/"} ;; esac
+case $root in \~/*) root=$HOME/${root#\~/} ;; esac
 base=$root/$project
 release=$(printf %.16s "$given")
 
@@ -174,7 +174,7 @@ push)
         grep -Fqxe "$path" "$partial/modes" && runs=yes || runs=no
         [ -x "$other" ] && ran=yes || ran=no
         # A link has the mode of the other release's file, which stays as it is.
-        { [ $runs = $ran ] && ln "$other" "$new/$path" 2>/dev/null; } ||
+        { [ "$runs" = "$ran" ] && ln "$other" "$new/$path" 2>/dev/null; } ||
           cp "$other" "$new/$path" || exit 1
       fi
     done <"$partial/files" || exit $?

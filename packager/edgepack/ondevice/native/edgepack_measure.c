@@ -180,14 +180,14 @@ static int exit_code;
 /* Where they led before --out; 0 if they still do. */
 static int stdout_and_stderr[2];
 
-static void leave(int code) {
+static _Noreturn void leave(int code) {
   exit_code = code;
   longjmp(leaving, 1);
 }
 
 /* ---- text -------------------------------------------------------------------------------- */
 
-static void wrong(const char *format, ...) {
+static _Noreturn void wrong(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   fputs("edgepack_measure: ", stderr);
@@ -228,7 +228,7 @@ static void write_string(const char *text) {
   fputc('"', out);
 }
 
-static void refuse(const char *kind, const char *message) {
+static _Noreturn void refuse(const char *kind, const char *message) {
   fputs("{\"refused\":", out);
   write_string(kind);
   fputs(",\"message\":", out);
@@ -239,7 +239,7 @@ static void refuse(const char *kind, const char *message) {
 
 static void check(OrtStatus *status, const char *kind) {
   if (!status) return;
-  char *message = strdup(ort->GetErrorMessage(status));
+  const char *message = strdup(ort->GetErrorMessage(status));
   ort->ReleaseStatus(status);
   refuse(kind, message ? message : "out of memory");
 }
@@ -674,6 +674,7 @@ static int by_value(const void *left, const void *right) {
 }
 
 static double median(double *values, size_t count) {
+  /* cppcheck-suppress uninitvar ; no caller has a count of 0 */
   qsort(values, count, sizeof *values, by_value);
   return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
@@ -748,8 +749,8 @@ static bool is_finite(OrtValue *output) {
 }
 
 static bool is_finite_in_goldens(const Plan *plan, const char *name) {
-  for (size_t number = 0; number < plan->golden_count; number++) {
-    const Tensors *outputs = &plan->goldens[number].outputs;
+  for (size_t place = 0; place < plan->golden_count; place++) {
+    const Tensors *outputs = &plan->goldens[place].outputs;
     for (size_t index = 0; index < outputs->count; index++) {
       const Tensor *golden = &outputs->items[index];
       size_t dtype = dtype_of(golden->dtype);
@@ -977,7 +978,10 @@ static Arguments parse(int argc, char **argv) {
 /* Onnxruntime's own sinks are logcat and Apple's log, where nobody looks for it. */
 static void ORT_API_CALL log_line(void *unused, OrtLoggingLevel severity, const char *category,
                                   const char *identifier, const char *place, const char *message) {
-  (void)unused, (void)severity, (void)category, (void)identifier;
+  (void)unused;
+  (void)severity;
+  (void)category;
+  (void)identifier;
   fprintf(stderr, "onnxruntime: %s (%s)\n", message, place);
 }
 
@@ -1047,12 +1051,12 @@ static void give_back(void) {
 }
 
 /* End as the alarm does by itself, but say why: in an app it looks like a crash. */
-static void too_long(int number) {
+static void too_long(int signal_number) {
   static const char said[] = "edgepack_measure: it took longer than --at-most-s allows\n";
   ssize_t written = write(2, said, sizeof said - 1);
   (void)written;
-  signal(number, SIG_DFL);
-  raise(number);
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
 }
 
 int edgepack_measure(int argc, char **argv) {
