@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,3 +34,15 @@ def require(held: bool, otherwise: str) -> None:  # noqa: FBT001  (as assert has
     """Raise NotHeldError with ``otherwise`` unless ``held``."""
     if not held:
         raise NotHeldError(otherwise)
+
+
+def findings_beside(planted: str, said: str) -> list[str]:
+    """Return a linter's findings (``FILE:LINE:COLUMN: ...``) in other files than the planted one.
+
+    Raises:
+        NotHeldError: It found nothing in that one, which is wrong on purpose.
+    """
+    found = [line for line in said.splitlines() if re.match(r"\S+:\d+:\d+: ", line)]
+    others = [line for line in found if Path(line.split(":")[0]).name != planted]
+    require(len(others) < len(found), f"nothing is found in {planted}, which is wrong:\n{said}")
+    return others

@@ -26,8 +26,15 @@ from edgepack.errors import EdgepackError
 from proofs import NotHeldError, Proof
 
 PLATFORMS = {
-    "android": ("kotlin_models", "kotlin_vectors", "aar", "android_api", "gradle_script"),
-    "apple": ("swift_models", "swift_choice", "swift_package", "swift_vectors"),
+    "android": (
+        "kotlin_models",
+        "kotlin_vectors",
+        "kotlin_style",
+        "aar",
+        "android_api",
+        "gradle_script",
+    ),
+    "apple": ("swift_models", "swift_choice", "swift_package", "swift_vectors", "swift_style"),
     "c": ("c_loop",),
 }
 """The modules with each platform's proofs, in the order in which they run."""

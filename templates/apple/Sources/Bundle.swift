@@ -121,7 +121,8 @@ struct ModelBundle: Sendable {
             }
             let manifest = try JSONDecoder().decode(Manifest.self, from: data)
             guard !manifest.goldens.isEmpty else {
-                throw OpenError("the bundle is damaged: manifest.json names no golden sample, which tells whether a variant works")
+                throw OpenError(
+                    "the bundle is damaged: manifest.json names no golden sample, which tells whether a variant works")
             }
             return manifest
         } catch let error as OpenError {

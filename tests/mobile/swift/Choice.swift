@@ -80,7 +80,8 @@ struct Choice {
 
     static func found(_ bundle: ModelBundle, _ given: Case, cache: URL) -> Found {
         let runtime = ReplayedRuntime(bundle: bundle, given: given, log: Log())
-        let device = DeviceFacts(system: "iOS 18.0", model: "phone", cpuFlags: Set(given.cpu), isX86: given.isX86,
+        let device = DeviceFacts(
+            system: "iOS 18.0", model: "phone", cpuFlags: Set(given.cpu), isX86: given.isX86,
             isSimulator: given.isSimulator)
         let opener = Opener(bundle: bundle, runtime: runtime, device: device, cache: cache)
         do {

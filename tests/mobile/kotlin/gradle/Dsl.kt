@@ -20,6 +20,7 @@ import org.gradle.api.tasks.TaskProvider
 class Plugins {
     fun id(name: String) = Unit
 
+    @Suppress("ktlint:standard:property-naming")
     val `maven-publish` = Unit
 }
 

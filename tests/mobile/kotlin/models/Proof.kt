@@ -98,11 +98,12 @@ private fun feed(case: JSONObject, folder: File): Tensors =
 private fun ran(subject: Subject, case: JSONObject, folder: File): Any =
     try {
         val outputs = typed(subject.predict(inputs(feed(case, folder))))
-        JSONArray(outputs.entries.mapIndexed { number, (dtype, tensor) ->
+        val shapes = outputs.entries.mapIndexed { number, (dtype, tensor) ->
             val file = folder.resolve("${case.getString("id")}-$number.bin")
             file.outputStream().channel.use { it.write(Dtype.of(dtype.substringBefore(" ")).encode(tensor)) }
             JSONArray(tensor.shape.toList())
-        })
+        }
+        JSONArray(shapes)
     } catch (error: IllegalArgumentException) {
         "${error.message}"
     }

@@ -1,0 +1,35 @@
+"""Kotlin as ktlint has it: what bundles carry, as it lies in them, and what uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgepack.builder.build import build
+from jvm import jars, run_tool
+from proofs import ROOT, Proof, findings_beside, require
+from signatures import DETECTOR, TEXT
+
+KTLINT = "com.pinterest.ktlint:ktlint-cli:1.8.0"
+TIMEOUT_S = 300.0
+UNTIDY = "fun untidy() { val x=1; println(x) }\n"
+
+
+def linted(work: Path) -> str:
+    """Have ktlint read all of it, and a file that is wrong, which alone it names."""
+    sources = [ROOT / "tests" / "mobile" / "kotlin"]
+    for signature in (DETECTOR, TEXT):
+        project = signature.write(work / signature.name, "android")
+        sources.append(build(project=project, out=work / "dist").bundles[0].bundle.path)
+    files = [file for folder in sources for file in sorted(folder.rglob("*.kt*"))]
+    untidy = work / "Untidy.kt"
+    untidy.write_text(UNTIDY)
+    path = ":".join(map(str, jars(KTLINT)))
+    argv = ["java", "-XX:TieredStopAtLevel=1", "-cp", path, "com.pinterest.ktlint.Main"]
+    argv += ["--log-level=error", f"--editorconfig={ROOT / '.editorconfig'}"]
+    done = run_tool([*argv, *map(str, [*files, untidy])], timeout_s=TIMEOUT_S)
+    found = findings_beside(untidy.name, done.text)
+    require(not found, "\n".join(found))
+    return f"{len(files)} files"
+
+
+PROOFS = (Proof("ktlint finds nothing", linted),)
