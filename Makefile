@@ -24,6 +24,7 @@ lint: $(READY)  ## ruff and mypy for Python, oxlint, shellcheck and cppcheck; mo
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/packaging/check_types.py
 	$(BIN)/oxlint $$(git ls-files '*.js')
 	$(BIN)/shellcheck .ci/run
 	$(BIN)/shellcheck --shell=sh --exclude=SC2015 $$(git ls-files '*.sh')  # A && B || C where C ends it

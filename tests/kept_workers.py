@@ -113,7 +113,7 @@ class _Kept:
 
     def leave(self, workers: processes.Workers) -> None:
         with workers._lock:
-            kept = [worker for worker in workers._idle if worker.can_be_kept]
+            kept = [worker for worker in workers._idle if worker.can_be_kept]  # type: ignore[attr-defined]
             workers._idle = []
             workers._all = [worker for worker in workers._all if worker not in kept]
         with self.lock:

@@ -15,6 +15,7 @@ from edgepack.devices.inventory import Inventory
 from edgepack.errors import EdgepackError
 from edgepack.project.profile import load_profile, target_files
 from edgepack.project.project import ClassificationOutput, DetectionOutput, EmbeddingOutput, Project
+from pydantic import BaseModel
 
 sys.path.insert(0, str(Path(__file__).parent))
 import write_api
@@ -118,7 +119,7 @@ def test_devices_when_read_in_a_page_are_some(page, transports):
     assert {entry.transport for entry in found} == transports
 
 
-KEYS = {
+KEYS: dict[tuple[str, str], type[BaseModel]] = {
     ("answers.md", "Classification"): ClassificationOutput,
     ("answers.md", "Detection"): DetectionOutput,
     ("answers.md", "Embedding"): EmbeddingOutput,

@@ -15,9 +15,10 @@ from edgepack.project.profile import Profile
 from edgepack.project.project import Project
 from edgepack.records.run import RunReport
 from edgepack.records.tuning import TuneReport
+from pydantic import BaseModel
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "schemas"
-MODELS = {
+MODELS: dict[str, type[BaseModel]] = {
     "project": Project,
     "profile": Profile,
     "inventory": Inventory,

@@ -209,9 +209,9 @@ def test_plan_when_there_is_a_limit_lets_those_providers_take_16_bits_that_can(t
         for variant in bundle.variants:
             if variant.variant.recipe == "int8-static":
                 step = by_id[variant.model]
-                searched[variant.variant.id] = step.step.search.wide
-                opset = by_id[step.inputs["model"]].step.minimum
-                assert opset == (21 if step.step.search.wide or "u16" in variant.variant.id else 13)
+                searched[variant.variant.id] = step.step.search.wide  # type: ignore[attr-defined]
+                opset = by_id[step.inputs["model"]].step.minimum  # type: ignore[attr-defined]
+                assert opset == (21 if step.step.search.wide or "u16" in variant.variant.id else 13)  # type: ignore[attr-defined]
     assert searched == {
         "qnn-int8-static-u16": False,
         "qnn-int8-static": True,

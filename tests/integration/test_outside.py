@@ -260,8 +260,8 @@ def test_plan_when_inputs_are_masks_ids_or_states_changes_the_others_alone(tmp_p
     )
     plan = dry_run(project=tmp_path / "edgepack.yaml", targets=["host"])
     (step,) = (planned.step for planned in plan.steps if planned.step.name == "outside-errors")
-    assert [name for name, _ in step.outside.changed] == ["frame", "sound", "picture"]
-    assert step.outside.sizes == (("length", (4, 8)),)
+    assert [name for name, _ in step.outside.changed] == ["frame", "sound", "picture"]  # type: ignore[attr-defined]
+    assert step.outside.sizes == (("length", (4, 8)),)  # type: ignore[attr-defined]
     made = {variant.variant.recipe: variant.outside for variant in plan.bundles[0].variants}
     assert made["int8-static"] is not None
     assert made["fp32"] is None

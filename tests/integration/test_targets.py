@@ -320,7 +320,7 @@ def test_all_when_built_together_shares_preparation_and_calibration(tmp_path):
     assert len(plan.bundles) == len(target_files())
     assert (counts["prepared"], counts["simplified"]) == (1, 1)
     # Operators of every type are quantized for QNN alone.
-    observed = [s.step.every_op for s in plan.steps if s.step.name == "calibration"]
+    observed = [s.step.every_op for s in plan.steps if s.step.name == "calibration"]  # type: ignore[attr-defined]
     assert sorted(observed) == [False, True]
 
 

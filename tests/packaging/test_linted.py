@@ -1,4 +1,4 @@
-"""What ``make lint`` reads: every tracked file of a language that it has a tool for."""
+"""What ``make lint`` reads: every tracked Python file, by ruff and by mypy."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from mypy.main import process_options
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def tracked(*patterns: str) -> set[str]:
-    """The paths below the root that git tracks, as far as they still are there."""
-    done = subprocess.run(
-        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, capture_output=True, check=True
-    )
-    return {name for name in done.stdout.decode().split("\0")[:-1] if (ROOT / name).is_file()}
+sys.path.insert(0, str(Path(__file__).parent))
+from check_types import ROOT, groups, tracked
 
 
 def read_by_ruff(*options: str) -> set[str]:
@@ -27,10 +21,32 @@ def read_by_ruff(*options: str) -> set[str]:
     return {path for path in paths if path.endswith(".py")}
 
 
+def read_by_mypy(*options: str) -> set[str]:
+    """The package's files, as mypy finds them by itself, and those of check_types.py."""
+    sources, _ = process_options(list(options))
+    found = {Path(str(source.path)).as_posix() for source in sources}
+    return found | {str(file) for group in groups(map(Path, tracked("*.py"))) for file in group}
+
+
 def test_ruff_when_asked_what_it_reads_names_every_tracked_python_file():
-    assert tracked("*.py") - read_by_ruff() == set()
+    assert set(tracked("*.py")) - read_by_ruff() == set()
 
 
 @pytest.mark.parametrize("folder", ["build", "builder", "packager/edgepack/builder"])
 def test_ruff_when_a_folder_is_excluded_is_seen_to_leave_it_out(folder):
-    assert tracked("*.py") - read_by_ruff("--config", f'exclude = ["{folder}"]')
+    assert set(tracked("*.py")) - read_by_ruff("--config", f'exclude = ["{folder}"]')
+
+
+def test_mypy_when_asked_what_it_reads_names_every_tracked_python_file(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert set(tracked("*.py")) - read_by_mypy() == set()
+
+
+def test_mypy_when_a_folder_is_excluded_is_seen_to_leave_it_out(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert set(tracked("*.py")) - read_by_mypy("--exclude", "packager/edgepack/builder/")
+
+
+def test_mypy_when_two_programs_have_modules_of_one_name_reads_each_by_itself():
+    for group in groups(map(Path, tracked("*.py"))):
+        assert len({file.name for file in group}) == len(group)

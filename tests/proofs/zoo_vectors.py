@@ -8,7 +8,7 @@ import numpy as np
 from cases import PRODUCTS, SAMPLES, Made, Zoo, made, split
 from net import Array, Net
 from readings import Classes, Constant, Embedding, Mask, Probability, Tokens, Value
-from worlds import FIGURES, TRAINING, both, one_hot, scenes, sentences, tones, topics
+from worlds import FIGURES, TRAINING, Scenes, both, one_hot, scenes, sentences, tones, topics
 
 zoo = Zoo("embedding")
 
@@ -162,7 +162,7 @@ def make_yes_or_no(folder: Path) -> Made:
     return made(path, others.images, {"decisions": Tokens()})
 
 
-def _two_heads(seed: int) -> tuple[Net, str, object, Array]:
+def _two_heads(seed: int) -> tuple[Net, str, Scenes, Array]:
     training, rest = both(seed)
     known, others = scenes(training, 600), scenes(rest, SAMPLES)
     net = Net(seed, x=known.images)

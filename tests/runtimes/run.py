@@ -146,7 +146,7 @@ def build_all(profiles: Sequence[Profile], work: Path, findings: Sequence[Findin
         else:
             bundles += [built.bundle.path for built in result.bundles]
             lost = [(each.target, each.variant, each.error.problem) for each in result.failed]
-            lost += [(e.target, e.variant, e.reason) for e in (*result.missed, *result.refused)]
+            lost += [(e.target, e.variant, e.reason) for e in (*result.missed, *result.refused)]  # type: ignore[attr-defined]
         for target, variant, reason in lost:
             finding = next(each for each in findings if target in each.pin.targets)
             what = f"{project.parent.name} for {target}: {variant} not built: {reason}"

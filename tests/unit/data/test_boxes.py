@@ -33,7 +33,7 @@ def read(photos, labels, classes=()):
     return [boxes[~np.isnan(boxes[:, 0])].tolist() for boxes in found]
 
 
-def annotations(**changed):
+def annotated(**changed):
     """Of three images, one of which has nothing; ids are in no order."""
     images = [
         {"id": 30, "file_name": "b/1.png", "width": 200, "height": 100},
@@ -64,7 +64,7 @@ def coco(tmp_path):
 
 
 def test_coco_when_there_are_no_class_names_takes_categories_in_the_order_of_ids(photos, coco):
-    path = coco(annotations())
+    path = coco(annotated())
     assert holds_boxes(path)
     # Category 7 is class 0; what is a crowd is left out.
     assert read(photos, path) == [
@@ -75,7 +75,7 @@ def test_coco_when_there_are_no_class_names_takes_categories_in_the_order_of_ids
 
 
 def test_coco_when_there_are_class_names_takes_categories_by_them(photos, coco):
-    found = read(photos, coco(annotations()), ["bird", "cat", "dog"])
+    found = read(photos, coco(annotated()), ["bird", "cat", "dog"])
     assert [[box[0] for box in boxes] for boxes in found] == [[2], [], [1, 2]]
 
 
@@ -93,23 +93,23 @@ def test_coco_when_there_are_class_names_takes_categories_by_them(photos, coco):
 )
 def test_coco_when_something_is_missing_names_it(photos, coco, change, said):
     with pytest.raises(SamplesError, match=said):
-        read(photos, coco(annotations(**change)))
+        read(photos, coco(annotated(**change)))
 
 
 def test_coco_when_the_model_lacks_a_class_names_it(photos, coco):
     with pytest.raises(SamplesError, match="boxes of 'dog', which is none of the 2 classes"):
-        read(photos, coco(annotations()), ["cat", "bird"])
+        read(photos, coco(annotated()), ["cat", "bird"])
 
 
 def test_coco_when_an_image_was_annotated_in_another_size_says_so(photos, coco):
-    given = annotations()
+    given = annotated()
     given["images"][1] |= {"width": 100, "height": 200}
     with pytest.raises(SamplesError, match=r"'a/1\.png' has 100 x 200 .* it has 200 x 100"):
         read(photos, coco(given))
 
 
 def test_coco_when_a_name_may_be_two_images_says_so(photos, coco):
-    given = annotations()
+    given = annotated()
     given["images"][1]["file_name"] = "1.png"
     with pytest.raises(SamplesError, match="ambiguous: 2 images have this name"):
         read(photos, coco(given))

@@ -57,7 +57,7 @@ def test_report_when_saved_is_loaded_as_it_was(store: ResultsStore, verdict: Ver
 def test_report_when_of_any_kind_is_loaded_as_it_was(store: ResultsStore) -> None:
     reports = [example_report(), example_evaluation(), imported_report()]
     store.save(*reports)
-    assert store.load_all([report.id for report in reports]) == reports
+    assert store.load_all([report.id for report in reports]) == reports  # type: ignore[attr-defined]
     assert [row.kind for row in store.rows()] == ["imported", "bench", "evaluation"]
 
 
