@@ -131,7 +131,7 @@ def test_types_when_they_stand_in_signatures_are_in_the_api():
 
 def test_name_when_the_api_has_it_not_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'deploy'"):
-        _ = api.deploy
+        _ = api.deploy  # type: ignore[attr-defined]
 
 
 def test_push_when_searched_in_the_library_is_one_function():

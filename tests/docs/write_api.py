@@ -92,7 +92,7 @@ def _block(name: str) -> str:
     return f"```python\n{_without_roles(text)}\n```\n"
 
 
-def _own(node: ast.AST, lines: list[str]) -> list[str]:
+def _own(node: ast.stmt, lines: list[str]) -> list[str]:
     """Return a definition without its body, but for the docstring."""
     if not isinstance(node, ast.FunctionDef | ast.ClassDef):
         return lines[node.lineno - 1 : node.end_lineno]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from edgepack.cli.app import app
 from edgepack.cli.main import INTERRUPTED, READER_GONE, TERMINATED
@@ -96,7 +97,7 @@ def _children(command):
     return getattr(command, "commands", {})
 
 
-def _commands(words=(), command=None) -> Iterator[tuple[tuple[str, ...], object]]:
+def _commands(words=(), command=None) -> Iterator[tuple[tuple[str, ...], Any]]:
     command = command or get_command(app)
     if words:
         yield words, command
