@@ -246,3 +246,24 @@ def test_push_when_asked_for_what_is_not_there_connects_to_no_device(  # noqa: P
     assert hint in said
     assert said.count("error: ") == said.count("  hint: ") == 1
     assert fleet.state() == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["bench", "bundle", "--device", "a", "--device", "b"], "--device"),
+        (["build", "--project", "a.yaml", "--project=b.yaml"], "--project"),
+        (["runs", "list", "--since", "2026-01-01", "--since", "2026-02-01"], "--since"),
+        (["device", "add", "pi", "h", "--port", "1", "--port", "2"], "--port"),
+    ],
+)
+def test_option_of_one_value_when_given_twice_is_refused(capsys, argv, name):
+    assert run(argv) == 2
+    said = capsys.readouterr().err
+    assert f"{name} is given 2 times" in said
+    assert "once for each value" in said
+
+
+def test_option_that_may_be_repeated_is_taken_twice(capsys):
+    assert run(["inspect", "no.onnx", "--target", "intel", "--target", "jetson"]) != 2
+    assert "times" not in capsys.readouterr().err

@@ -15,6 +15,7 @@ from edgepack.cli.devices import device_app
 from edgepack.cli.history import runs_app
 from edgepack.cli.leasing import lease, release, who
 from edgepack.cli.measuring import bench, demo, evaluate
+from edgepack.cli.once import OnceCommand
 from edgepack.cli.options import (
     JsonOption,
     ModelArgument,
@@ -217,3 +218,6 @@ device_app.command(
 )(verify_device)
 app.command(epilog="Example: edgepack rollback detector --device pi5")(rollback)
 app.command(epilog="Example: edgepack demo")(demo)
+for _group in (app, targets_app, device_app, runs_app, rollout_app, audit_app):
+    for _command in _group.registered_commands:
+        _command.cls = OnceCommand
