@@ -7,7 +7,7 @@ import onnx
 import pytest
 from edgepack.project.profile import Dialect
 from edgepack.quantization.methods.channels import channel_groups
-from edgepack.quantization.methods.equalization import equalized
+from edgepack.quantization.methods.cross_layer_equalization import equalized
 from edgepack.quantization.qdq.kept_float import keep_float, write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
 from equalization_nets import Net, images, run, sqnr_db, statistics_of

@@ -11,7 +11,7 @@ from edgepack.model.facts import signature
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.closeness import Chosen
-from edgepack.quantization.search.inner import InnerCloseness, inner_closeness
+from edgepack.quantization.search.inner_closeness import InnerCloseness, inner_closeness
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from onnx import TensorProto, helper
 

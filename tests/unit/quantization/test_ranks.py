@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.project.profile import Dialect
-from edgepack.quantization.methods.equalization import equalized
+from edgepack.quantization.methods.cross_layer_equalization import equalized
 from edgepack.quantization.methods.spare_channels import duplicated
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter

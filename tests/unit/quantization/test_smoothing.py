@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.quantization.methods.smoothing import smooth_norms
+from edgepack.quantization.methods.smooth_quant import smooth_norms
 from onnx import TensorProto, helper, numpy_helper
 
 CHANNELS = 32

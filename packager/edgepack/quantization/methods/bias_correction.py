@@ -1,10 +1,11 @@
-"""Weights and biases that take back what quantized activations do to a product's outputs.
+"""Bias correction, and of weights too: takes back what quantized inputs do to a product's outputs.
 
 The inputs of a product in a quantized network differ from those in the float network, and not only
 by chance: what rounding, saturation and the layers before did to them is in part a linear function
 of them. So other weights and another bias come closer to the float outputs. Which ones is fitted to
-samples: inputs are patches as :mod:`~edgepack.quantization.methods.layers` has them, "exact" those
-of the float network and "quantized" those of the quantized one, at the same positions.
+samples (of biases alone: Nagel et al., arXiv 1906.04721). Inputs are patches as
+:mod:`~edgepack.quantization.methods.layers` has them, "exact" those of the float network and
+"quantized" those of the quantized one, at the same positions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights rounded so that a product's outputs come nearest, not the weights themselves.
+"""GPTQ-like rounding: weights rounded so that a product's outputs come nearest, not the weights.
 
 Each product of a network is taken in turn, on inputs as they are in the network quantized so far.
 Its weights and bias are first corrected for what is wrong with these inputs

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.base.worker import report
 from edgepack.model.reading import write_model
-from edgepack.quantization.methods.equalization import Equalized, equalized
+from edgepack.quantization.methods.cross_layer_equalization import Equalized, equalized
 from edgepack.quantization.methods.spare_channels import duplicated
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter

@@ -22,7 +22,7 @@ from edgepack.quantization.ranges.statistics import TensorStatistics
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut, Judged
 from edgepack.quantization.search.costs import Costs, place_costs
 from edgepack.quantization.search.cpu_fit import CpuFit, fit_to_cpu
-from edgepack.quantization.search.inner import InnerCloseness, inner_closeness
+from edgepack.quantization.search.inner_closeness import InnerCloseness, inner_closeness
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.quantization.search.search import Measured, Trial
 from edgepack.samples.spreading import spread

@@ -33,7 +33,12 @@ from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.quantization.qdq.dialect import WITHOUT_INT8
 from edgepack.quantization.search.closeness import NOTICEABLE_DB, Closeness, Judged
 from edgepack.quantization.search.costs import Costs
-from edgepack.quantization.search.ladder import WORTHWHILE_DB, Ladder, float_ladder, wide_ladder
+from edgepack.quantization.search.mixed_precision import (
+    WORTHWHILE_DB,
+    Ladder,
+    float_ladder,
+    wide_ladder,
+)
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.samples.changing import WORDS
 

@@ -22,7 +22,7 @@ from edgepack.model.facts import STANDARD, default_opset, signature
 from edgepack.model.files import MODEL
 from edgepack.model.inferring import inferred_graph
 from edgepack.model.reading import read_model, write_model
-from edgepack.quantization.methods.smoothing import smooth_norms
+from edgepack.quantization.methods.smooth_quant import smooth_norms
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import worst_sqnr_db
 from edgepack.steps.graph.half import drop_unread, inner_names, name_nodes, reads

@@ -1,9 +1,11 @@
-"""Channels scaled so that all of them use the whole range that their tensor is quantized with.
+"""Cross-layer equalization: channels scaled so that all use the whole range of their tensor.
 
 A tensor has one scale, so its steps are as wide as its widest channel needs them, and a channel
 that is a tenth as wide keeps a tenth of the steps. Multiplied by ten in the weights that make it,
 and divided by ten in those that read it, it keeps them all; per-channel weights take such factors
 without loss where they are made, and in depthwise convolutions. The float model computes the same.
+The method is Nagel et al.'s (arXiv 1906.04721), who equalize the ranges of weights; here it is
+those of activations, as they were observed.
 
 Measured on activations alone, weights exact, 120 to 800 samples (onnxruntime 1.31.1, 2026-11-21):
 squeezenet1.1 and a DS-CNN gain 0 to 1.5 dB in uint8 and 1 to 2 dB in symmetric int8, a ResNet-20

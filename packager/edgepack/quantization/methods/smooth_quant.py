@@ -1,4 +1,4 @@
-"""Taking large channels out of what matrix products read, where a normalization makes them.
+"""SmoothQuant behind normalizations: takes large channels out of what matrix products read.
 
 In transformers, a few channels behind a LayerNormalization are far larger than the others, for all
 samples. What reads them in 8 bits, with one scale for the tensor, has few steps left for the

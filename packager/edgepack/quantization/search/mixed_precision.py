@@ -1,4 +1,4 @@
-"""Taking more and more of a model out of 8 bits, what costs most for its length first."""
+"""Mixed precision: takes more and more of a model out of 8 bits, what costs most first."""
 
 from __future__ import annotations
 
