@@ -77,7 +77,7 @@ def first_scheme(
     have no pair, and nodes that cannot be quantized stay float.
 
     Args:
-        model: As :func:`~edgepack.quantization.qdq.writer.quantizable` returns it.
+        model: As :func:`~edgepack.quantization.qdq.preparation.quantizable` returns it.
         statistics: Of its tensors.
         settings: What holds for all models of the variant.
     """
