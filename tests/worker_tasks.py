@@ -19,7 +19,7 @@ from edgepack.quantization.search.outside import Outside
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.recipes.int8_static import Int8Static
-from edgepack.trying.running import Ran, run_variant
+from edgepack.trying.running import VariantRun, run_variant
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def environment(name: str) -> str:
     return os.environ[name]
 
 
-def run_fp32_alone(folder: Path, variant: str, *rest: Any) -> Ran:
+def run_fp32_alone(folder: Path, variant: str, *rest: Any) -> VariantRun:
     """Stand for :func:`edgepack.trying.running.run_variant` where other models crash."""
     if variant != "cpu-fp32":
         crash()

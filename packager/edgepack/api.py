@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from edgepack.demo.demo import Demo as Demo
     from edgepack.demo.demo import demo as demo
     from edgepack.deploy.audit import AuditLog as AuditLog
-    from edgepack.deploy.audit import Interval as Interval
     from edgepack.deploy.audit import Record as Record
+    from edgepack.deploy.audit import UseInterval as UseInterval
     from edgepack.deploy.audit import audit_intervals as audit_intervals
     from edgepack.deploy.audit import audit_log as audit_log
     from edgepack.deploy.audit import moment as moment
@@ -179,7 +179,7 @@ if TYPE_CHECKING:
     from edgepack.results.page.tried import NOT_COMPARABLE as NOT_COMPARABLE
     from edgepack.results.page.tried import TriedStage as TriedStage
     from edgepack.results.page.tried import tried_stages as tried_stages
-    from edgepack.results.store.changes import Series as Series
+    from edgepack.results.store.changes import HistorySeries as HistorySeries
     from edgepack.results.store.changes import find_changes as find_changes
     from edgepack.results.store.documents import Report as Report
     from edgepack.results.store.documents import read_report as read_report
@@ -194,8 +194,8 @@ if TYPE_CHECKING:
     from edgepack.results.store.store import ResultsStore as ResultsStore
     from edgepack.results.store.store import RunFilter as RunFilter
     from edgepack.results.store.store import keep_report as keep_report
+    from edgepack.trying.trial import InputTrial as InputTrial
     from edgepack.trying.trial import Trial as Trial
-    from edgepack.trying.trial import Tried as Tried
     from edgepack.trying.trying import try_bundle as try_bundle
     from edgepack.trying.verdicts import Compared as Compared
     from edgepack.trying.verify import Verification as Verification
@@ -218,7 +218,8 @@ _HOMES = {
     "bundle.signing": "Signature require_signature sign",
     "demo.demo": "Demo demo",
     "deploy.audit": (
-        "AuditLog Interval Record audit_intervals audit_log moment read_audit_log verify_audit_log"
+        "AuditLog Record UseInterval audit_intervals audit_log moment read_audit_log "
+        "verify_audit_log"
     ),
     "deploy.fleet.bundles": "bundles_by_target",
     "deploy.fleet.rollout": "Watcher start_rollout",
@@ -271,7 +272,7 @@ _HOMES = {
     "results.page.reporting": "Page report",
     "results.page.table": "near_text others_text r2_text report_table rows_lines",
     "results.page.tried": "NOT_COMPARABLE TriedStage tried_stages",
-    "results.store.changes": "Series find_changes",
+    "results.store.changes": "HistorySeries find_changes",
     "results.store.documents": "Report read_report",
     "results.store.exporting": "export_runs",
     "results.store.importing": "import_log",
@@ -279,7 +280,7 @@ _HOMES = {
     "results.store.rows": "RunRow",
     "results.store.runs": "import_runs list_runs prune_runs show_run",
     "results.store.store": "ResultsStore RunFilter keep_report",
-    "trying.trial": "Trial Tried",
+    "trying.trial": "InputTrial Trial",
     "trying.trying": "try_bundle",
     "trying.verdicts": "Compared",
     "trying.verify": "Verification verify",

@@ -3,13 +3,13 @@ from __future__ import annotations
 import io
 
 from edgepack.base.progress import Work
-from edgepack.cli.fleet_view import FleetLines, Row, rows_table
+from edgepack.cli.fleet_view import DeviceRow, FleetLines, rows_table
 from edgepack.deploy.fleet.schedule import Retry, Settled, Start
 from edgepack.errors import DeviceError, UnreachableError
 from rich.console import Console
 
 
-def drawn(rows: list[Row], most: int = 50) -> str:
+def drawn(rows: list[DeviceRow], most: int = 50) -> str:
     console = Console(file=io.StringIO(), width=100)
     console.print(rows_table(rows, most=most))
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -18,7 +18,7 @@ def drawn(rows: list[Row], most: int = 50) -> str:
 def test_table_when_devices_differ_has_a_line_for_each_with_state_bytes_try_and_error():
     full = DeviceError("no space left\nmore of it", hint="h")
     off = UnreachableError("refuses", hint="h")
-    rows = {name: Row(name) for name in "abcd"}
+    rows = {name: DeviceRow(name) for name in "abcd"}
     rows["a"].sent = "123 bytes"
     rows["a"].take_in(Settled("a", "done", 1))
     rows["b"].take_in(Settled("b", "failed", 1, full))
@@ -36,7 +36,7 @@ def test_table_when_devices_differ_has_a_line_for_each_with_state_bytes_try_and_
 
 
 def test_table_when_there_are_more_devices_than_lines_shows_what_failed_or_runs():
-    rows = [Row(f"d{number}", state="done") for number in range(40)]
+    rows = [DeviceRow(f"d{number}", state="done") for number in range(40)]
     rows[37].state, rows[39].state = "failed", "running"
     text = drawn(rows, most=3)
     assert "d37" in text
@@ -45,8 +45,8 @@ def test_table_when_there_are_more_devices_than_lines_shows_what_failed_or_runs(
 
 
 def test_table_when_a_device_says_what_a_terminal_obeys_shows_it_harmless():
-    assert "\x1b" not in drawn([Row("a", said="\x1b[2J[red]x")]).replace("\x1b[1m", "")
-    assert "[red]x" in drawn([Row("a", said="\x1b[2J[red]x")])
+    assert "\x1b" not in drawn([DeviceRow("a", said="\x1b[2J[red]x")]).replace("\x1b[1m", "")
+    assert "[red]x" in drawn([DeviceRow("a", said="\x1b[2J[red]x")])
 
 
 def test_lines_when_there_is_no_terminal_tell_what_ended_only(capsys):

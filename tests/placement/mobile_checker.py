@@ -26,7 +26,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 from edgepack.backends import coreml, nnapi
 from edgepack.backends.base import Backend, Refusal, partitions
-from edgepack.backends.wheel_tables import OpTable, op_table
+from edgepack.backends.wheel_tables import WheelOpTable, op_table
 from edgepack.errors import ModelError
 from edgepack.model.graph import Graph, Node, read_graph
 from edgepack.model.reading import read_model
@@ -163,7 +163,7 @@ def _key(op: str, outputs: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return op, tuple(outputs)
 
 
-def _why(node: Node, graph: Graph, refused: dict[int, Refusal], table: OpTable) -> str:
+def _why(node: Node, graph: Graph, refused: dict[int, Refusal], table: WheelOpTable) -> str:
     """Return why we differ, if it is for something that the checker does not look at."""
     op = node.qualified_op
     if node.index in refused:

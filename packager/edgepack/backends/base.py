@@ -149,7 +149,7 @@ class NodePlacement:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PredictedPlacement:
     """Where every node of a graph is predicted to run."""
 
     nodes: tuple[NodePlacement, ...]
@@ -163,7 +163,7 @@ class Placement:
         return taken / len(self.nodes) if self.nodes else 0.0
 
 
-def predict(backend: Backend, graph: Graph, variant: Variant) -> Placement:
+def predict(backend: Backend, graph: Graph, variant: Variant) -> PredictedPlacement:
     """Return where the nodes of a graph will run, from the backend's rules."""
     refusals = backend.refusals(graph, variant)
     fallback = next((p.name for p in variant.providers if p.name != backend.provider), CPU)
@@ -176,7 +176,7 @@ def predict(backend: Backend, graph: Graph, variant: Variant) -> Placement:
         for node in graph.nodes
     )
     taken = [p.node for p in placed if p.refusal is None]
-    return Placement(placed, len(partitions(graph, taken)))
+    return PredictedPlacement(placed, len(partitions(graph, taken)))
 
 
 def partitions(graph: Graph, taken: Collection[Node]) -> list[list[Node]]:

@@ -37,7 +37,7 @@ from edgepack.backends.builder_rules import (
     words,
 )
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
-from edgepack.backends.wheel_tables import OpTable, op_table
+from edgepack.backends.wheel_tables import WheelOpTable, op_table
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -112,7 +112,7 @@ BACKEND = Backend(
 )
 
 
-def table_of(chosen: Format) -> OpTable:
+def table_of(chosen: Format) -> WheelOpTable:
     """Return the list of operators of a model format.
 
     Raises:

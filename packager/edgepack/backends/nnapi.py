@@ -39,7 +39,7 @@ from edgepack.backends.builder_rules import (
     values_of,
     words,
 )
-from edgepack.backends.qdq import NodeUnit, Value, node_units, spread
+from edgepack.backends.qdq import NodeUnit, QdqValue, node_units, spread
 from edgepack.backends.wheel_tables import op_table
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
@@ -221,7 +221,7 @@ def _quantized(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _tensor(graph: Graph, unit: NodeUnit, value: Value, *, is_weight: bool) -> Refusal | None:
+def _tensor(graph: Graph, unit: NodeUnit, value: QdqValue, *, is_weight: bool) -> Refusal | None:
     dtype = graph.dtype(value.tensor)
     signed = is_weight and dtype == "int8"
     if dtype != "uint8" and not signed:
@@ -243,7 +243,7 @@ def _tensor(graph: Graph, unit: NodeUnit, value: Value, *, is_weight: bool) -> R
 _PER = "quantize with per_channel: false, or weights: int8"
 
 
-def _signed_weights(graph: Graph, unit: NodeUnit, value: Value) -> Refusal | None:
+def _signed_weights(graph: Graph, unit: NodeUnit, value: QdqValue) -> Refusal | None:
     """Weights of int8 have zero point 0, and a scale or one per output channel; not in MatMul."""
     scales = graph.constants[value.scale].size
     shape = graph.shape(value.tensor) or (0,)

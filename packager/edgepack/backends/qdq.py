@@ -38,7 +38,7 @@ DEQUANTIZE = "DequantizeLinear"
 
 
 @dataclass(frozen=True)
-class Value:
+class QdqValue:
     """An input or output of a node unit."""
 
     tensor: str
@@ -68,9 +68,9 @@ class NodeUnit:
     """Q nodes behind it."""
     clip: Node | None
     """A Relu or Clip between target and Q that the Q makes redundant."""
-    inputs: tuple[Value, ...]
+    inputs: tuple[QdqValue, ...]
     """In the order of the target's inputs; of QLinear operators, the data inputs alone."""
-    outputs: tuple[Value, ...]
+    outputs: tuple[QdqValue, ...]
 
     @property
     def is_group(self) -> bool:
@@ -421,25 +421,29 @@ def _equal(graph: Graph, first: str, second: str) -> bool:
 # --- what the unit reads and makes ------------------------------------------------------------
 
 
-def _quantized(tensor: str, node: Node) -> Value:
+def _quantized(tensor: str, node: Node) -> QdqValue:
     scale, zero_point = (*node.inputs[1:3], "")[:2]
-    return Value(tensor, scale, zero_point, node.attributes.get("axis"))
+    return QdqValue(tensor, scale, zero_point, node.attributes.get("axis"))
 
 
-def _values_before(candidate: _Candidate) -> tuple[Value, ...]:
+def _values_before(candidate: _Candidate) -> tuple[QdqValue, ...]:
     by_output = {node.outputs[0]: node for node in candidate.dequantizers}
     return tuple(
-        _quantized(by_output[name].inputs[0], by_output[name]) if name in by_output else Value(name)
+        _quantized(by_output[name].inputs[0], by_output[name])
+        if name in by_output
+        else QdqValue(name)
         for name in candidate.node.inputs
     )
 
 
-def _values_behind(candidate: _Candidate) -> tuple[Value, ...]:
+def _values_behind(candidate: _Candidate) -> tuple[QdqValue, ...]:
     by_input = {node.inputs[0]: node for node in candidate.quantizers}
     if candidate.clip:
         by_input = {candidate.node.outputs[0]: candidate.quantizers[0]}
     return tuple(
-        _quantized(by_input[name].outputs[0], by_input[name]) if name in by_input else Value(name)
+        _quantized(by_input[name].outputs[0], by_input[name])
+        if name in by_input
+        else QdqValue(name)
         for name in candidate.node.outputs
     )
 
@@ -460,22 +464,22 @@ def single(node: Node) -> NodeUnit:
     return NodeUnit(node, (), (), None, before, behind)
 
 
-def _own_values(node: Node) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+def _own_values(node: Node) -> tuple[tuple[QdqValue, ...], tuple[QdqValue, ...]]:
     """Return inputs and outputs of a node that is no group, with the scales it names itself.
 
     QLinear operators take x, scale, zero point (twice for two inputs), then the output's scale and
     zero point, then a bias.
     """
-    plain = tuple(Value(name) for name in node.outputs)
+    plain = tuple(QdqValue(name) for name in node.outputs)
     if node.op == QUANTIZE:
-        return (Value(node.inputs[0]),), (_quantized(node.outputs[0], node),)
+        return (QdqValue(node.inputs[0]),), (_quantized(node.outputs[0], node),)
     if node.op == DEQUANTIZE:
         return (_quantized(node.inputs[0], node),), plain
     triples = 1 if node.op in _QLINEAR_UNARY else 2 if node.op in _QLINEAR_BINARY else 0
     if not triples:
-        return tuple(Value(name) for name in node.inputs), plain
+        return tuple(QdqValue(name) for name in node.inputs), plain
     names = (*node.inputs, "")
-    inputs = [Value(names[k], names[k + 1], names[k + 2]) for k in range(0, 3 * triples, 3)]
+    inputs = [QdqValue(names[k], names[k + 1], names[k + 2]) for k in range(0, 3 * triples, 3)]
     end = 3 * triples
-    bias = [Value(name) for name in names[end + 2 :] if name]
-    return (*inputs, *bias), (Value(node.outputs[0], names[end], names[end + 1]),)
+    bias = [QdqValue(name) for name in names[end + 2 :] if name]
+    return (*inputs, *bias), (QdqValue(node.outputs[0], names[end], names[end + 1]),)

@@ -30,7 +30,7 @@ from edgepack.backends.builder_rules import (
     words,
 )
 from edgepack.backends.op_table import kernel_refusal, read_table
-from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, Value, node_units, spread
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, QdqValue, node_units, spread
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -165,7 +165,7 @@ def _layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _second_layout(graph: Graph, value: Value) -> Refusal | None:
+def _second_layout(graph: Graph, value: QdqValue) -> Refusal | None:
     """What weights, biases and second activations must be."""
     dtype, scales = graph.dtype(value.tensor), graph.constants.get(value.scale)
     if scales is None:

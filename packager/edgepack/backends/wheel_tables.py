@@ -31,7 +31,7 @@ _SPELLINGS = {"Argmax": "ArgMax"}
 
 
 @dataclass(frozen=True)
-class OpTable:
+class WheelOpTable:
     """The operators that one provider takes, as its list says."""
 
     notes: Mapping[str, str]
@@ -43,7 +43,7 @@ class OpTable:
         return op in self.notes
 
 
-def parse_table(text: str) -> OpTable:
+def parse_table(text: str) -> WheelOpTable:
     """Return the table in the text of a list: rows of ``|domain:Operator|note|``."""
     notes, respelled = {}, set()
     for line in text.splitlines():
@@ -56,11 +56,11 @@ def parse_table(text: str) -> OpTable:
         notes[name] = " ".join(note.replace("<br/>", " ").split())
         if f"{domain}:{op}" not in line:
             respelled.add(name)
-    return OpTable(notes, frozenset(respelled))
+    return WheelOpTable(notes, frozenset(respelled))
 
 
 @lru_cache
-def op_table(name: TableName, folder: Path | None = None) -> OpTable:
+def op_table(name: TableName, folder: Path | None = None) -> WheelOpTable:
     """Return one of the lists.
 
     Args:

@@ -38,7 +38,7 @@ from edgepack.backends.builder_rules import (
     words,
 )
 from edgepack.backends.op_table import kernel_refusal, read_table
-from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, Value, node_units, spread
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, QdqValue, node_units, spread
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -289,11 +289,11 @@ _FLOAT_RULES: Mapping[str, Sequence[Rule]] = {
 # --- int8 layouts -----------------------------------------------------------------------------
 
 
-def _dtype(graph: Graph, value: Value) -> str:
+def _dtype(graph: Graph, value: QdqValue) -> str:
     return graph.dtype(value.tensor) if value.is_quantized else "not quantized"
 
 
-def _count(graph: Graph, value: Value) -> int:
+def _count(graph: Graph, value: QdqValue) -> int:
     """Return how many scales a tensor has; 0 where they are not constant."""
     scales = graph.constants.get(value.scale)
     return 0 if scales is None else scales.size

@@ -20,11 +20,11 @@ from edgepack.builder.memory import Subject, build_bytes, memory_text, step_byte
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.model.reading import external_files, read_outline
-from edgepack.model.workload import Activations, activations
+from edgepack.model.workload import ActivationSizes, activations
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Notes, run_step
 
-_UNKNOWN = Activations(0, 0)
+_UNKNOWN = ActivationSizes(0, 0)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Run:
     jobs: int
     subject: Subject | None
     """None once its memory was told."""
-    activations: Activations = _UNKNOWN
+    activations: ActivationSizes = _UNKNOWN
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     from_cache: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)

@@ -16,7 +16,7 @@ from edgepack.model.ir import loadable
 from edgepack.model.reading import read_structure
 from edgepack.preprocessing.alternatives import RGB_MEAN, RGB_STD
 from edgepack.preprocessing.beginning import Beginning, beginning
-from edgepack.preprocessing.ranking import Tried
+from edgepack.preprocessing.ranking import RankedWay
 from edgepack.project.project import ImageInput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.samples.sources import image_samples
@@ -139,7 +139,7 @@ def _because(guess: Guess, why: str) -> Guess:
     return Guess(guess.image, "; ".join(filter(None, (guess.why, why))), guess.is_told)
 
 
-def _is_telling(best: Tried) -> bool:
+def _is_telling(best: RankedWay) -> bool:
     match best.measure:
         case "labels":
             return sum(best.hits) > len(best.hits) / 4
@@ -152,7 +152,7 @@ def _is_telling(best: Tried) -> bool:
             return False
 
 
-def _differs_in_order(entry: Tried, own: ImageInput) -> bool:
+def _differs_in_order(entry: RankedWay, own: ImageInput) -> bool:
     image = entry.alternative.image if entry.alternative else own
     return image is not None and (image.scale, len(image.mean)) == (own.scale, len(own.mean))
 
@@ -164,7 +164,7 @@ def _ranked(
     scores_output: str | None,
     files: Sequence[Path],
     labels: Sequence[int] | None,
-) -> tuple[list[Tried], int]:
+) -> tuple[list[RankedWay], int]:
     """Return ways to make the input of photos, best first, and on how many they were tried."""
     step = InputCheck(((spec.name, image),), scores_output, (), "")
     with tempfile.TemporaryDirectory(prefix="edgepack-init-") as folder, loadable(model) as file:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgepack.backends.base import Placement
+from edgepack.backends.base import PredictedPlacement
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.targets import chosen_targets, load_target, project_targets
 from edgepack.base.processes import Workers
@@ -159,9 +159,9 @@ class _Making:
     folder: Path
     made: dict[str, Path | EdgepackError]
     """What each source is, and each step wrote, or why it failed."""
-    placed: dict[str, Placement] = field(default_factory=dict)
+    placed: dict[str, PredictedPlacement] = field(default_factory=dict)
 
-    def placement(self, step_id: str, variant: Variant) -> Placement:
+    def placement(self, step_id: str, variant: Variant) -> PredictedPlacement:
         """Return where the nodes of a step's model are predicted to run in a variant."""
         key = f"{step_id} {variant!r}"
         if key not in self.placed:

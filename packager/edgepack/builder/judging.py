@@ -19,7 +19,7 @@ from edgepack.metrics.labelled import PRECISIONS
 from edgepack.model.finding import Finding, group_findings
 from edgepack.project.project import Limits
 from edgepack.quantization.search.outside import OutsideError
-from edgepack.quantization.search.search import Tried, describe
+from edgepack.quantization.search.search import SearchLine, describe
 from edgepack.steps.base import read_notes
 from edgepack.steps.graph.placed import read_placement
 from edgepack.steps.proofs.evaluation import NO_FP32, as_accuracy
@@ -232,12 +232,12 @@ def _loses(accuracy: Accuracy | NotMeasured) -> bool:
     return most_lost(accuracy)[0] > NOTICEABLE_DROP
 
 
-def tried_for(variant: PlannedVariant, execution: Execution) -> list[Tried]:
+def tried_for(variant: PlannedVariant, execution: Execution) -> list[SearchLine]:
     """Return what was tried to keep a variant's accuracy."""
     for step_id in variant.history:
         facts = read_notes(execution.artifacts[step_id].path).facts
         if facts.get("tried"):
-            return [Tried(**entry) for entry in facts["tried"]]
+            return [SearchLine(**entry) for entry in facts["tried"]]
     return []
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base.machine import available_memory_bytes, cores
-from edgepack.model.workload import Activations
+from edgepack.model.workload import ActivationSizes
 from edgepack.steps.recipes.kind import MODEL_COPIES
 from edgepack.steps.recipes.recipes import RECIPES
 
@@ -35,7 +35,7 @@ class Subject:
     """Names of the steps that the build has."""
 
 
-def step_bytes(name: str, models: int, activations: Activations) -> int:
+def step_bytes(name: str, models: int, activations: ActivationSizes) -> int:
     """Return about how many bytes the processes of one step take.
 
     Measured with onnxruntime 1.31.1 on x86-64, 2026-11-23: a plain run of a network whose live
@@ -62,7 +62,7 @@ def step_bytes(name: str, models: int, activations: Activations) -> int:
     return held + activations.live_bytes
 
 
-def build_bytes(subject: Subject, activations: Activations, jobs: int) -> int:
+def build_bytes(subject: Subject, activations: ActivationSizes, jobs: int) -> int:
     """Return about how many bytes a build takes at its peak, all its processes together.
 
     Its largest step is taken to run beside plain ones, as many as ``jobs`` allows.

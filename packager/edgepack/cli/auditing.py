@@ -67,7 +67,7 @@ def verify(
     _warn_of_torn(log)
 
 
-def _interval_line(span: api.Interval) -> str:
+def _interval_line(span: api.UseInterval) -> str:
     proof = f"serial {span.serial}" if span.serial else span.host_key
     board = f"{span.device} ({proof})" if proof else span.device
     until = f"to {span.end} ({span.ended_by})" if span.end else "until now"

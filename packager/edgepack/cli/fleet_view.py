@@ -22,7 +22,7 @@ _FIRST = ("running", "failed", "again", "pending", "waiting", "superseded", "don
 
 
 @dataclass
-class Row:
+class DeviceRow:
     """What is shown of one device."""
 
     device: str
@@ -55,7 +55,7 @@ class _Rows:
     """The rows of a rollout; every thread may change them."""
 
     def __init__(self, devices: Iterable[str]) -> None:
-        self.rows = {name: Row(name) for name in devices}
+        self.rows = {name: DeviceRow(name) for name in devices}
         self.lock = Lock()
 
     def tell(self, news: api.News) -> None:
@@ -107,7 +107,7 @@ def _live(devices: Sequence[str]) -> Iterator[api.Watcher]:
         yield rows
 
 
-def rows_table(rows: Sequence[Row], *, most: int) -> Table:
+def rows_table(rows: Sequence[DeviceRow], *, most: int) -> Table:
     """Return a table with a line per device.
 
     Args:

@@ -113,7 +113,7 @@ def _print_trial(trial: api.Trial) -> None:
             write_line(f"  {variant}: does not take this input: {reason}")
 
 
-def _verdict(tried: api.Tried, variant: str) -> str:
+def _verdict(tried: api.InputTrial, variant: str) -> str:
     """Return a variant's level, with what is not in the table."""
     column = tried.columns.index(variant)
     words = [block.compared[column].words for block in tried.blocks if block.kind in _LISTED]
@@ -124,7 +124,7 @@ _LISTED = ("classification", "detection")
 """Kinds whose rows are answers; of the others the comparison itself is a row."""
 
 
-def _table(tried: api.Tried) -> Table:
+def _table(tried: api.InputTrial) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -319,7 +319,7 @@ def moment(text: str) -> datetime:
 
 
 @dataclass(frozen=True)
-class Interval:
+class UseInterval:
     """A time in which one bundle was the current one of its project on a board."""
 
     device: str
@@ -342,7 +342,7 @@ class Interval:
 UNKNOWN_SWITCH = "a switch that was not made from here"
 
 
-def audit_intervals(records: Iterable[Record], since: datetime | None = None) -> list[Interval]:
+def audit_intervals(records: Iterable[Record], since: datetime | None = None) -> list[UseInterval]:
     """Return which bundle was current on which board from when to when, in order of their begin.
 
     Args:
@@ -356,7 +356,7 @@ def audit_intervals(records: Iterable[Record], since: datetime | None = None) ->
     known = [found for found in records if found.result == "done"]
     boards = _Boards(known)
     running: dict[tuple[str, str], int] = {}
-    found: list[Interval] = []
+    found: list[UseInterval] = []
     for one in known:
         if one.action not in ("switch", "rollback") or not one.project or not one.release:
             continue
@@ -383,10 +383,10 @@ class _Boards:
         self._serials = {one.host_key: one.serial for one in known if one.host_key and one.serial}
         self._pushed = {one.release: one for one in known if one.release and one.digest}
 
-    def interval(self, one: Record, release: str, *, start: str | None) -> Interval:
+    def interval(self, one: Record, release: str, *, start: str | None) -> UseInterval:
         """Return the interval of a release on the board of a record; it has no end yet."""
         pushed = self._pushed.get(release)
-        return Interval(
+        return UseInterval(
             device=one.device,
             host_key=one.host_key,
             serial=one.serial or self._serials.get(one.host_key or ""),

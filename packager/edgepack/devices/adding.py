@@ -16,7 +16,7 @@ from edgepack.devices.inventory import (
     find_inventory,
     require_free_name,
 )
-from edgepack.devices.probing import DeviceFacts, probe, propose_target
+from edgepack.devices.probing import ProbedFacts, probe, propose_target
 from edgepack.devices.ssh.host_keys import HostKey
 from edgepack.devices.ssh.trust import trust
 from edgepack.devices.transports import connect
@@ -29,7 +29,7 @@ class AddedDevice:
     """A device that the inventory has now."""
 
     device: Device
-    facts: DeviceFacts
+    facts: ProbedFacts
     inventory: Path
     host_key: str | None
     """Fingerprint of the key that the device has proven."""
@@ -95,7 +95,7 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
     return AddedDevice(device, facts, path, host_key)
 
 
-def _require_kind(name: str, facts: DeviceFacts, profile: Profile) -> None:
+def _require_kind(name: str, facts: ProbedFacts, profile: Profile) -> None:
     mismatch = kind_mismatch(facts, profile)
     if mismatch:
         raise DeviceError(

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from edgepack.backends.registry import BACKENDS
 from edgepack.devices.clocks import give_back_clocks
 from edgepack.devices.inventory import Device
-from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
+from edgepack.devices.probing import Missing, ProbedFacts, PythonFacts, probe, propose_target
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from edgepack.project.profile import Profile, load_profile
@@ -55,7 +55,7 @@ class Checked:
 
     device: str
     target: str
-    facts: DeviceFacts | PhoneFacts
+    facts: ProbedFacts | PhoneFacts
     problems: tuple[str, ...]
     """Each with what to do about it."""
     absent: tuple[AbsentProvider, ...]
@@ -111,7 +111,7 @@ def check(device: Device) -> Checked:
     )
 
 
-def absent_providers(facts: DeviceFacts, profile: Profile) -> list[AbsentProvider]:
+def absent_providers(facts: ProbedFacts, profile: Profile) -> list[AbsentProvider]:
     """Return the providers that variants put first and the device's onnxruntime lacks."""
     if isinstance(facts.python, Missing):
         return []
@@ -135,7 +135,7 @@ def absent_providers(facts: DeviceFacts, profile: Profile) -> list[AbsentProvide
     return absent
 
 
-def find_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
+def find_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
     """Return what keeps a device from running its target's bundles, each with what to do."""
     return [
         *_kind_problems(facts, profile),
@@ -144,7 +144,7 @@ def find_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[
     ]
 
 
-def require_kind(device: Device, facts: DeviceFacts) -> None:
+def require_kind(device: Device, facts: ProbedFacts) -> None:
     """Return if a device is the kind of machine that its target is.
 
     Raises:
@@ -160,7 +160,7 @@ def require_kind(device: Device, facts: DeviceFacts) -> None:
         )
 
 
-def runtime_python(device: Device, facts: DeviceFacts) -> str:
+def runtime_python(device: Device, facts: ProbedFacts) -> str:
     """Return the interpreter that runs bundles on the device.
 
     Raises:
@@ -183,7 +183,7 @@ def _provision(device: Device) -> str:
     return f"edgepack device provision {device.name}"
 
 
-def _kind_problems(facts: DeviceFacts, profile: Profile) -> list[str]:
+def _kind_problems(facts: ProbedFacts, profile: Profile) -> list[str]:
     mismatch = kind_mismatch(facts, profile)
     if not mismatch:
         return []
@@ -194,7 +194,7 @@ def _kind_problems(facts: DeviceFacts, profile: Profile) -> list[str]:
     return [f"{mismatch}: {remedy}"]
 
 
-def kind_mismatch(facts: DeviceFacts, profile: Profile) -> str:
+def kind_mismatch(facts: ProbedFacts, profile: Profile) -> str:
     """Return how a device is another kind of machine than a target; nothing if it is not."""
     wanted = profile.device
     if (facts.os, facts.arch) == (wanted.os, wanted.arch):
@@ -203,7 +203,7 @@ def kind_mismatch(facts: DeviceFacts, profile: Profile) -> str:
     return f"the device is {found}, target {profile.id!r} is {needed}"
 
 
-def _python_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
+def _python_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
     if isinstance(facts.python, Missing):
         problem = (
             f"no Python: {facts.python.reason}: install python3 on the device; without it there are"
@@ -218,7 +218,7 @@ def _python_problems(device: Device, facts: DeviceFacts, profile: Profile) -> li
     return [f"{facts.python_path} is {found}, target {profile.id!r} needs {needed}: {remedy}"]
 
 
-def _package_problems(device: Device, facts: DeviceFacts, profile: Profile) -> list[str]:
+def _package_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
     if isinstance(facts.python, Missing):
         return []
     pins = dict(profile.runtime.packages)

@@ -37,7 +37,7 @@ class TensorHead(StrictModel):
     shape: list[Annotated[int, Field(ge=0)]]
 
 
-class Header(StrictModel):
+class AnswerHeader(StrictModel):
     """The header of an answer."""
 
     tensors: list[TensorHead]
@@ -48,7 +48,7 @@ class Header(StrictModel):
 
 
 @dataclass(frozen=True)
-class Answer:
+class SampleAnswer:
     """One inference on the device."""
 
     outputs: Arrays
@@ -62,7 +62,7 @@ def encode(tensors: Mapping[str, np.ndarray], *, ns: int = 0) -> bytes:
         TensorHead(name=name, dtype=array.dtype.name, shape=list(array.shape))
         for name, array in tensors.items()
     ]
-    header = Header(tensors=heads, ns=ns).model_dump_json().encode()
+    header = AnswerHeader(tensors=heads, ns=ns).model_dump_json().encode()
     bodies = [
         np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data
         for array in tensors.values()
@@ -70,7 +70,7 @@ def encode(tensors: Mapping[str, np.ndarray], *, ns: int = 0) -> bytes:
     return b"".join([struct.pack(">I", len(header)), header, *bodies])
 
 
-def read_answer(read: Callable[[int], bytes]) -> Answer:
+def read_answer(read: Callable[[int], bytes]) -> SampleAnswer:
     """Read one message.
 
     Args:
@@ -84,7 +84,7 @@ def read_answer(read: Callable[[int], bytes]) -> Answer:
         raise FrameError(f"a header of {length} bytes is no header")
     data = _exactly(read, length)
     try:
-        header = Header.model_validate(parse_json(data, max_bytes=MAX_HEADER_BYTES))
+        header = AnswerHeader.model_validate(parse_json(data, max_bytes=MAX_HEADER_BYTES))
     except ValidationError as error:
         raise FrameError(f"the header is wrong: {error.errors()[0]['msg']}") from error
     except ValueError as error:
@@ -92,7 +92,7 @@ def read_answer(read: Callable[[int], bytes]) -> Answer:
     if sum(_bytes(head) for head in header.tensors) > MAX_TENSORS_BYTES:
         raise FrameError(f"its tensors are larger than {MAX_TENSORS_BYTES >> 30} GiB")
     outputs = {head.name: _tensor(read, head) for head in header.tensors}
-    return Answer(outputs, header.ns, header.error)
+    return SampleAnswer(outputs, header.ns, header.error)
 
 
 def _bytes(head: TensorHead) -> int:

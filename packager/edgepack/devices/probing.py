@@ -108,7 +108,7 @@ class PythonFacts:
 
 
 @dataclass(frozen=True)
-class DeviceFacts:
+class ProbedFacts:
     """What a probe found. The host's name is not in it; ``root`` may hold a user's name."""
 
     os: str
@@ -153,7 +153,7 @@ class DeviceFacts:
         ]
 
 
-def probe(device: Device, transport: Transport) -> DeviceFacts:
+def probe(device: Device, transport: Transport) -> ProbedFacts:
     """Return what a device is and has.
 
     Raises:
@@ -229,13 +229,13 @@ def _free_bytes(said: dict[str, str], device: Device) -> int:
     return int(free_kib) * 1024
 
 
-def _facts(said: dict[str, str], device: Device) -> DeviceFacts:
+def _facts(said: dict[str, str], device: Device) -> ProbedFacts:
     python: PythonFacts | Missing = Missing("there is no Python")
     if "python" in said:
         python = Missing(f"{said['python']} does not run")
     if said.get("packages"):
         python = _python_facts(said["packages"].encode(), device)
-    return DeviceFacts(
+    return ProbedFacts(
         os={"Linux": "linux", "Darwin": "macos"}.get(said["os"], said["os"]),
         arch=_ARCHITECTURES.get(said["arch"], said["arch"]),
         model=said.get("model", "").strip(),
@@ -252,7 +252,7 @@ def _facts(said: dict[str, str], device: Device) -> DeviceFacts:
 _ARCHITECTURES = {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}
 
 
-def propose_target(facts: DeviceFacts) -> str:
+def propose_target(facts: ProbedFacts) -> str:
     """Return the id of the target that a device seems to be.
 
     Raises:

@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from edgepack.base.processes import run_program
 from edgepack.devices.checking import unmet_pins
 from edgepack.devices.inventory import Device
-from edgepack.devices.probing import DeviceFacts, PythonFacts, probe, probe_python
+from edgepack.devices.probing import ProbedFacts, PythonFacts, probe, probe_python
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
@@ -150,7 +150,7 @@ def provision(
 
 
 def _make(
-    site: _Site, facts: DeviceFacts, base: PythonFacts, wheels: Sequence[Path], *, offline: bool
+    site: _Site, facts: ProbedFacts, base: PythonFacts, wheels: Sequence[Path], *, offline: bool
 ) -> Provisioned:
     with tempfile.TemporaryDirectory(prefix="edgepack-wheels-") as name:
         folder = Path(name)
@@ -176,7 +176,7 @@ def _require_python(version: str, device: Device, profile: Profile) -> None:
 
 
 def _fetch(
-    folder: Path, wanted: Sequence[str], facts: DeviceFacts, base: PythonFacts, *, offline: bool
+    folder: Path, wanted: Sequence[str], facts: ProbedFacts, base: PythonFacts, *, offline: bool
 ) -> None:
     """Fill a folder with all wheels that are needed, and pip's own."""
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
@@ -206,7 +206,7 @@ def _bundled_pip() -> list[str]:
     return [str(path) for folder in folders for path in folder.glob("pip-*.whl")][:1]
 
 
-def _platform_tags(facts: DeviceFacts) -> list[str]:
+def _platform_tags(facts: ProbedFacts) -> list[str]:
     """Return the wheel platforms that the device can load.
 
     Source: PEP 600 (manylinux_X_Y means: glibc X.Y or newer), PEP 599 (manylinux2014).

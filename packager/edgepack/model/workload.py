@@ -61,7 +61,7 @@ def _counts(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Activations:
+class ActivationSizes:
     """How large what a model's nodes make is, for one run."""
 
     total_bytes: int
@@ -70,7 +70,7 @@ class Activations:
     """Of those that are needed at the same time, where that is most."""
 
 
-def activations(path: Path, sizes: Mapping[str, int]) -> Activations:
+def activations(path: Path, sizes: Mapping[str, int]) -> ActivationSizes:
     """Return how large what the nodes of a model make is, with ``sizes`` for symbolic dimensions.
 
     Every value counts as a float32. Other sizes that nobody knows count as 1 on the first axis,
@@ -96,7 +96,7 @@ def activations(path: Path, sizes: Mapping[str, int]) -> Activations:
         live.update(made)
         most = max(most, sum(live.values()))
         live = {name: size for name, size in live.items() if last.get(name, 0) > index}
-    return Activations(total, most)
+    return ActivationSizes(total, most)
 
 
 def _give(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:

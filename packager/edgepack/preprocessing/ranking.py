@@ -10,7 +10,7 @@ import numpy as np
 
 from edgepack.preprocessing.alternatives import Alternative
 from edgepack.preprocessing.signs import likelihood, most_information, sign_test
-from edgepack.preprocessing.verdict import FAR, Finding, Seen, Setting
+from edgepack.preprocessing.verdict import FAR, PreprocessingSign, Seen, Setting
 
 OFFSETS = (0, -1, 1)
 """What is added to each label: ImageNet is numbered with and without a class for background."""
@@ -27,7 +27,7 @@ Measure = Literal["labels", "information", "detections", "normalization"]
 
 
 @dataclass(frozen=True)
-class Tried:
+class RankedWay:
     """One way to make the samples, with one offset of the labels, and how good it is."""
 
     alternative: Alternative | None
@@ -54,7 +54,7 @@ class Tried:
         return self.alternative is None and self.offset == 0
 
 
-def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> list[Tried]:
+def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> list[RankedWay]:
     """Return what was tried, best first, the project's own among it, which is None in ``seen``.
 
     By labels where there are any; else by the bits that class scores tell of samples, by the best
@@ -79,13 +79,13 @@ def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> l
     return [*level, *(entry for entry in ordered if entry not in level)]
 
 
-def _is_far(entry: Tried, tried: Sequence[Tried]) -> bool:
+def _is_far(entry: RankedWay, tried: Sequence[RankedWay]) -> bool:
     """Return whether others are far nearer to what the first BatchNormalization expects."""
     known = [other.divergence for other in tried if other.divergence is not None]
     return entry.divergence is not None and entry.divergence > _FAR_NEARER * min(known)
 
 
-def _valued(alternative: Alternative | None, seen: Seen, setting: Setting) -> list[Tried]:
+def _valued(alternative: Alternative | None, seen: Seen, setting: Setting) -> list[RankedWay]:
     if seen.scores and setting.labels is not None:
         return [_right(alternative, seen, setting.labels, offset) for offset in OFFSETS]
     if seen.scores:
@@ -95,34 +95,36 @@ def _valued(alternative: Alternative | None, seen: Seen, setting: Setting) -> li
             shown += f", {seen.divergence:.2g} nats from the first BatchNormalization"
         span, far = seen.highest - seen.lowest, seen.divergence
         return [
-            Tried(alternative, 0, "information", bits, shown, most=most, span=span, divergence=far)
+            RankedWay(
+                alternative, 0, "information", bits, shown, most=most, span=span, divergence=far
+            )
         ]
     if seen.best:
         mean = float(np.mean(seen.best))
         shown = f"the best detection scores {mean:.2f} on average"
-        return [Tried(alternative, 0, "detections", mean, shown, most=setting.least_score)]
+        return [RankedWay(alternative, 0, "detections", mean, shown, most=setting.least_score)]
     if seen.divergence is not None:
         shown = f"{seen.divergence:.3g} nats from the first BatchNormalization"
-        return [Tried(alternative, 0, "normalization", -seen.divergence, shown)]
+        return [RankedWay(alternative, 0, "normalization", -seen.divergence, shown)]
     return []
 
 
 def _right(
     alternative: Alternative | None, seen: Seen, labels: Sequence[int], offset: int
-) -> Tried:
+) -> RankedWay:
     hits = tuple(a == b + offset for a, b in zip(seen.answers, labels, strict=True))
     shown = f"right for {sum(hits)} of {len(hits)}"
     sure = likelihood(np.stack(seen.scores), [label + offset for label in labels])
-    return Tried(alternative, offset, "labels", sum(hits), shown, hits, sure)
+    return RankedWay(alternative, offset, "labels", sum(hits), shown, hits, sure)
 
 
-def _differences(first: Tried, second: Tried) -> tuple[int, int]:
+def _differences(first: RankedWay, second: RankedWay) -> tuple[int, int]:
     """Return how many samples the first is right for and the second is not, and the reverse."""
     pairs = list(zip(first.hits, second.hits, strict=True))
     return sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
 
 
-def clearly_better(best: Tried, own: Tried, tried: int) -> bool:
+def clearly_better(best: RankedWay, own: RankedWay, tried: int) -> bool:
     """Return whether one of several that were ``tried`` is better than the project's own, for sure.
 
     With labels by a sign test, at 5 % for all that were tried together; else by a wide margin.
@@ -155,7 +157,7 @@ class Described:
     """Whether the input has the shape of a picture, and nothing says how one becomes it."""
 
 
-def told(finding: Finding, ranked: Sequence[Tried], described: Described) -> str:
+def told(finding: PreprocessingSign, ranked: Sequence[RankedWay], described: Described) -> str:
     """Return the warning, in lines, or nothing where there is nothing to warn of.
 
     What labels prove is right is not warned of, whatever else was found; what is only in doubt is
@@ -186,7 +188,7 @@ def told(finding: Finding, ranked: Sequence[Tried], described: Described) -> str
 
 
 def _compared(
-    ranked: Sequence[Tried], own: Tried, described: Described, *, better: bool
+    ranked: Sequence[RankedWay], own: RankedWay, described: Described, *, better: bool
 ) -> list[str]:
     """Return what was tried and what follows, by line."""
     others = [entry for entry in ranked if not entry.is_own]
@@ -210,18 +212,18 @@ def _compared(
     ]
 
 
-def finalists(ranked: Sequence[Tried]) -> list[Alternative]:
+def finalists(ranked: Sequence[RankedWay]) -> list[Alternative]:
     """Return the few best alternatives, to be tried on more samples, in order."""
     others = [entry.alternative for entry in ranked if entry.alternative]
     return list({id(alternative): alternative for alternative in others}.values())[:FINALISTS]
 
 
-def _sees(entry: Tried, described: Described) -> str:
+def _sees(entry: RankedWay, described: Described) -> str:
     text = entry.alternative.sees if entry.alternative else described.sees
     return f"{text}, labels {entry.offset:+d}" if entry.offset else text
 
 
-def _written(entry: Tried, described: Described) -> str:
+def _written(entry: RankedWay, described: Described) -> str:
     steps = []
     if entry.alternative and entry.alternative.image:
         steps.append(f"write inputs: {{{described.name}: {{{entry.alternative.write}}}}}")

@@ -75,7 +75,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Finding:
+class PreprocessingSign:
     """What tells of wrong preprocessing, before anything else was tried."""
 
     reasons: tuple[str, ...]
@@ -93,7 +93,7 @@ class Finding:
         return bool(self.reasons) or self.in_doubt
 
 
-def find(seen: Seen, setting: Setting) -> Finding:
+def find(seen: Seen, setting: Setting) -> PreprocessingSign:
     """Look at what a model gave for different samples."""
     reasons, in_doubt, by_chance, right = [], False, False, ""
     if seen.scores:
@@ -118,7 +118,7 @@ def find(seen: Seen, setting: Setting) -> Finding:
         in_doubt |= far > FAR
         reasons += [_far_from_normalization(seen, setting)] if far > _TOO_FAR else []
     reasons += [text] if (text := _contradiction(seen, setting.beginning)) else []
-    return Finding(tuple(reasons), in_doubt, by_chance, right)
+    return PreprocessingSign(tuple(reasons), in_doubt, by_chance, right)
 
 
 def _hardly_varying(seen: Seen, called: str) -> list[str]:

@@ -61,7 +61,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Answer:
+class MetricDecision:
     """What the pairs say of one metric."""
 
     metric: Metric
@@ -77,7 +77,7 @@ class Answer:
     """The same for below the margin."""
 
 
-def decide(ratios: Mapping[Metric, Sequence[float]], rule: Rule) -> list[Answer]:
+def decide(ratios: Mapping[Metric, Sequence[float]], rule: Rule) -> list[MetricDecision]:
     """Return the answer for every metric; all metrics that are compared have to be there.
 
     Args:
@@ -87,7 +87,7 @@ def decide(ratios: Mapping[Metric, Sequence[float]], rule: Rule) -> list[Answer]
     found = {metric: _p_values(values, metric.margin, rule) for metric, values in ratios.items()}
     failed = _holm({metric: p.fail for metric, p in found.items()}, rule.error)
     return [
-        Answer(
+        MetricDecision(
             metric=metric,
             outcome=_outcome(failed=metric in failed, passed=p.passed <= rule.error),
             ratio=_interval(ratios[metric], rule),

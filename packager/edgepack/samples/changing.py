@@ -43,7 +43,7 @@ _LEVELS = 255.0
 
 
 @dataclass(frozen=True)
-class Values:
+class ChangedValues:
     """Which values an input takes, as arrays that broadcast to it, in its own unit."""
 
     dark: Array
@@ -55,7 +55,7 @@ class Values:
     """Whether the input can hold nothing beyond: a picture has 8 bits a channel."""
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], image: ImageInput | None) -> Values:
+    def of(cls, arrays: Sequence[Array], image: ImageInput | None) -> ChangedValues:
         """Return the values of an input.
 
         Args:
@@ -148,7 +148,7 @@ def changed_feeds(
         sizes: Of symbolic dimensions the smallest and the largest; others stay as they are.
     """
     found = {
-        name: Values.of([feed[name] for feed in feeds], image)
+        name: ChangedValues.of([feed[name] for feed in feeds], image)
         for name, image in images.items()
         if any(feed[name].size for feed in feeds)
     }

@@ -50,7 +50,7 @@ def probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator[Arra
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OutputComparison:
     """How far the outputs of one model are from those of another, on the same inputs."""
 
     inputs: str
@@ -107,7 +107,7 @@ class Comparison:
                 )
 
 
-def compare(before: Path, after: Path, samples: Path | None) -> Comparison:
+def compare(before: Path, after: Path, samples: Path | None) -> OutputComparison:
     """Return how far the outputs of ``after`` are from those of ``before``.
 
     Each model runs once on each input: 8, and up to 32 where the reference gives embeddings, which
@@ -128,7 +128,7 @@ def compare(before: Path, after: Path, samples: Path | None) -> Comparison:
             break
         found.add(run_session(old, feed), run_session(new, feed))
     kind = "random inputs" if samples is None else "samples"
-    return Comparison(
+    return OutputComparison(
         inputs=f"{found.inputs} {kind}",
         sqnr_db=found.sqnr_db,
         worst_output=found.worst[1],

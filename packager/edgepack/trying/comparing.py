@@ -18,7 +18,7 @@ from edgepack.trying import tensors
 from edgepack.trying.maps import MapKind
 from edgepack.trying.matching import Row as Object
 from edgepack.trying.matching import matched
-from edgepack.trying.verdicts import REFERENCE, Block, Cell, Compared, Level, Numbers, Row
+from edgepack.trying.verdicts import REFERENCE, Block, Compared, Level, Numbers, TrialCell, TrialRow
 
 SHOWN = 30
 """Objects that get a row; all of them are counted and drawn."""
@@ -60,7 +60,7 @@ def _columns(
     """Return a block with a row for each of ``cells``."""
     compared = (REFERENCE, *(compare(answers[0], answer) for answer in answers[1:]))
     facts = [cells(answer) for answer in answers]
-    rows = [Row(key, tuple(Cell(fact[key]) for fact in facts)) for key in facts[0]]
+    rows = [TrialRow(key, tuple(TrialCell(fact[key]) for fact in facts)) for key in facts[0]]
     return Block(output, kind, tuple(rows), compared)
 
 
@@ -84,18 +84,18 @@ def _classes(output: str, answers: Sequence[Sequence[Class]]) -> Block:
     for rank in range(max(map(len, answers))):
         wanted = reference[rank].index if rank < len(reference) else None
         cells = [
-            _class_cell(answer[rank], rank, wanted) if rank < len(answer) else Cell("")
+            _class_cell(answer[rank], rank, wanted) if rank < len(answer) else TrialCell("")
             for answer in answers
         ]
-        rows.append(Row(f"{rank + 1}.", tuple(cells)))
+        rows.append(TrialRow(f"{rank + 1}.", tuple(cells)))
     compared = (REFERENCE, *(_compared_classes(reference, other) for other in answers[1:]))
     return Block(output, "classification", tuple(rows), compared)
 
 
-def _class_cell(found: Class, rank: int, wanted: int | None) -> Cell:
+def _class_cell(found: Class, rank: int, wanted: int | None) -> TrialCell:
     if found.index == wanted:
-        return Cell(_scored(found))
-    return Cell(f"{_scored(found)}  (other)", "near" if rank else "differs")
+        return TrialCell(_scored(found))
+    return TrialCell(f"{_scored(found)}  (other)", "near" if rank else "differs")
 
 
 def _compared_classes(reference: Sequence[Class], other: Sequence[Class]) -> Compared:
@@ -129,14 +129,14 @@ def _farthest(reference: Sequence[Class], other: Sequence[Class]) -> float:
 def _objects(output: str, answers: Sequence[Sequence[Detection]]) -> Block:
     objects = matched(answers)
     rows = [
-        Row(f"{number}.", tuple(object_cell(each, column) for column in range(len(answers))))
+        TrialRow(f"{number}.", tuple(object_cell(each, column) for column in range(len(answers))))
         for number, each in enumerate(objects[:SHOWN], 1)
     ]
     if len(objects) > SHOWN:
-        more = Cell(f"and {len(objects) - SHOWN} more")
-        rows.append(Row("", (more, *[Cell("")] * (len(answers) - 1))))
+        more = TrialCell(f"and {len(objects) - SHOWN} more")
+        rows.append(TrialRow("", (more, *[TrialCell("")] * (len(answers) - 1))))
     if not objects:
-        rows.append(Row("", tuple(Cell("no object") for _ in answers)))
+        rows.append(TrialRow("", tuple(TrialCell("no object") for _ in answers)))
     compared = (
         REFERENCE,
         *(_compared_objects(objects, column) for column in range(1, len(answers))),
@@ -144,19 +144,21 @@ def _objects(output: str, answers: Sequence[Sequence[Detection]]) -> Block:
     return Block(output, "detection", tuple(rows), compared)
 
 
-def object_cell(row: Object, column: int) -> Cell:
+def object_cell(row: Object, column: int) -> TrialCell:
     """Return what one detection has for an object: itself, missing, added, or of another class."""
     wanted, found = row[0], row[column]
     if found is None:
-        return Cell("(missing)", "differs") if wanted else Cell("")
+        return TrialCell("(missing)", "differs") if wanted else TrialCell("")
     if wanted is None:
-        return Cell(f"{_scored(found)}  (added)", "differs")
+        return TrialCell(f"{_scored(found)}  (added)", "differs")
     if wanted.index != found.index:
-        return Cell(f"{_scored(found)}  (other)", "differs")
+        return TrialCell(f"{_scored(found)}  (other)", "differs")
     if not column:
-        return Cell(_scored(found))
+        return TrialCell(_scored(found))
     share = overlap(wanted.box, found.box)
-    return Cell(f"{_scored(found)}  (overlap {share:.2f})", _object_level(wanted, found, share))
+    return TrialCell(
+        f"{_scored(found)}  (overlap {share:.2f})", _object_level(wanted, found, share)
+    )
 
 
 def _object_level(wanted: Detection, found: Detection, share: float) -> Level:

@@ -41,7 +41,7 @@ _JPEG_QUALITY = 85
 
 
 @dataclass(frozen=True)
-class Mark:
+class BoxMark:
     """One box to draw."""
 
     box: Box
@@ -50,7 +50,7 @@ class Mark:
     look: Look
 
 
-def marks(rows: Sequence[Row], column: int) -> list[Mark]:
+def marks(rows: Sequence[Row], column: int) -> list[BoxMark]:
     """Return the boxes of one variant: its own, and those of the reference that it misses.
 
     Args:
@@ -62,14 +62,14 @@ def marks(rows: Sequence[Row], column: int) -> list[Mark]:
     return sorted((each for each in found if each), key=lambda each: each.look != "agrees")
 
 
-def _mark(wanted: Detection | None, found: Detection | None) -> Mark | None:
+def _mark(wanted: Detection | None, found: Detection | None) -> BoxMark | None:
     if found is None:
-        return Mark(wanted.box, _text(wanted), "missing") if wanted else None
+        return BoxMark(wanted.box, _text(wanted), "missing") if wanted else None
     if wanted is None:
-        return Mark(found.box, _text(found), "added")
+        return BoxMark(found.box, _text(found), "added")
     if wanted.index == found.index:
-        return Mark(found.box, _text(found), "agrees")
-    return Mark(found.box, f"{_text(found)}, not {_name(wanted)}", "other")
+        return BoxMark(found.box, _text(found), "agrees")
+    return BoxMark(found.box, f"{_text(found)}, not {_name(wanted)}", "other")
 
 
 def _text(found: Detection) -> str:
@@ -99,7 +99,7 @@ def scaled(pixels: Array) -> Image.Image:
     return image.resize(size, filter_)
 
 
-def with_boxes(pixels: Array, boxes: Sequence[Mark]) -> Image.Image:
+def with_boxes(pixels: Array, boxes: Sequence[BoxMark]) -> Image.Image:
     """Return a photo with boxes and their labels."""
     from PIL import ImageDraw
 
@@ -120,7 +120,7 @@ def _on_image(box: Box, ratio: tuple[float, float]) -> Box:
     return box[0] * ratio[0], box[1] * ratio[1], box[2] * ratio[0], box[3] * ratio[1]
 
 
-def _draw_box(draw: ImageDraw.ImageDraw, mark: Mark, place: Box) -> None:
+def _draw_box(draw: ImageDraw.ImageDraw, mark: BoxMark, place: Box) -> None:
     width = 2 if mark.look == "agrees" else 5
     colour = COLOURS[mark.look]
     if mark.look == "missing":
@@ -165,7 +165,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _draw_label(
-    draw: ImageDraw.ImageDraw, mark: Mark, place: Box, size: tuple[int, int], taken: list[Box]
+    draw: ImageDraw.ImageDraw, mark: BoxMark, place: Box, size: tuple[int, int], taken: list[Box]
 ) -> None:
     """Write a label where it covers no other: above the box, in it, below it, or further down."""
     font = _font(18 if mark.look == "agrees" else 22)

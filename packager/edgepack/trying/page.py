@@ -11,7 +11,7 @@ from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
 from edgepack.base.resources import templates_dir
 from edgepack.base.terminal import printable
 from edgepack.trying.drawing import as_data, as_png
-from edgepack.trying.trial import Drawn, Trial, Tried
+from edgepack.trying.trial import Drawn, InputTrial, Trial
 
 if TYPE_CHECKING:
     import jinja2
@@ -84,5 +84,5 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _of_variant(tried: Tried, variant: str) -> list[Drawn]:
+def _of_variant(tried: InputTrial, variant: str) -> list[Drawn]:
     return [drawn for drawn in tried.drawn if drawn.variant == variant]

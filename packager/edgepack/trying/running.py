@@ -22,7 +22,7 @@ CPU = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True)
-class Ran:
+class VariantRun:
     """What one variant did on this machine."""
 
     variant: str
@@ -55,7 +55,7 @@ def run_variants(
     variants: Sequence[ManifestVariant],
     feeds: Sequence[Mapping[str, Any]],
     progress: Progress,
-) -> list[Ran]:
+) -> list[VariantRun]:
     """Run each variant on the samples, and return what became of them, in their order.
 
     A variant that this machine cannot run as it is, because it lacks its execution provider, is
@@ -68,7 +68,7 @@ def run_variants(
             what each variant itself put out for the sample before.
         progress: Is told when a variant is done.
     """
-    found: dict[str, Ran] = {}
+    found: dict[str, VariantRun] = {}
     done: dict[tuple[str, ...], str] = {}
     with progress.task(Work("try", total=len(variants))) as is_done:
         # Those of the CPU first: others may hold the same file.
@@ -84,17 +84,17 @@ def run_variants(
 
 def _run_apart(
     folder: Path, variant: ManifestVariant, feeds: Sequence[Mapping[str, Any]], twin: str
-) -> Ran:
+) -> VariantRun:
     with Workers(1) as workers:
         try:
             return workers.call(run_variant, folder, variant.id, list(feeds), twin)
         except ToolError as error:
-            return Ran(variant.id, variant.recipe, crash=error.problem)
+            return VariantRun(variant.id, variant.recipe, crash=error.problem)
 
 
 def run_variant(
     folder: Path, variant: str, feeds: Sequence[Mapping[str, Any]], twin: str = ""
-) -> Ran:
+) -> VariantRun:
     """Run one variant; loads onnxruntime and may crash, so it is called in a worker."""
     from edgepack.ondevice.runtime import edgepack_loader as loader
 
@@ -109,15 +109,15 @@ def run_variant(
         reason = str(error).partition(f"\n  {variant}: ")[2] or str(error)
         reason = reason.partition(" (it has ")[0]
         if twin:
-            return Ran(variant, entry["recipe"], on_cpu=reason, same_as=twin)
+            return VariantRun(variant, entry["recipe"], on_cpu=reason, same_as=twin)
         try:
             model = _on_cpu(bundle, entry)
         except loader.Refused as failure:
             problem = f"{reason}; its model on the CPU: {_line(failure)}"
-            return Ran(variant, entry["recipe"], problem=problem)
+            return VariantRun(variant, entry["recipe"], problem=problem)
         if entry["providers"][0]["name"] != CPU:
             reason += _doubts(model)
-    return Ran(variant, entry["recipe"], tuple(_outputs(model, feeds)), on_cpu=reason)
+    return VariantRun(variant, entry["recipe"], tuple(_outputs(model, feeds)), on_cpu=reason)
 
 
 def _on_cpu(bundle: Bundle, entry: dict[str, Any]) -> Model:

@@ -25,13 +25,13 @@ from edgepack.samples.constants import Constant
 from edgepack.samples.images import SUFFIXES, image_files
 from edgepack.samples.sources import npz_samples
 from edgepack.trying.taking import Inputs
-from edgepack.trying.values import Value, filled, read_value, shown
+from edgepack.trying.values import InputValue, filled, read_value, shown
 
 _FILES = frozenset({".npy", ".wav", *SUFFIXES})
 
 
 @dataclass(frozen=True)
-class Sample:
+class TrialInput:
     """One input to try, ready for the model."""
 
     name: str
@@ -65,7 +65,7 @@ class Reader:
         state = set(bundle.manifest.state.values())
         needed = [name for name in self.meaning.needed if name not in state]
         self.inputs = Inputs(specs, bundle.manifest.input_descriptions, needed)
-        self.first = {name: Value(0.0, name) for name in sorted(state)}
+        self.first = {name: InputValue(0.0, name) for name in sorted(state)}
         """What inputs of a state get where a stream begins and nothing is given for them."""
         # Of their types and shapes an array's values need not tell.
         self.constants = [
@@ -76,7 +76,7 @@ class Reader:
 
     def read(
         self, given: Sequence[str], inputs: Mapping[str, str], limit: int
-    ) -> tuple[list[Sample], list[str]]:
+    ) -> tuple[list[TrialInput], list[str]]:
         """Return the samples, and what there is to say about all of them.
 
         Args:
@@ -97,7 +97,7 @@ class Reader:
         }
         free = [name for name in self.inputs.needed if name not in shared]
         said: list[str] = []
-        samples: list[Sample] = []
+        samples: list[TrialInput] = []
         for text in given:
             if Path(text).suffix == ".npz":
                 samples += self._arrays(Path(text), shared, limit, said)
@@ -149,7 +149,7 @@ class Reader:
         is_picture = suffix in SUFFIXES or (pictures and (not texts or Path(text).is_file()))
         return pictures if is_picture else texts
 
-    def _sample(self, values: Mapping[str, Value]) -> Sample:
+    def _sample(self, values: Mapping[str, InputValue]) -> TrialInput:
         """Return a sample of what its inputs get."""
         values = {**self.first, **values}
         missing = [name for name in self.inputs.needed if name not in values]
@@ -167,7 +167,7 @@ class Reader:
             place = feed.place or _place(values[photos[0]], description, picture)
             feed = feed._replace(place=place)
         texts = [str(values[name].given) for name in self.inputs.of_kind("text", list(values))]
-        return Sample(
+        return TrialInput(
             name=", ".join(v.name for n, v in values.items() if n not in numbers) or "numbers",
             feed=feed,
             picture=picture,
@@ -206,8 +206,8 @@ class Reader:
         return filled(spec, shape, number)
 
     def _arrays(
-        self, path: Path, shared: Mapping[str, Value], limit: int, said: list[str]
-    ) -> Iterator[Sample]:
+        self, path: Path, shared: Mapping[str, InputValue], limit: int, said: list[str]
+    ) -> Iterator[TrialInput]:
         """Yield samples of an ``.npz``, as ``samples`` in edgepack.yaml takes it."""
         signature = [FactsSpec(s.name, s.dtype, s.shape) for s in self.inputs.specs.values()]
         state = [spec for spec in signature if spec.name in self.first]
@@ -216,12 +216,12 @@ class Reader:
         if len(samples) > limit:
             said.append(f"{limit} of the {len(samples)} samples in {path}: --limit takes more")
         for number, (name, arrays) in enumerate(samples[:limit]):
-            values = {self._known(key): Value(array, name) for key, array in arrays.items()}
+            values = {self._known(key): InputValue(array, name) for key, array in arrays.items()}
             sample = replace(self._sample({**values, **shared}), name=name)
             begins = number == 0 or self.first.keys() & {*values, *shared}
             yield sample if begins or not self.first else self._following(sample)
 
-    def _following(self, sample: Sample) -> Sample:
+    def _following(self, sample: TrialInput) -> TrialInput:
         """Return a sample that takes the state that a variant put out for the one before."""
         arrays = {n: array for n, array in sample.feed.arrays.items() if n not in self.first}
         said = [line for line in sample.said if line.partition(":")[0] not in self.first]
@@ -230,7 +230,7 @@ class Reader:
 
 
 def _place(
-    value: Value, description: ImageInput | None, picture: Array | None
+    value: InputValue, description: ImageInput | None, picture: Array | None
 ) -> images.Placement | None:
     """Return where a picture lies that the model decodes itself, or that came as a tensor."""
     if picture is None or description is None:

@@ -27,7 +27,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Tried:
+class InputTrial:
     """One input, all variants."""
 
     name: str
@@ -73,7 +73,7 @@ class Trial:
     """The variant that the others are compared with."""
     columns: tuple[Column, ...]
     """The reference first, then in the bundle's order."""
-    inputs: tuple[Tried, ...]
+    inputs: tuple[InputTrial, ...]
     said: tuple[str, ...]
     """What there is to say about all of it."""
 
@@ -110,7 +110,7 @@ class Trial:
         return found
 
 
-def _input_document(tried: Tried) -> dict[str, Any]:
+def _input_document(tried: InputTrial) -> dict[str, Any]:
     outputs = {
         block.output: {
             "kind": block.kind,

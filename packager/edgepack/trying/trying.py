@@ -22,9 +22,9 @@ from edgepack.trying import drawing, maps
 from edgepack.trying.comparing import block
 from edgepack.trying.matching import matched
 from edgepack.trying.page import write_page, write_pictures
-from edgepack.trying.running import Arrays, Ran, run_variants
-from edgepack.trying.samples import Reader, Sample
-from edgepack.trying.trial import Column, Drawn, Trial, Tried
+from edgepack.trying.running import Arrays, VariantRun, run_variants
+from edgepack.trying.samples import Reader, TrialInput
+from edgepack.trying.trial import Column, Drawn, InputTrial, Trial
 
 LIMIT = 12
 """Photos of a folder, and samples of an ``.npz``, unless told otherwise."""
@@ -100,7 +100,7 @@ def _chosen(bundle: Bundle, wanted: Sequence[str]) -> list[ManifestVariant]:
     return [v for v in listed if not wanted or v.id in {*wanted, *beside}]
 
 
-def _in_order(ran: Sequence[Ran]) -> list[Ran]:
+def _in_order(ran: Sequence[VariantRun]) -> list[VariantRun]:
     """Return what ran with the reference first: fp32, as a device runs it where that can be.
 
     Raises:
@@ -122,8 +122,8 @@ def _trial(
     bundle: Bundle,
     path: Path,
     reader: Reader,
-    samples: Sequence[Sample],
-    ran: Sequence[Ran],
+    samples: Sequence[TrialInput],
+    ran: Sequence[VariantRun],
     said: Sequence[str],
 ) -> Trial:
     reference = ran[0]
@@ -150,7 +150,9 @@ def _has_fp32(bundle: Bundle) -> bool:
     return any(variant.recipe == "fp32" for variant in bundle.manifest.variants)
 
 
-def _tried(reader: Reader, sample: Sample, number: int, ran: Sequence[Ran]) -> Tried:
+def _tried(
+    reader: Reader, sample: TrialInput, number: int, ran: Sequence[VariantRun]
+) -> InputTrial:
     found = {each.variant: each.outputs[number] for each in ran if each.outputs}
     problems = {name: each for name, each in found.items() if isinstance(each, str)}
     outputs = {name: each for name, each in found.items() if isinstance(each, dict)}
@@ -165,7 +167,7 @@ def _tried(reader: Reader, sample: Sample, number: int, ran: Sequence[Ran]) -> T
     return _side_by_side(reader, sample, outputs, answers, problems)
 
 
-def _answers(reader: Reader, sample: Sample, outputs: Arrays) -> dict[str, Any]:
+def _answers(reader: Reader, sample: TrialInput, outputs: Arrays) -> dict[str, Any]:
     try:
         return dict(reader.meaning.answers(outputs, sample.feed))
     except ValueError as error:
@@ -179,11 +181,11 @@ def _answers(reader: Reader, sample: Sample, outputs: Arrays) -> dict[str, Any]:
 
 def _side_by_side(
     reader: Reader,
-    sample: Sample,
+    sample: TrialInput,
     outputs: Mapping[str, Arrays],
     answers: Mapping[str, Mapping[str, Any]],
     problems: dict[str, str],
-) -> Tried:
+) -> InputTrial:
     columns = tuple(outputs)
     first = outputs[columns[0]]
     photo: Photo | None = None
@@ -204,7 +206,7 @@ def _side_by_side(
             drawn += _boxes(name, columns, given, photo[0])
         elif shown is not None:
             drawn += _maps(name, columns, given, shown, photo)
-    return Tried(
+    return InputTrial(
         name=sample.name,
         said=sample.said,
         text=sample.text,
@@ -217,7 +219,7 @@ def _side_by_side(
     )
 
 
-def _input_size(sample: Sample) -> tuple[int, int] | None:
+def _input_size(sample: TrialInput) -> tuple[int, int] | None:
     """Return height and width of the model's input; None where it takes no picture."""
     if sample.place is not None:
         return sample.place.input_height, sample.place.input_width

@@ -22,7 +22,7 @@ _LONGEST_NAME = 60
 
 
 @dataclass(frozen=True)
-class Value:
+class InputValue:
     """What one input gets."""
 
     given: Any
@@ -35,7 +35,7 @@ class Value:
     """uint8 ``(H, W, 3)``, upright, where it is a picture."""
 
 
-def read_value(text: str, name: str, inputs: Inputs) -> Value:
+def read_value(text: str, name: str, inputs: Inputs) -> InputValue:
     """Return what an argument says for an input.
 
     Raises:
@@ -43,9 +43,9 @@ def read_value(text: str, name: str, inputs: Inputs) -> Value:
     """
     path, kind, spec = Path(text), inputs.kind(name), inputs.specs[name]
     if path.suffix == ".npy":
-        return Value(_array_file(path), path.name)
+        return InputValue(_array_file(path), path.name)
     if path.suffix == ".npz":
-        return Value(_array_in(path, name), path.name)
+        return InputValue(_array_in(path, name), path.name)
     if kind == "image":
         return _picture(path, as_file=len(spec.shape) == 1)
     if kind == "text":
@@ -55,7 +55,7 @@ def read_value(text: str, name: str, inputs: Inputs) -> Value:
     return _number(text, name, inputs)
 
 
-def _picture(path: Path, *, as_file: bool) -> Value:
+def _picture(path: Path, *, as_file: bool) -> InputValue:
     if not path.is_file():
         raise SamplesError(
             f"there is no file {str(path)!r}, and the model takes a picture",
@@ -64,25 +64,25 @@ def _picture(path: Path, *, as_file: bool) -> Value:
     pixels = image_pixels(path)
     said = f"{pixels.shape[1]} x {pixels.shape[0]} pixels"
     if not as_file:
-        return Value(pixels, path.name, (said,), pixels)
+        return InputValue(pixels, path.name, (said,), pixels)
     decoded = "the model decodes the file itself, and does not turn it as EXIF says"
-    return Value(path.read_bytes(), path.name, (said, decoded), pixels)
+    return InputValue(path.read_bytes(), path.name, (said, decoded), pixels)
 
 
-def _text(text: str) -> Value:
+def _text(text: str) -> InputValue:
     shown = text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
     # A long text is no path that a system would look for.
     if len(text) > 255 or not Path(text).is_file():
-        return Value(text, shown)
+        return InputValue(text, shown)
     try:
-        return Value(Path(text).read_bytes().decode("utf-8-sig").rstrip("\r\n"), shown)
+        return InputValue(Path(text).read_bytes().decode("utf-8-sig").rstrip("\r\n"), shown)
     except (OSError, ValueError) as error:
         raise SamplesError(
             f"cannot read {text!r} as a text in UTF-8: {error}", hint="save it as UTF-8"
         ) from error
 
 
-def _sound(path: Path, spec: TensorSpec, words: str) -> Value:
+def _sound(path: Path, spec: TensorSpec, words: str) -> InputValue:
     if not is_row(spec.dtype, spec.shape):
         raise SamplesError(
             f"{path.name} is sound, and {spec.name!r} ({words}) is no row of samples",
@@ -92,10 +92,10 @@ def _sound(path: Path, spec: TensorSpec, words: str) -> Value:
     row, done = sound.fitted(spec.shape)
     rate = "the bundle does not say which rate the model wants"
     said = (f"{sound.words}; {rate}", *([done] if done else []))
-    return Value(row.astype(spec.dtype), path.name, said)
+    return InputValue(row.astype(spec.dtype), path.name, said)
 
 
-def _number(text: str, name: str, inputs: Inputs) -> Value:
+def _number(text: str, name: str, inputs: Inputs) -> InputValue:
     try:
         number = float(text)
     except ValueError:
@@ -106,10 +106,10 @@ def _number(text: str, name: str, inputs: Inputs) -> Value:
             hint="give a .npy or .npz file, or a number, which fills the input",
             where=f"--input {name}",
         )
-    return Value(number, text)
+    return InputValue(number, text)
 
 
-def shown(value: Value, description: ImageInput | None) -> Array | None:
+def shown(value: InputValue, description: ImageInput | None) -> Array | None:
     """Return the picture of a value for an input with ``image``, to draw on; None without one.
 
     Of a tensor, what its description did to a picture is undone, but for the resizing.

@@ -13,7 +13,7 @@ Numbers = dict[str, float | int | list[int] | None]
 
 
 @dataclass(frozen=True)
-class Cell:
+class TrialCell:
     """What one variant has in one row."""
 
     text: str
@@ -21,11 +21,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TrialRow:
     """One thing that each variant says something about."""
 
     label: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TrialCell, ...]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Block:
 
     output: str
     kind: str
-    rows: tuple[Row, ...]
+    rows: tuple[TrialRow, ...]
     compared: tuple[Compared, ...]
     """By column; the first is the reference."""
 

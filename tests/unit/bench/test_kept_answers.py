@@ -8,15 +8,15 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from edgepack.devices.frames import Answer
+from edgepack.devices.frames import SampleAnswer
 from edgepack.errors import ToolError
 from edgepack.measure.evaluate.kept_answers import KeptAnswers, read_as_they_come
 
 KEY = {"bundle": "a", "variant": "cpu-fp32"}
 
 
-def answer(number: int) -> Answer:
-    return Answer({"y": np.full((2, 3), number, np.float32)}, number + 1, "")
+def answer(number: int) -> SampleAnswer:
+    return SampleAnswer({"y": np.full((2, 3), number, np.float32)}, number + 1, "")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_reader_when_an_answer_is_still_being_written_waits_for_it(tmp_path: Pat
     whole = kept.path.read_bytes()
     growing = tmp_path / "answers"
     growing.write_bytes(whole[:7])
-    found: list[Answer] = []
+    found: list[SampleAnswer] = []
     reader = Thread(target=lambda: found.extend(read_as_they_come(growing, 1)))
     reader.start()
     assert not found

@@ -14,8 +14,8 @@ from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
 from edgepack.measure.phones.android import is_emulator
 from edgepack.measure.phones.conditions import android_conditions
-from edgepack.measure.phones.native import About, NativeHarness, Ran
-from edgepack.measure.phones.plans import Plan
+from edgepack.measure.phones.native import About, NativeHarness, ProgramRun
+from edgepack.measure.phones.plans import PhonePlan
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Conditions, DeviceFacts, NotMeasured
 from tiny_bundle import change_manifest, write_tiny_bundle
@@ -69,7 +69,7 @@ class FakePhone:
         return ["edgepack_measure", *arguments]
 
     def measure(
-        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> CommandResult:
         assert arguments[-2:] == ["--at-most-s", f"{timeout_s:.0f}"]
         if arguments[0] == "about":
@@ -79,9 +79,11 @@ class FakePhone:
         data = said if isinstance(said, bytes) else json.dumps(said).encode()
         return CommandResult(tuple(arguments), code, data, b"last words")
 
-    def timed(self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float) -> Ran:
+    def timed(
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+    ) -> ProgramRun:
         result = self.measure(arguments, plan, timeout_s=timeout_s)
-        return Ran(result, self.conditions(), self.conditions())
+        return ProgramRun(result, self.conditions(), self.conditions())
 
     def take(self, path: str) -> bytes:
         assert path == "work/profile.json"

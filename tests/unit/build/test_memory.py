@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from edgepack.builder import memory
 from edgepack.builder.memory import Subject, build_bytes, memory_text, step_bytes
-from edgepack.model.workload import Activations
+from edgepack.model.workload import ActivationSizes
 
-LARGE = Activations(total_bytes=500_000_000, live_bytes=150_000_000)
-SMALL = Activations(total_bytes=1_000_000, live_bytes=300_000)
+LARGE = ActivationSizes(total_bytes=500_000_000, live_bytes=150_000_000)
+SMALL = ActivationSizes(total_bytes=1_000_000, live_bytes=300_000)
 
 
 def subject(*steps: str, weights: int = 1_000_000) -> Subject:
@@ -32,7 +32,7 @@ def test_calibration_of_small_activations_takes_one_process(monkeypatch):
 
 @pytest.mark.parametrize(("name", "times"), [("int8-static", 1), ("layer-errors", 2)])
 def test_step_that_observes_every_tensor_holds_those_of_each_model_that_it_runs(name, times):
-    plain = step_bytes(name, 0, Activations(0, 0))
+    plain = step_bytes(name, 0, ActivationSizes(0, 0))
     assert step_bytes(name, 0, LARGE) >= plain + times * LARGE.total_bytes
 
 

@@ -7,7 +7,7 @@ import pytest
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images
 from edgepack.project.project import ImageInput, Stretch
-from edgepack.samples.changing import WORDS, Values, changed_feeds, sizes_of
+from edgepack.samples.changing import WORDS, ChangedValues, changed_feeds, sizes_of
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -27,7 +27,7 @@ def made(pixels, description):
 
 
 def changed(kind, array, description=None):
-    values = Values.of([array], description)
+    values = ChangedValues.of([array], description)
     return values.changed(kind, array, np.random.default_rng(1))
 
 

@@ -3,14 +3,14 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 import pytest
-from edgepack.devices.probing import DeviceFacts, Missing
+from edgepack.devices.probing import Missing, ProbedFacts
 from edgepack.devices.provisioning import _platform_tags
 from edgepack.errors import DeviceError
 
 
-def facts(arch: str, libc: str) -> DeviceFacts:
+def facts(arch: str, libc: str) -> ProbedFacts:
     root = PurePosixPath("/root")
-    return DeviceFacts("linux", arch, "", libc, (), 0, root, "", Missing("none"))
+    return ProbedFacts("linux", arch, "", libc, (), 0, root, "", Missing("none"))
 
 
 def test_newest_wheels_for_the_devices_glibc_come_first() -> None:

@@ -16,7 +16,7 @@ from edgepack.devices.checking import (
     runtime_python,
 )
 from edgepack.devices.inventory import Device, LocalEntry, load_device
-from edgepack.devices.probing import DeviceFacts, Missing, PythonFacts, probe, propose_target
+from edgepack.devices.probing import Missing, ProbedFacts, PythonFacts, probe, propose_target
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from edgepack.project.profile import host_target, load_profile
@@ -27,7 +27,7 @@ PYTHON = PythonFacts(
     ("CPUExecutionProvider",),
     {"onnxruntime": "1.31.1"},
 )
-PI = DeviceFacts(
+PI = ProbedFacts(
     os="linux",
     arch="aarch64",
     model="Raspberry Pi 5 Model B Rev 1.0",
@@ -102,7 +102,7 @@ def test_32_bit_system_has_no_target() -> None:
     assert "64-bit" in caught.value.hint
 
 
-def with_packages(**packages: str | Missing) -> DeviceFacts:
+def with_packages(**packages: str | Missing) -> ProbedFacts:
     return replace(PI, python=replace(PYTHON, packages=PYTHON.packages | packages))
 
 
@@ -116,7 +116,7 @@ def with_packages(**packages: str | Missing) -> DeviceFacts:
         (with_packages(onnxruntime="1.20.0"), "onnxruntime is 1.20.0, not ==1.31.1"),
     ],
 )
-def test_problem_is_named_with_what_to_do(facts: DeviceFacts, problem: str) -> None:
+def test_problem_is_named_with_what_to_do(facts: ProbedFacts, problem: str) -> None:
     problems = find_problems(DEVICE, facts, load_profile("raspberry-pi"))
     assert [problem in found for found in problems] == [True]
 

@@ -12,9 +12,9 @@ from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.quantization.search.closeness import (
     Chosen,
-    Closeness,
     FloatOutputs,
     HeldOut,
+    ModelCloseness,
     split_samples,
 )
 from edgepack.samples.sample_set import SampleSet, write_sample_set
@@ -28,7 +28,7 @@ def closeness(noise_db, best=None, kinds=None):
     noise = 10 ** (np.asarray(noise_db, np.float64).reshape(SAMPLES, -1) / 10)
     groups = noise.shape[1]
     signal = np.ones_like(noise)
-    return Closeness(signal, noise, signal.sum(0), kinds or tuple(range(groups)), best)
+    return ModelCloseness(signal, noise, signal.sum(0), kinds or tuple(range(groups)), best)
 
 
 def level(db, spread=0.0, seed=0):
@@ -109,21 +109,21 @@ def test_ruin_when_the_error_is_as_large_as_the_outputs_variation_is_named(db, r
 
 def test_ruin_when_the_error_is_no_number_is_named():
     noise = np.full((SAMPLES, 1), np.inf)
-    assert "NaN or infinity" in Closeness(noise, noise, np.ones(1), (0,), None).ruin
+    assert "NaN or infinity" in ModelCloseness(noise, noise, np.ones(1), (0,), None).ruin
 
 
 def test_ruin_when_the_output_is_always_zero_is_none():
     zero = np.zeros((SAMPLES, 1))
-    assert not Closeness(zero, zero + 1e-9, zero[0], (0,), None).ruin
+    assert not ModelCloseness(zero, zero + 1e-9, zero[0], (0,), None).ruin
 
 
 def test_ruin_when_quiet_groups_of_a_loud_kind_are_lost_is_none():
     noise = np.stack([level(-20), level(-40)], axis=1)
     signal = np.stack([np.ones(SAMPLES), np.full(SAMPLES, 1e-5)], axis=1)
-    lost = Closeness(signal, 10 ** (noise / 10), signal.sum(0), (0, 0), None)
+    lost = ModelCloseness(signal, 10 ** (noise / 10), signal.sum(0), (0, 0), None)
     assert lost.sqnr_db < 0
     assert not lost.ruin
-    assert Closeness(signal, 10 ** (noise / 10), signal.sum(0), (0, 1), None).ruin
+    assert ModelCloseness(signal, 10 ** (noise / 10), signal.sum(0), (0, 1), None).ruin
 
 
 def test_ruin_when_classes_agree_as_by_chance_is_named():
@@ -400,7 +400,7 @@ def test_gain_when_it_is_bought_with_the_offset_alone_is_none():
     shifted = closeness(level(-10))
     signal, noise = np.ones((SAMPLES, 1)), np.full((SAMPLES, 1), 10 ** (-1.2))
     shifted = replace(shifted, offset=0.9 * shifted.noise.sum(0))
-    centred = Closeness(signal, noise, signal.sum(0), (0,), None, offset=np.zeros(1))
+    centred = ModelCloseness(signal, noise, signal.sum(0), (0,), None, offset=np.zeros(1))
     judged = centred.judge(shifted)
     assert judged.verdict == "unclear"
     assert "closer by the same shift in all samples alone" in judged.why

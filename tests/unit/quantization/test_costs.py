@@ -12,7 +12,7 @@ import tiny_models
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
-from edgepack.quantization.search.costs import Costs, Stretch, find_costs, place_costs
+from edgepack.quantization.search.costs import Costs, PlaceStretch, find_costs, place_costs
 from onnx import TensorProto, helper
 
 FLOAT = np.float32
@@ -36,7 +36,7 @@ def test_costs_when_one_place_costs_nearly_all_finds_it_in_few_runs():
     found = find_costs(sorted(costs), cost, most_runs=17)
     # One run for all, and two for each of the eight halvings of 256.
     assert len(calls) == 17
-    assert found[0] == Stretch(("t077",), 5.0)
+    assert found[0] == PlaceStretch(("t077",), 5.0)
 
 
 def test_costs_when_runs_are_enough_gives_each_place_alone_in_order():
@@ -61,7 +61,7 @@ def test_costs_when_runs_are_limited_names_every_place_once(runs):
 
 def test_costs_when_nothing_costs_anything_asks_once():
     cost, calls = asked(dict.fromkeys("abcdef", 0.0))
-    assert find_costs("abcdef", cost, most_runs=50) == (Stretch(tuple("abcdef"), 0.0),)
+    assert find_costs("abcdef", cost, most_runs=50) == (PlaceStretch(tuple("abcdef"), 0.0),)
     assert len(calls) == 1
 
 
@@ -72,15 +72,15 @@ def test_costs_when_there_are_no_places_asks_nothing():
 
 
 def test_tensors_db_when_they_cost_nine_tenths_is_ten():
-    nodes = (Stretch(("a",), 0.25), Stretch(("b",), 0.75))
-    assert Costs(nodes, (Stretch(("t",), 9.0),)).tensors_db == pytest.approx(10)
+    nodes = (PlaceStretch(("a",), 0.25), PlaceStretch(("b",), 0.75))
+    assert Costs(nodes, (PlaceStretch(("t",), 9.0),)).tensors_db == pytest.approx(10)
     assert Costs(nodes, ()).tensors_db == 0
-    assert Costs((), (Stretch(("t",), 1.0),)).tensors_db == np.inf
+    assert Costs((), (PlaceStretch(("t",), 1.0),)).tensors_db == np.inf
 
 
 def test_costs_when_weights_are_fitted_leave_nodes_what_tensors_do_not_explain():
-    nodes = (Stretch(("a",), 0.08), Stretch(("b", "c"), 0.04))
-    plain = Costs(nodes, (Stretch(("t",), 0.02),))
+    nodes = (PlaceStretch(("a",), 0.08), PlaceStretch(("b", "c"), 0.04))
+    plain = Costs(nodes, (PlaceStretch(("t",), 0.02),))
     assert [s.cost for s in plain.with_fitted_weights(0.05).nodes] == pytest.approx([0.02, 0.01])
     assert plain.with_fitted_weights(0.05).tensors == plain.tensors
     assert [s.cost for s in plain.with_fitted_weights(0.01).nodes] == [0, 0]

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from edgepack.errors import ModelError, StepError
 from edgepack.project.project import Limits
-from edgepack.quantization.search.closeness import Closeness
-from edgepack.quantization.search.costs import Costs, Stretch
+from edgepack.quantization.search.closeness import ModelCloseness
+from edgepack.quantization.search.costs import Costs, PlaceStretch
 from edgepack.quantization.search.outside import OutsideError
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.quantization.search.search import (
     MOST_MEASURED,
     Measured,
     Method,
+    SchemeTrial,
     Search,
-    Trial,
-    Tried,
+    SearchLine,
     describe,
 )
 from onnx import TensorProto, helper, numpy_helper
@@ -69,7 +69,9 @@ class MadeUp:
         path.parent.mkdir()
         path.write_bytes(b"")
         noise = np.full((10, 1), 10 ** (-self.level(scheme) / 10))
-        return Trial(scheme, path, Closeness(np.ones((10, 1)), noise, np.full(1, 10.0), (0,), None))
+        return SchemeTrial(
+            scheme, path, ModelCloseness(np.ones((10, 1)), noise, np.full(1, 10.0), (0,), None)
+        )
 
     def compare(self, trial, other):
         return trial.closeness.judge(other.closeness)
@@ -81,9 +83,9 @@ class MadeUp:
     def costs(self, trial):
         """Nodes that gain cost more than tensors that gain, and these more than what gains 0."""
         del trial
-        nodes = [Stretch((n,), self.cost(n, 2.0)) for n in NODES]
-        tensors = [Stretch((t,), self.cost(t, 1.0)) for t in ("t", "v")]
-        return Costs(tuple(nodes), (*tensors, Stretch(("u",), 0.0)))
+        nodes = [PlaceStretch((n,), self.cost(n, 2.0)) for n in NODES]
+        tensors = [PlaceStretch((t,), self.cost(t, 1.0)) for t in ("t", "v")]
+        return Costs(tuple(nodes), (*tensors, PlaceStretch(("u",), 0.0)))
 
     def cost(self, place, most):
         if self.shares:
@@ -315,7 +317,7 @@ def test_limit_when_the_metric_gains_from_what_the_worst_output_loses_by_is_met(
 
 
 def test_limit_when_there_are_many_places_reaches_the_most_with_few_measurements(tmp_path):
-    tensors = tuple(Stretch((f"t{n}",), 1 / (n + 1)) for n in range(200))
+    tensors = tuple(PlaceStretch((f"t{n}",), 1 / (n + 1)) for n in range(200))
 
     class OfManyTensors(MadeUp):
         def costs(self, trial):
@@ -362,7 +364,9 @@ def test_tried_when_written_says_what_was_kept_and_on_which_samples(tmp_path):
     facts = json.loads(json.dumps([each.facts() for each in search.tried]))
     assert facts[-1]["on"] == "evaluation"
     assert facts[-1]["metric_drop"] == pytest.approx(0.03)
-    assert [Tried(**entry) for entry in facts] == [replace(t, **numbers(t)) for t in search.tried]
+    assert [SearchLine(**entry) for entry in facts] == [
+        replace(t, **numbers(t)) for t in search.tried
+    ]
     lines = describe(search.tried).split("; ")
     assert lines[1:3] == ["fitted: 23.0 dB (kept)", "as it is: metric drop 0.0700, 23.0 dB (kept)"]
     assert lines[-1] == "float: 'b': metric drop 0.0300, 27.0 dB (kept)"

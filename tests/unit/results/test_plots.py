@@ -12,10 +12,10 @@ from edgepack.records.run import RunReport, Scenario
 from edgepack.results.page.plots import (
     LONGEST_TEXT,
     Band,
-    Mark,
     Panel,
+    PlotMark,
+    QueryStretch,
     Range,
-    Stretch,
     as_json,
     distribution_figure,
     minutes,
@@ -52,7 +52,10 @@ def test_stretches_when_a_short_rest_is_left_add_it_to_the_last_one() -> None:
 
 
 def test_stretches_when_queries_are_few_are_the_queries_at_their_time() -> None:
-    assert stretches([3_000_000, 1_000_000]) == [Stretch(0.0, 3.0, 3.0), Stretch(0.75, 1.0, 1.0)]
+    assert stretches([3_000_000, 1_000_000]) == [
+        QueryStretch(0.0, 3.0, 3.0),
+        QueryStretch(0.75, 1.0, 1.0),
+    ]
     evenly = stretches([3_000_000, 1_000_000], evenly=True)
     assert [part.position for part in evenly] == [0.0, 0.5]
 
@@ -184,8 +187,8 @@ def test_distribution_when_some_queries_take_far_longer_has_a_logarithmic_axis()
 
 
 def test_overview_when_drawn_keeps_verdicts_apart_and_draws_sizes_as_areas() -> None:
-    def mark(verdict: str, model_bytes: int) -> Mark:
-        return Mark("text", "run-1", verdict, (1.0, 2.0, 3.0), (0.8, 0.9, 1.0), model_bytes)
+    def mark(verdict: str, model_bytes: int) -> PlotMark:
+        return PlotMark("text", "run-1", verdict, (1.0, 2.0, 3.0), (0.8, 0.9, 1.0), model_bytes)
 
     figure = overview_figure([mark("valid", 100), mark("invalid", 25)], "top1")
     valid, invalid = figure.panels[0].series

@@ -9,7 +9,13 @@ from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval
 from edgepack.records.run import RunReport
-from edgepack.results.store.previous import Change, Since, last_before, ratio_of_medians, since
+from edgepack.results.store.previous import (
+    FigureChange,
+    SincePrevious,
+    last_before,
+    ratio_of_medians,
+    since,
+)
 from edgepack.results.summary import summarize
 from example_report import example_placement, example_report, example_run
 
@@ -18,11 +24,11 @@ def at(day: int, **changes: object) -> RunReport:
     return example_report(id=f"run-{day}", created=f"2026-11-{day:02}T09:30:12Z", **changes)
 
 
-def changed(before: RunReport, after: RunReport) -> Since:
+def changed(before: RunReport, after: RunReport) -> SincePrevious:
     return since(before, after, (summarize(before), summarize(after)))
 
 
-def change(found: Since, what: str) -> Change:
+def change(found: SincePrevious, what: str) -> FigureChange:
     return next(each for each in found.changes if each.what == what)
 
 

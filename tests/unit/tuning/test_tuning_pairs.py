@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from edgepack.measure.tune.confirming import Pairs, make_pairs
-from edgepack.measure.tune.front import Point, pareto_front
+from edgepack.measure.tune.front import CandidatePoint, pareto_front
 from edgepack.records.deciding import Rule
 from edgepack.records.tuning import RunTimes
 
@@ -65,7 +65,7 @@ def test_pairs_when_the_time_is_up_are_inconclusive():
 
 
 def point(number: int, ns: float, memory: int | None = 1, size: int = 1, loss: float | None = 0.0):
-    return Point(number, ns, memory, size, loss)
+    return CandidatePoint(number, ns, memory, size, loss)
 
 
 def test_front_holds_what_nothing_is_better_than_fastest_first():

@@ -32,7 +32,7 @@ SAVE_EVERY_S = 1.0
 """What is lost when this process is killed costs a push of what is there already."""
 
 
-class Push(Protocol):
+class PushOne(Protocol):
     """What brings a bundle to a device, as :func:`edgepack.deploy.push.push` does."""
 
     def __call__(
@@ -107,7 +107,7 @@ def start_rollout(
 def run_rollout(
     number: int,
     store: RolloutStore,
-    push: Push,
+    push: PushOne,
     *,
     watcher: Watcher | None = None,
     inventory: Path | None = None,
@@ -139,7 +139,7 @@ def push_to_one(
     bundles: Mapping[str, Bundle],
     device: Device,
     store: RolloutStore,
-    push: Push,
+    push: PushOne,
     *,
     options: PushOptions,
     progress: Progress,
@@ -176,7 +176,7 @@ class _Run:
         rollout: Rollout,
         bundles: Mapping[str, Bundle],
         store: RolloutStore,
-        push: Push,
+        push: PushOne,
         watcher: Watcher,
     ) -> None:
         self._rollout = rollout

@@ -39,7 +39,15 @@ from edgepack.records.comparison import (
     Missed,
     Side,
 )
-from edgepack.records.deciding import Answer, Metric, Outcome, Rule, decide, overall, settled
+from edgepack.records.deciding import (
+    Metric,
+    MetricDecision,
+    Outcome,
+    Rule,
+    decide,
+    overall,
+    settled,
+)
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import Placement, ProcessRun, Selection, all_latencies_ns
 from edgepack.records.verdict import EMULATED, heavy_tail_of, reasons_against
@@ -327,7 +335,7 @@ def _judged(question: CompareQuestion, found: Sequence[_Found]) -> list[DeviceCo
 
 
 def _judged_device(
-    question: CompareQuestion, found: _Found, answers: Sequence[Answer]
+    question: CompareQuestion, found: _Found, answers: Sequence[MetricDecision]
 ) -> DeviceComparison:
     reasons = [
         *(f"base: {reason}" for reason in found.base.reasons),
@@ -382,11 +390,11 @@ def _tail_reasons(question: CompareQuestion, found: _Found) -> list[str]:
     return [f"{name}: {tail}" for name, tail in tails.items() if tail]
 
 
-def _judged_by_p50(answer: Answer) -> Answer:
+def _judged_by_p50(answer: MetricDecision) -> MetricDecision:
     return answer if answer.metric.name == "p50" else replace(answer, outcome="INCONCLUSIVE")
 
 
-def _reason(answer: Answer, rule: Rule) -> str:
+def _reason(answer: MetricDecision, rule: Rule) -> str:
     name, margin = answer.metric.name, answer.metric.margin
     match answer.outcome:
         case "PASS":
@@ -401,7 +409,7 @@ def _reason(answer: Answer, rule: Rule) -> str:
             )
 
 
-def compared_metric(answer: Answer) -> ComparedMetric:
+def compared_metric(answer: MetricDecision) -> ComparedMetric:
     """Return an answer as reports keep it."""
     some = answer.pairs > 1
     return ComparedMetric(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from edgepack.base.files import writing
-from edgepack.devices.frames import Answer, FrameError, encode, read_answer
+from edgepack.devices.frames import FrameError, SampleAnswer, encode, read_answer
 
 _NO_CACHE = "free some space, or point XDG_CACHE_HOME to a folder that can be written"
 _LOOK_S = 0.01
@@ -62,7 +62,7 @@ class KeptAnswers:
         except FrameError:
             self._file.truncate(whole)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: SampleAnswer) -> None:
         """Keep one more answer; :func:`read_as_they_come` sees it at once.
 
         Raises:
@@ -85,7 +85,7 @@ class KeptAnswers:
         shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
-def read_as_they_come(path: Path, count: int) -> Iterator[Answer]:
+def read_as_they_come(path: Path, count: int) -> Iterator[SampleAnswer]:
     """Yield so many answers of a file to which another process adds them, waiting for each.
 
     The caller has to be ended if they never come.

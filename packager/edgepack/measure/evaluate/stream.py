@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from edgepack.devices.frames import Answer, FrameError, encode, read_answer
+from edgepack.devices.frames import FrameError, SampleAnswer, encode, read_answer
 from edgepack.devices.harness import Harness
 from edgepack.devices.transport import Stream
 from edgepack.errors import RemoteCommandError, SamplesError
@@ -22,7 +22,7 @@ Inputs = Callable[[int], Mapping[str, np.ndarray]]
 
 def stream_answers(
     harness: Harness, inputs: Inputs, numbers: Sequence[int], variant: str | None
-) -> Generator[Answer]:
+) -> Generator[SampleAnswer]:
     """Yield the answer to each sample, in order, from one process on the device.
 
     A thread sends samples as fast as the device's pipe takes them, so that the next one is there
@@ -65,7 +65,7 @@ def _send(stream: Stream, inputs: Inputs, numbers: Sequence[int]) -> None:
         stream.close_stdin()
 
 
-def _receive(harness: Harness, stream: Stream, sent: Future[None], number: int) -> Answer:
+def _receive(harness: Harness, stream: Stream, sent: Future[None], number: int) -> SampleAnswer:
     try:
         answer = read_answer(stream.read)
     except FrameError as error:

@@ -26,8 +26,8 @@ from edgepack.devices.phones.adb import Adb
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import DeviceError
 from edgepack.measure.phones.conditions import ANDROID_COMMANDS, Outputs, android_conditions
-from edgepack.measure.phones.native import About, Ran
-from edgepack.measure.phones.plans import Plan, files_of
+from edgepack.measure.phones.native import About, ProgramRun
+from edgepack.measure.phones.plans import PhonePlan, files_of
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts
 
@@ -183,18 +183,20 @@ class AndroidPhone:
         ]
 
     def measure(
-        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
         self._send_plan(plan)
         argv = self.program(arguments)
         return self.adb.shell(argv, timeout_s=timeout_s, folder=str(self.release))
 
-    def timed(self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float) -> Ran:
+    def timed(
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+    ) -> ProgramRun:
         """Do the same, and tell the conditions before and after."""
         before = self.conditions()
         result = self.measure(arguments, plan, timeout_s=timeout_s)
-        return Ran(result, before, self.conditions())
+        return ProgramRun(result, before, self.conditions())
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote, and remove it."""
@@ -207,7 +209,7 @@ class AndroidPhone:
         """Make a folder on the phone, and those above it."""
         self._shell(["mkdir", "-p", path], "making a folder on the phone")
 
-    def _send_plan(self, plan: Plan | None) -> bool:
+    def _send_plan(self, plan: PhonePlan | None) -> bool:
         """Send what of a plan is not there, and tell whether that was anything."""
         if plan is None:
             return False

@@ -23,7 +23,7 @@ from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
 from edgepack.measure.phones.android import PLAN, AndroidPhone
 from edgepack.measure.phones.app_build import INSTRUMENTATION, PACKAGE
 from edgepack.measure.phones.native import ANSWERED
-from edgepack.measure.phones.plans import Plan
+from edgepack.measure.phones.plans import PhonePlan
 
 FILES = "{files}"
 """In an argument: the app's folder for files."""
@@ -92,7 +92,7 @@ class AppPhone(AndroidPhone):
         ]
 
     def measure(
-        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
         if self._send_plan(plan):

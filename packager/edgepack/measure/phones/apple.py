@@ -39,8 +39,8 @@ from edgepack.errors import (
     one_line,
 )
 from edgepack.measure.phones.conditions import IOS_MARK, ios_conditions
-from edgepack.measure.phones.native import ANSWERED, About, Ran
-from edgepack.measure.phones.plans import Plan, files_of
+from edgepack.measure.phones.native import ANSWERED, About, ProgramRun
+from edgepack.measure.phones.plans import PhonePlan, files_of
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts, Name
 
@@ -254,12 +254,14 @@ class ApplePhone:
         return ["edgepack_measure", *arguments, "--plan", PLAN]
 
     def measure(
-        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
         return self.timed(arguments, plan, timeout_s=timeout_s).result
 
-    def timed(self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float) -> Ran:
+    def timed(
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+    ) -> ProgramRun:
         """Run the measuring program, and tell the conditions before and after."""
         # So that what an earlier test wrote is not taken for what this one did.
         mark = secrets.token_hex(4)
@@ -271,7 +273,7 @@ class ApplePhone:
         said = self._fetch(document) if found.exit in ANSWERED else b""
         printed = b"" if found.exit in ANSWERED else self._printed(document)
         result = CommandResult(tuple(argv), found.exit, said, printed)
-        return Ran(result, _conditions(found.before), _conditions(found.after))
+        return ProgramRun(result, _conditions(found.before), _conditions(found.after))
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote."""
@@ -286,7 +288,7 @@ class ApplePhone:
             self._copy(Path(name), [f"{path}/kept"], self.stage / "folders")
         self.xcode.send(self.stage / "folders", self.identifier, PLACE)
 
-    def _send_request(self, argv: Sequence[str], answer: str, plan: Plan | None) -> None:
+    def _send_request(self, argv: Sequence[str], answer: str, plan: PhonePlan | None) -> None:
         files = {} if plan is None else {**plan.files, PLAN: plan.text.encode()}
         files["request.json"] = json.dumps({"arguments": argv[1:], "answer": answer}).encode()
         with tempfile.TemporaryDirectory(prefix="edgepack-") as name:

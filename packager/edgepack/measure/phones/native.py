@@ -27,7 +27,7 @@ from edgepack.devices.harness import (
 )
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, one_line
-from edgepack.measure.phones.plans import CPU, Plan, Planner
+from edgepack.measure.phones.plans import CPU, PhonePlan, Planner
 from edgepack.project.profile import Provider
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
@@ -97,7 +97,7 @@ class _Profiled(StrictModel):
 
 
 @dataclass(frozen=True)
-class Ran:
+class ProgramRun:
     """One run of the measuring program."""
 
     result: CommandResult
@@ -145,7 +145,7 @@ class Phone(Protocol):
         """Return the command that runs the measuring program."""
 
     def measure(
-        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout.
 
@@ -154,7 +154,9 @@ class Phone(Protocol):
             TooSlowError: It took longer than it may.
         """
 
-    def timed(self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float) -> Ran:
+    def timed(
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+    ) -> ProgramRun:
         """Do the same, and tell the conditions before and after."""
 
     def take(self, path: str) -> bytes:
@@ -287,7 +289,7 @@ class NativeHarness:
         from edgepack.ondevice.harness import edgepack_canary as canary
 
         work = self.phone.work
-        plan = Plan(
+        plan = PhonePlan(
             f"fetch y\nsession {work}/canary.onnx\nthreads 1\n"
             "config session.intra_op.allow_spinning 0\n"
             f"golden 0\ninput x float32 {work}/canary.bin 1 48 32 32\n",
@@ -395,7 +397,7 @@ class NativeHarness:
         self,
         model: type[_Document],
         arguments: Sequence[str],
-        plan: Plan | None,
+        plan: PhonePlan | None,
         *,
         timeout_s: float | None = None,
     ) -> _Document:

@@ -28,7 +28,7 @@ Feed = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PhonePlan:
     """What one run of the program does."""
 
     text: str
@@ -37,7 +37,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Model:
+class PhoneModel:
     """One of a variant's model files, with the sizes it is for."""
 
     path: str
@@ -77,10 +77,10 @@ class Planner:
         }
         specs = [shapes.TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in manifest.inputs]
         self._shapes = shapes.InputShapes(specs, described)
-        self._models = [Model(bucket.model, bucket.dims) for bucket in entry.buckets]
-        self._models = self._models or [Model(entry.model, {})]
+        self._models = [PhoneModel(bucket.model, bucket.dims) for bucket in entry.buckets]
+        self._models = self._models or [PhoneModel(entry.model, {})]
 
-    def check(self) -> Plan:
+    def check(self) -> PhonePlan:
         """Return the plan that proves the variant: all goldens, and one for each model.
 
         A model that holds no golden input is run with one that is cut to its size, whose outputs
@@ -100,7 +100,7 @@ class Planner:
                 parts.append(self._unknown(place, resized, f"size-{place}"))
         return self._plan(self._models, parts)
 
-    def goldens(self) -> Plan:
+    def goldens(self) -> PhonePlan:
         """Return the plan for all goldens."""
         parts = []
         for number in range(len(self.bundle.manifest.goldens)):
@@ -108,13 +108,13 @@ class Planner:
             parts.append(self._golden(number, self._of(feed), feed))
         return self._plan(self._models, parts)
 
-    def profile(self) -> Plan:
+    def profile(self) -> PhonePlan:
         """Return the plan for the first golden, with only the session that it is for."""
         feed = self._feed(0)
         model = self._models[self._of(feed)]
         return self._plan([model], [self._golden(0, 0, feed, model)])
 
-    def reshaped(self, wanted: Mapping[str, Sequence[int]]) -> Plan:
+    def reshaped(self, wanted: Mapping[str, Sequence[int]]) -> PhonePlan:
         """Return the plan for goldens brought to other shapes, whose outputs nobody knows.
 
         Raises:
@@ -128,7 +128,7 @@ class Planner:
             parts.append(self._unknown(self._of(feed), feed, f"sweep-{number}"))
         return self._plan(self._models, parts)
 
-    def _plan(self, models: Sequence[Model], parts: Sequence[Plan]) -> Plan:
+    def _plan(self, models: Sequence[PhoneModel], parts: Sequence[PhonePlan]) -> PhonePlan:
         sessions = [line for model in models for line in self._session(model)]
         outputs = [each.name for each in self.bundle.manifest.outputs]
         state = [
@@ -137,28 +137,30 @@ class Planner:
         ]
         lines = [*(f"fetch {_word(name)}" for name in outputs), *state, *sessions]
         files = {path: data for part in parts for path, data in part.files.items()}
-        return Plan("\n".join([*lines, *(part.text for part in parts), ""]), files)
+        return PhonePlan("\n".join([*lines, *(part.text for part in parts), ""]), files)
 
-    def _golden(self, number: int, place: int, feed: Feed, model: Model | None = None) -> Plan:
+    def _golden(
+        self, number: int, place: int, feed: Feed, model: PhoneModel | None = None
+    ) -> PhonePlan:
         """Return the lines of a golden, for the session of a number."""
         golden = self.bundle.manifest.goldens[number]
         outputs = [line for each in golden.outputs[self.entry.id] for line in _output(each)]
         if not self.entry.buckets:
             inputs = [_tensor("input", each) for each in golden.inputs]
-            return Plan("\n".join([f"golden {place}", *inputs, *outputs]))
+            return PhonePlan("\n".join([f"golden {place}", *inputs, *outputs]))
         dims = (model or self._models[place]).dims
         padded = self._inputs(self._shapes.padded(feed, dims), f"golden-{number}-{place}")
         lines = [f"golden {place}", padded.text, *outputs, *self._cuts(feed)]
-        return Plan("\n".join(lines), padded.files)
+        return PhonePlan("\n".join(lines), padded.files)
 
-    def _unknown(self, place: int, feed: Feed, prefix: str) -> Plan:
+    def _unknown(self, place: int, feed: Feed, prefix: str) -> PhonePlan:
         """Return the lines of inputs that no outputs are known of."""
         if self.entry.buckets:
             feed = self._shapes.padded(feed, self._models[place].dims)
         made = self._inputs(feed, prefix)
-        return Plan("\n".join([f"golden {place}", made.text]), made.files)
+        return PhonePlan("\n".join([f"golden {place}", made.text]), made.files)
 
-    def _session(self, model: Model) -> Iterator[str]:
+    def _session(self, model: PhoneModel) -> Iterator[str]:
         settings = self.entry.session
         yield f"session {_word(model.path)}"
         yield f"threads {settings.intra_op_num_threads}"
@@ -191,7 +193,7 @@ class Planner:
         given += [value for each in self.entry.providers for value in each.options.values()]
         return any(CACHE in value for value in given)
 
-    def _inputs(self, feed: Feed, prefix: str) -> Plan:
+    def _inputs(self, feed: Feed, prefix: str) -> PhonePlan:
         lines, files = [], {}
         for number, (name, array) in enumerate(feed.items()):
             path = f"{self._work}/{prefix}-{number}.bin"
@@ -202,7 +204,7 @@ class Planner:
                     ["input", _word(name), array.dtype.name, _word(path), *map(str, array.shape)]
                 )
             )
-        return Plan("\n".join(lines), files)
+        return PhonePlan("\n".join(lines), files)
 
     def _cuts(self, feed: Feed) -> Iterator[str]:
         sizes = self._sizes(feed)
@@ -226,7 +228,7 @@ class Planner:
         dims: list[Any] = [model.dims for model in self._models]
         return int(shapes.choose(dims, self._sizes(feed), exact=self.entry.exact))
 
-    def _takes(self, model: Model, feed: Feed) -> bool:
+    def _takes(self, model: PhoneModel, feed: Feed) -> bool:
         sizes = self._sizes(feed)
         if self.entry.exact:
             return dict(model.dims) == dict(sizes)

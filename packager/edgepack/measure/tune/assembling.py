@@ -12,9 +12,9 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.measure.bench.assemble import variant_facts
 from edgepack.measure.compare.comparing import compared_metric
-from edgepack.measure.tune.front import Point, pareto_front
+from edgepack.measure.tune.front import CandidatePoint, pareto_front
 from edgepack.measure.tune.halving import finalists
-from edgepack.measure.tune.searching import Search, Tried, name_of
+from edgepack.measure.tune.searching import MeasuredCandidate, TuneSearch, name_of
 from edgepack.records.run import Memory
 from edgepack.records.tuning import SCHEMA_VERSION, Candidate, Confirmation, Latency, TuneReport
 from edgepack.records.verdict import EMULATED
@@ -22,7 +22,7 @@ from edgepack.records.verdict import EMULATED
 NO_RUN = NotMeasured(reason="it made no process run")
 
 
-def make_report(search: Search, *, unfinished: str = "") -> TuneReport:
+def make_report(search: TuneSearch, *, unfinished: str = "") -> TuneReport:
     """Return what was found until now."""
     manifest = search.site.bundle.manifest
     created = utc_now()
@@ -54,13 +54,13 @@ def make_report(search: Search, *, unfinished: str = "") -> TuneReport:
     )
 
 
-def _slowed(search: Search) -> list[str]:
+def _slowed(search: TuneSearch) -> list[str]:
     if not search.slowed:
         return []
     return [f"the device was slowed down in {search.slowed} process runs: let it cool, tune again"]
 
 
-def _answer(search: Search, unfinished: str) -> tuple[Tried, str]:
+def _answer(search: TuneSearch, unfinished: str) -> tuple[MeasuredCandidate, str]:
     base, fastest = search.base or search.tried[0], search.fastest
     if fastest is None:
         return base, f"it ended before the search did: {unfinished}"
@@ -71,7 +71,9 @@ def _answer(search: Search, unfinished: str) -> tuple[Tried, str]:
     return _compared(search, base, fastest)
 
 
-def _compared(search: Search, base: Tried, fastest: Tried) -> tuple[Tried, str]:
+def _compared(
+    search: TuneSearch, base: MeasuredCandidate, fastest: MeasuredCandidate
+) -> tuple[MeasuredCandidate, str]:
     """Return the answer that the pairs give."""
     other = name_of(base) if fastest.entrant.default else "the defaults"
     if search.dropped:
@@ -91,7 +93,7 @@ def _compared(search: Search, base: Tried, fastest: Tried) -> tuple[Tried, str]:
     )
 
 
-def _confirmation(search: Search) -> Confirmation | NotMeasured:
+def _confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
     pairs, base, candidate = search.pairs, search.base, search.fastest
     if not pairs or not pairs.whole or not base or not candidate:
         reason = "nothing is faster than the defaults"
@@ -110,7 +112,7 @@ def _confirmation(search: Search) -> Confirmation | NotMeasured:
     )
 
 
-def _front(search: Search) -> list[int]:
+def _front(search: TuneSearch) -> list[int]:
     if search.fastest is None:
         return []
     facts = {entry.id: entry for entry in search.site.bundle.manifest.variants}
@@ -125,7 +127,7 @@ def _front(search: Search) -> list[int]:
         if isinstance(accuracy, Accuracy):
             loss = -accuracy.value if accuracy.higher_is_better else accuracy.value
         points.append(
-            Point(
+            CandidatePoint(
                 number=entrant.number,
                 latency_ns=entrant.latency,
                 memory_bytes=memory.peak_bytes if isinstance(memory, Memory) else None,
@@ -136,7 +138,7 @@ def _front(search: Search) -> list[int]:
     return pareto_front(points)
 
 
-def _candidate(tried: Tried) -> Candidate:
+def _candidate(tried: MeasuredCandidate) -> Candidate:
     return Candidate(
         number=tried.entrant.number,
         settings=tried.settings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edgepack.records.deciding import Answer, Metric, Outcome, Rule, decide
+from edgepack.records.deciding import Metric, MetricDecision, Outcome, Rule, decide
 from edgepack.records.tuning import RunTimes
 
 MARGINS = {"p50": 0.0, "p90": 0.05}
@@ -27,7 +27,7 @@ class Pairs:
         return min(len(self.base), len(self.candidate))
 
     @property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[MetricDecision]:
         """What the complete pairs say of p50 and p90; nothing if there are none."""
         if not self.whole:
             return []

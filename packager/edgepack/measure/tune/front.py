@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Point:
+class CandidatePoint:
     """What counts of one candidate."""
 
     number: int
@@ -18,7 +18,7 @@ class Point:
     """Its metric, turned so that less is better."""
 
 
-def pareto_front(points: Sequence[Point]) -> list[int]:
+def pareto_front(points: Sequence[CandidatePoint]) -> list[int]:
     """Return the numbers of the points that no other dominates, fastest first.
 
     One dominates another if it is at least as good in everything and better in one thing. What is

@@ -102,7 +102,7 @@ class Site:
 
 
 @dataclass
-class Tried:
+class MeasuredCandidate:
     """A candidate, and all that was measured of it."""
 
     settings: Settings
@@ -113,7 +113,7 @@ class Tried:
     memory: Memory | NotMeasured = NOT_IN_LAST_RUNG
 
 
-class Search:
+class TuneSearch:
     """The search on one device, as far as it is."""
 
     def __init__(self, site: Site, variants: Sequence[ManifestVariant]) -> None:
@@ -121,10 +121,10 @@ class Search:
         self.question = site.question
         self.random = Random(site.question.seed)  # noqa: S311  (an order, no secret)
         self.tried = _candidates(variants, site.topology)
-        self.base: Tried | None = None
+        self.base: MeasuredCandidate | None = None
         """What the fastest is compared with: the fastest defaults, as far as that is known; if they
         are the fastest, what the bundle has."""
-        self.fastest: Tried | None = None
+        self.fastest: MeasuredCandidate | None = None
         """Of all, once the search came to its end."""
         self.pairs: Pairs | None = None
         self.dropped = ""
@@ -177,7 +177,7 @@ class Search:
                 self._drop(variant, mine[0].entrant.problem)
         self.base = self._defaults()
 
-    def _defaults(self) -> Tried:
+    def _defaults(self) -> MeasuredCandidate:
         """Return the fastest of the variants' defaults.
 
         Raises:
@@ -195,7 +195,7 @@ class Search:
             )
         return min(working, key=lambda tried: tried.entrant.latency)
 
-    def _present(self) -> Tried:
+    def _present(self) -> MeasuredCandidate:
         """Return what the device runs if nothing is changed."""
         sound = (tried for tried in self.tried if tried.present and not tried.entrant.problem)
         return next(sound, self._defaults())
@@ -278,7 +278,7 @@ class Search:
         task(name_of(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
         return found.p50_ns
 
-    def _measure(self, tried: Tried, preset: Preset) -> RunTimes:
+    def _measure(self, tried: MeasuredCandidate, preset: Preset) -> RunTimes:
         """Make one process run with a candidate's settings.
 
         Raises:
@@ -302,7 +302,7 @@ class Search:
             p90_ns=round(statistics.percentile(run.latencies_ns, 90)),
         )
 
-    def _harness(self, tried: Tried) -> Harness:
+    def _harness(self, tried: MeasuredCandidate) -> Harness:
         longest_s = min(self.site.harness.load_timeout_s, max(30.0, self._left_s()))
         return replace(
             self.site.harness,
@@ -311,7 +311,7 @@ class Search:
             slowest_s=0.0,  # a candidate that slow is out
         )
 
-    def _measure_memory(self, last: Sequence[Tried]) -> None:
+    def _measure_memory(self, last: Sequence[MeasuredCandidate]) -> None:
         with self._task("memory of the fastest", len(last)) as task:
             for tried in last:
                 if self._left_s(SEARCH_SHARE + MEMORY_SHARE) < self.run_s:
@@ -324,14 +324,14 @@ class Search:
                     tried.memory = NotMeasured(reason=one_line(error.problem))
                 task(name_of(tried), found=_memory_text(tried))
 
-    def _confirm(self, base: Tried, candidate: Tried) -> None:
+    def _confirm(self, base: MeasuredCandidate, candidate: MeasuredCandidate) -> None:
         affordable = int(self._left_s() / (2 * self._confirm_s(self.question))) // 2 * 2
         rule = Rule(max_pairs=max(FIRST_LOOK, min(MOST_PAIRS, affordable)))
         self.pairs = Pairs(self.site.device.name, rule)
         title = f"{name_of(candidate)} against {name_of(base)}"
         with self._task(title, 2 * rule.max_pairs, at_most=True) as task:
 
-            def run(tried: Tried) -> RunTimes:
+            def run(tried: MeasuredCandidate) -> RunTimes:
                 task.begin(name_of(tried))
                 found = self._measure(tried, self.question.confirm)
                 task(name_of(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
@@ -348,7 +348,7 @@ class Search:
                 self.dropped = str(out)
 
 
-def _memory_text(tried: Tried) -> str:
+def _memory_text(tried: MeasuredCandidate) -> str:
     memory = tried.memory
     return memory.reason if isinstance(memory, NotMeasured) else f"{memory.peak_bytes / 1e6:.1f} MB"
 
@@ -361,8 +361,8 @@ def _throttled(run: ProcessRun) -> bool:
     return rose or bool(isinstance(now, list) and now)
 
 
-def _candidates(variants: Sequence[ManifestVariant], topology: Topology) -> list[Tried]:
-    found: list[Tried] = []
+def _candidates(variants: Sequence[ManifestVariant], topology: Topology) -> list[MeasuredCandidate]:
+    found: list[MeasuredCandidate] = []
     for variant in variants:
         own, base = present(variant).key, defaults(variant).key
         for settings in settings_to_try(variant, topology):
@@ -373,10 +373,12 @@ def _candidates(variants: Sequence[ManifestVariant], topology: Topology) -> list
                 first=settings.key in (own, base),
                 changes=changes(settings, defaults(variant)),
             )
-            found.append(Tried(settings, entrant, settings.key == own, variant.min_sqnr_db))
+            found.append(
+                MeasuredCandidate(settings, entrant, settings.key == own, variant.min_sqnr_db)
+            )
     return found
 
 
-def name_of(tried: Tried) -> str:
+def name_of(tried: MeasuredCandidate) -> str:
     """Return a candidate's variant and settings in words."""
     return f"{tried.settings.variant} ({settings_text(tried.settings)})"

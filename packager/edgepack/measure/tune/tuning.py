@@ -23,7 +23,7 @@ from edgepack.errors import (
 )
 from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
 from edgepack.measure.tune.assembling import make_report
-from edgepack.measure.tune.searching import Search, Site, TuneQuestion
+from edgepack.measure.tune.searching import Site, TuneQuestion, TuneSearch
 from edgepack.measure.tune.space import settings_to_try
 from edgepack.records.run import PassedOver
 from edgepack.records.topology import Topology
@@ -92,7 +92,7 @@ def tune(
     bundle = _opened(question, device)
     variants, passed_over = _within_limits(bundle, question)
     progress = progress or Silent()
-    search: Search | None = None
+    search: TuneSearch | None = None
     try:
         with open_harness(
             bundle, device, "tune", wait_s=question.wait_s, progress=progress
@@ -112,7 +112,7 @@ def tune(
             site = Site(
                 question, device, bundle, harness, selection, topology, passed_over, progress
             )
-            search = Search(site, left)
+            search = TuneSearch(site, left)
             search.run()
     except (EdgepackError, *INTERRUPTS) as end:
         if search and search.base and not isinstance(end, UsageError):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 
 
-class Samples(Protocol):
+class LayerInputs(Protocol):
     """Inputs of a model, which can be gone through as often as needed."""
 
     def __len__(self) -> int: ...
@@ -255,7 +255,7 @@ class Passage:
     Constants of the model may be changed between two stops: nodes that have not run see the change.
     """
 
-    def __init__(self, model: onnx.ModelProto, samples: Samples, kept_bytes: int) -> None:
+    def __init__(self, model: onnx.ModelProto, samples: LayerInputs, kept_bytes: int) -> None:
         self._model, self._samples, self._limit = model, samples, kept_bytes
         nodes = model.graph.node
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}

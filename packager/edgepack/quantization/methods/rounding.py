@@ -34,7 +34,7 @@ from edgepack.quantization.methods.bias_correction import (
     mean_square,
     moments,
 )
-from edgepack.quantization.methods.layers import Passage, Product, Samples, product_of
+from edgepack.quantization.methods.layers import LayerInputs, Passage, Product, product_of
 from edgepack.quantization.qdq.dialect import CHANNELED, DEQUANTIZE, attribute
 from edgepack.quantization.qdq.grid import Grid, bias_integers, ends_of
 from edgepack.quantization.qdq.kept_float import write_qdq
@@ -79,7 +79,9 @@ class Rounded:
     """By name of a constant of that model: its scale or scales, for :class:`QdqWriter`."""
 
 
-def round_weights(writer: QdqWriter, samples: Samples, excluded: Collection[str] = ()) -> Rounded:
+def round_weights(
+    writer: QdqWriter, samples: LayerInputs, excluded: Collection[str] = ()
+) -> Rounded:
     """Return the model with weights and biases fitted to the activations that samples give.
 
     Every Conv, ConvTranspose, Gemm and MatMul of the main graph is fitted whose weights the writer
@@ -300,7 +302,7 @@ class _Rounding:
         exact: onnx.ModelProto,
         model: onnx.ModelProto,
         written: onnx.ModelProto,
-        samples: Samples,
+        samples: LayerInputs,
     ) -> None:
         """Take the float model, its copy, and the QDQ model of that; the latter two are changed."""
         self._model = model

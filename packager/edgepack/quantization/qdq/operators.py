@@ -185,7 +185,7 @@ class Options:
 
 
 @dataclass
-class Placement:
+class QdqPlacement:
     """Where integers stand in a model: what the rules come to."""
 
     tensors: Tensors
@@ -289,11 +289,11 @@ def place_integers(
     tensors: Tensors,
     options: Options,
     grid_of: Callable[[str], Grid],
-) -> Placement:
+) -> QdqPlacement:
     """Apply the rules to the nodes that are quantized, in the order of the graph."""
     options = replace(options, unpaired=_all_unpaired(nodes, tensors, options))
     taken = set(tensors.names.difference(tensors.constants))
-    found = Placement(tensors, options, grid_of, _taken=taken)
+    found = QdqPlacement(tensors, options, grid_of, _taken=taken)
     for index, node in enumerate(nodes):
         if index in options.chosen:
             rule = _RULES.get(node.op_type, _all) if node.domain in STANDARD else _all
@@ -348,7 +348,7 @@ def _all_unpaired(
 # --- the rules --------------------------------------------------------------------------------
 
 
-def _all(found: Placement, index: int, node: onnx.NodeProto) -> None:
+def _all(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     for place, name in enumerate(node.input):
         if role_of(node, place) in ("data", "weight"):
             found.mark(name)
@@ -357,26 +357,26 @@ def _all(found: Placement, index: int, node: onnx.NodeProto) -> None:
     found.take_constants(index, node)
 
 
-def _move(found: Placement, index: int, node: onnx.NodeProto) -> None:
+def _move(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     if node.op_type != "Resize" or _text(node, "mode", "nearest") != "cubic":
         found.share(node.output[0], index, node)
     elif node.input[0] in found.pairs:
         found.mark(node.output[0])
 
 
-def _gather(found: Placement, index: int, node: onnx.NodeProto) -> None:
+def _gather(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     found.take_constants(index, node)
     found.share(node.output[0], index, node)
 
 
-def _split(found: Placement, index: int, node: onnx.NodeProto) -> None:
+def _split(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     found.mark(node.input[0])
     found.take_constants(index, node)
     for name in node.output:
         found.share(name, index, node)
 
 
-def _pad(found: Placement, index: int, node: onnx.NodeProto) -> None:
+def _pad(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     if not _pads_with_known(node, found.tensors):
         _all(found, index, node)
         return
@@ -386,19 +386,19 @@ def _pad(found: Placement, index: int, node: onnx.NodeProto) -> None:
     found.share(node.output[0], index, node)
 
 
-def _where(found: Placement, _: int, node: onnx.NodeProto) -> None:
+def _where(found: QdqPlacement, _: int, node: onnx.NodeProto) -> None:
     if node.input[1] in found.pairs and node.input[2] in found.pairs:
         found.mark(node.output[0])
 
 
-def _clamp(found: Placement, index: int, node: onnx.NodeProto) -> None:
+def _clamp(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     if found.is_wanted(node.input[0]):
         if found.merges(node):
             found.merge(index, node)
         found.mark(node.output[0])
 
 
-_RULES: dict[str, Callable[[Placement, int, onnx.NodeProto], None]] = {
+_RULES: dict[str, Callable[[QdqPlacement, int, onnx.NodeProto], None]] = {
     **dict.fromkeys(_MOVING, _move),
     **dict.fromkeys(CLAMPS, _clamp),
     "Gather": _gather,

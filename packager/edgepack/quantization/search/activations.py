@@ -21,8 +21,8 @@ from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.ranges.methods import RangeMethod, find_range
 from edgepack.quantization.ranges.statistics import TensorStatistics
-from edgepack.quantization.search.closeness import NOTICEABLE_DB, Closeness, HeldOut
-from edgepack.quantization.search.search import Tried
+from edgepack.quantization.search.closeness import NOTICEABLE_DB, HeldOut, ModelCloseness
+from edgepack.quantization.search.search import SearchLine
 
 if TYPE_CHECKING:
     import onnx
@@ -65,7 +65,7 @@ class ExactWeightsJudge:
     left: Collection[str] = ()
     """Names of the nodes that stay float."""
 
-    def closeness(self, activations: Activations) -> Closeness:
+    def closeness(self, activations: Activations) -> ModelCloseness:
         """Return how close the outputs are on the held-out samples.
 
         Raises:
@@ -88,7 +88,7 @@ class ExactWeightsJudge:
 
 def choose_activations(
     start: Activations, judge: ExactWeightsJudge
-) -> tuple[Activations, list[Tried]]:
+) -> tuple[Activations, list[SearchLine]]:
     """Try what may lower the error of activations; each on top of what was kept.
 
     In this order: spare channels used, channels equalized, those before a Clip equalized, ranges by
@@ -125,8 +125,8 @@ def choose_activations(
     return best, tried
 
 
-def _tried(what: str, found: Closeness, *, is_kept: bool, why: str) -> Tried:
-    return Tried(
+def _tried(what: str, found: ModelCloseness, *, is_kept: bool, why: str) -> SearchLine:
+    return SearchLine(
         f"exact weights, {what}",
         "calibration",
         is_kept,

@@ -73,14 +73,14 @@ class Split:
         return not set(self.fitted) & set(self.held_out)
 
 
-class Judged(NamedTuple):
+class ClosenessVerdict(NamedTuple):
     """Whether a model is closer than another one, and why, in words."""
 
     verdict: Verdict
     why: str
 
 
-def judged_gain(gain_db: float, error_db: float, where: str) -> Judged:
+def judged_gain(gain_db: float, error_db: float, where: str) -> ClosenessVerdict:
     """Return what a gain says, given its standard error.
 
     Args:
@@ -90,13 +90,15 @@ def judged_gain(gain_db: float, error_db: float, where: str) -> Judged:
     """
     found = verdict(gain_db, error_db)
     if found == "closer":
-        return Judged(found, f"{gain_db:.1f} dB closer {where}, more than chance makes")
+        return ClosenessVerdict(found, f"{gain_db:.1f} dB closer {where}, more than chance makes")
     if found == "farther":
-        return Judged(found, f"{-gain_db:.1f} dB farther {where}")
+        return ClosenessVerdict(found, f"{-gain_db:.1f} dB farther {where}")
     if abs(gain_db) < NOTICEABLE_DB:
-        return Judged(found, f"no closer {where}: less than {NOTICEABLE_DB} dB")
+        return ClosenessVerdict(found, f"no closer {where}: less than {NOTICEABLE_DB} dB")
     change = f"{abs(gain_db):.1f} dB {'closer' if gain_db > 0 else 'farther'} {where}"
-    return Judged(found, f"{change}, which may be chance (standard error {error_db:.1f} dB)")
+    return ClosenessVerdict(
+        found, f"{change}, which may be chance (standard error {error_db:.1f} dB)"
+    )
 
 
 def verdict(gain_db: float, error_db: float) -> Verdict:
@@ -141,7 +143,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Closeness:
+class ModelCloseness:
     """How close one model is to the float model, on the same samples as all it is compared with."""
 
     signal: Array
@@ -231,7 +233,7 @@ class Closeness:
             return f"the best class is the same in {self.agreement:.0%} of samples, as by chance"
         return ""
 
-    def compare(self, other: Closeness) -> Verdict:
+    def compare(self, other: ModelCloseness) -> Verdict:
         """Return whether this one is closer, farther, or too near the other to tell.
 
         The worst group decides, or all groups on average where the worst differs by less than
@@ -241,12 +243,12 @@ class Closeness:
         """
         return self.judge(other).verdict
 
-    def judge(self, other: Closeness) -> Judged:
+    def judge(self, other: ModelCloseness) -> ClosenessVerdict:
         """Return what :meth:`compare` returns, and why."""
         lost, won = self._changed(other)
         if lost - won > math.sqrt(lost + won):
             fewer = f"the best class is fp32's in {lost - won} samples fewer"
-            return Judged("farther", f"{fewer}, more than chance makes")
+            return ClosenessVerdict("farther", f"{fewer}, more than chance makes")
         count = len(self.signal)
         every = np.arange(count)
         without = [self._gain(other, np.delete(every, n)) for n in range(count)]
@@ -255,14 +257,14 @@ class Closeness:
         found = judged_gain(self.gain_db(other), jackknife_error(without), where)
         farther_db = -self._gain_without_offset(other)
         if found.verdict == "closer" and farther_db >= NOTICEABLE_DB:
-            return Judged(
+            return ClosenessVerdict(
                 "unclear",
                 f"closer by the same shift in all samples alone:"
                 f" {farther_db:.1f} dB farther without",
             )
         return found
 
-    def _gain_without_offset(self, other: Closeness) -> float:
+    def _gain_without_offset(self, other: ModelCloseness) -> float:
         """Return by how many dB this one is closer where each one's mean error is taken away."""
         if len(self.signal) == 1:
             return 0.0
@@ -275,18 +277,18 @@ class Closeness:
         found = _decibels(self.signal.sum(0)[groups], noise[groups])
         return np.clip(found, _LOWEST_DB, _HIGHEST_DB)
 
-    def gain_db(self, other: Closeness) -> float:
+    def gain_db(self, other: ModelCloseness) -> float:
         """Return by how many dB this one is closer, on all samples."""
         return self._gain(other, np.arange(len(self.signal)))
 
-    def _gain(self, other: Closeness, samples: Array) -> float:
+    def _gain(self, other: ModelCloseness, samples: Array) -> float:
         """Return by how many dB this one is closer on some of the samples."""
         return _gain_of(*self._both_db(other, samples))
 
-    def _worst_gain(self, other: Closeness, samples: Array) -> float:
+    def _worst_gain(self, other: ModelCloseness, samples: Array) -> float:
         return _worst_gain_of(*self._both_db(other, samples))
 
-    def _both_db(self, other: Closeness, samples: Array) -> tuple[Array, Array]:
+    def _both_db(self, other: ModelCloseness, samples: Array) -> tuple[Array, Array]:
         """Return the SQNR of each group that both have, of this one and of the other."""
         groups = _others(len(self.kinds), self.reshaped | other.reshaped)
         return self._groups_db(samples, groups), other._groups_db(samples, groups)
@@ -297,7 +299,7 @@ class Closeness:
         found = _decibels(signal, noise)
         return np.clip(found, _LOWEST_DB, _HIGHEST_DB)
 
-    def _changed(self, other: Closeness) -> tuple[int, int]:
+    def _changed(self, other: ModelCloseness) -> tuple[int, int]:
         """Return how many samples' best classes this one alone misses, and alone meets."""
         if self.best is None or other.best is None:
             return 0, 0
@@ -332,7 +334,7 @@ class _Group:
     channels: Array
     kind: int
     variation: float
-    """See :class:`Closeness`."""
+    """See :class:`ModelCloseness`."""
     about_mean: bool = False
     """Whether that is about the mean over the samples."""
 
@@ -377,7 +379,7 @@ class HeldOut:
     scores_output: str | None = None
     """The output that may hold class scores."""
 
-    def closeness(self, model: Path) -> Closeness:
+    def closeness(self, model: Path) -> ModelCloseness:
         """Return how close a model is.
 
         Sessions are made as for goldens and evaluation (:func:`edgepack.model.running.make_session`
@@ -399,7 +401,7 @@ class HeldOut:
             best.append([self._best_class(outputs) for outputs in (expected, found)])
         pairs = np.array(energies, np.float64).reshape(len(energies), len(self._groups), 2)
         scored = all(index is not None for indices in best for index in indices)
-        return Closeness(
+        return ModelCloseness(
             signal=pairs[:, :, 0],
             noise=pairs[:, :, 1],
             offset=_offsets(self._groups, errors, len(energies)),

@@ -33,7 +33,7 @@ all weights 8 s (2 cores, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
 
 
 @dataclass(frozen=True)
-class Stretch:
+class PlaceStretch:
     """Neighbouring places, and what they cost."""
 
     places: tuple[str, ...]
@@ -51,9 +51,9 @@ class Stretch:
 class Costs:
     """What a model's places cost, the highest density first."""
 
-    nodes: tuple[Stretch, ...]
+    nodes: tuple[PlaceStretch, ...]
     """By name of a node: its constants as integers."""
-    tensors: tuple[Stretch, ...]
+    tensors: tuple[PlaceStretch, ...]
     """By name of an activation in the float model: its Q/DQ pair."""
 
     @property
@@ -190,7 +190,7 @@ def _with_constants(
 
 def find_costs(
     places: Sequence[str], cost: Callable[[Sequence[str]], float], most_runs: int
-) -> tuple[Stretch, ...]:
+) -> tuple[PlaceStretch, ...]:
     """Return stretches that together are all the places, the highest density first.
 
     Again and again, the stretch that costs most is halved, until it is a single place, nothing
@@ -203,7 +203,7 @@ def find_costs(
     """
     if not places:
         return ()
-    found = [Stretch(tuple(places), cost(places))]
+    found = [PlaceStretch(tuple(places), cost(places))]
     for _ in range((most_runs - 1) // 2):
         divisible = [each for each in found if len(each.places) > 1 and each.cost > 0]
         if not divisible:
@@ -211,5 +211,7 @@ def find_costs(
         whole = max(divisible, key=lambda each: each.cost)
         half = len(whole.places) // 2
         found.remove(whole)
-        found += [Stretch(part, cost(part)) for part in (whole.places[:half], whole.places[half:])]
+        found += [
+            PlaceStretch(part, cost(part)) for part in (whole.places[:half], whole.places[half:])
+        ]
     return tuple(sorted(found, key=lambda each: -each.density))

@@ -15,7 +15,7 @@ from edgepack.quantization.search.activations import (
 from edgepack.quantization.search.closeness import Chosen, HeldOut
 from edgepack.quantization.search.making import QdqSettings
 from edgepack.quantization.search.scheme import Scheme
-from edgepack.quantization.search.search import Method, Tried
+from edgepack.quantization.search.search import Method, SearchLine
 
 ROUNDED = "weights rounded and biases corrected for the outputs"
 
@@ -30,7 +30,7 @@ class Improving:
     """The samples that weights are fitted to."""
     held_out: HeldOut
 
-    def chosen_activations(self, scheme: Scheme) -> tuple[Scheme, list[Tried]]:
+    def chosen_activations(self, scheme: Scheme) -> tuple[Scheme, list[SearchLine]]:
         """Return a scheme with the activations that suit it best, and what was tried for them.
 
         Weights are exact meanwhile. Where nothing was better, it is the scheme that was given.

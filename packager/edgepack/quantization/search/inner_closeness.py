@@ -22,7 +22,7 @@ from edgepack.model.reading import read_structure
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.quantization.search.closeness import (
     Chosen,
-    Judged,
+    ClosenessVerdict,
     Verdict,
     jackknife_error,
     judged_gain,
@@ -50,11 +50,11 @@ class InnerCloseness:
         """Return whether this one is closer, on average over the tensors that both have."""
         return self.judge(other).verdict
 
-    def judge(self, other: InnerCloseness) -> Judged:
+    def judge(self, other: InnerCloseness) -> ClosenessVerdict:
         """Return what :meth:`compare` returns, and why."""
         common = [name for name in self.tensors if name in other.tensors]
         if not common:
-            return Judged("unclear", "no tensor inside can be compared")
+            return ClosenessVerdict("unclear", "no tensor inside can be compared")
         ours, theirs = self._of(common), other._of(common)
         count = len(ours)
         without = [

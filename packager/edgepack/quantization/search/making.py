@@ -19,12 +19,12 @@ from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.ranges.statistics import TensorStatistics
-from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut, Judged
+from edgepack.quantization.search.closeness import Chosen, ClosenessVerdict, FloatOutputs, HeldOut
 from edgepack.quantization.search.costs import Costs, place_costs
 from edgepack.quantization.search.cpu_fit import CpuFit, fit_to_cpu
 from edgepack.quantization.search.inner_closeness import InnerCloseness, inner_closeness
 from edgepack.quantization.search.scheme import Scheme
-from edgepack.quantization.search.search import Measured, Trial
+from edgepack.quantization.search.search import Measured, SchemeTrial
 from edgepack.samples.spreading import spread
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class JudgingMaker:
     """None without a limit."""
     _inners: dict[Path, InnerCloseness] = field(default_factory=dict)
 
-    def make(self, scheme: Scheme, *, fitted: bool = False) -> Trial | None:
+    def make(self, scheme: Scheme, *, fitted: bool = False) -> SchemeTrial | None:
         """Return the scheme as a model, or None if nothing in it that is worth it is integer.
 
         What a CPU leaves float is known once it is written: only then weights are fitted.
@@ -160,7 +160,7 @@ class JudgingMaker:
             written = self.maker.write(self.fit(written.scheme))
         return self.judged(written)
 
-    def compare(self, trial: Trial, other: Trial) -> Judged:
+    def compare(self, trial: SchemeTrial, other: SchemeTrial) -> ClosenessVerdict:
         """Return whether a trial's outputs are closer than another's.
 
         Where the held-out samples are too few to tell, the tensors inside decide.
@@ -168,10 +168,10 @@ class JudgingMaker:
         found = trial.closeness.judge(other.closeness)
         if found.verdict == "unclear":
             inside = self._inner(trial).judge(self._inner(other))
-            return Judged(inside.verdict, f"{found.why}; {inside.why}")
+            return ClosenessVerdict(inside.verdict, f"{found.why}; {inside.why}")
         return found
 
-    def _inner(self, trial: Trial) -> InnerCloseness:
+    def _inner(self, trial: SchemeTrial) -> InnerCloseness:
         if trial.path not in self._inners:
             self._inners[trial.path] = inner_closeness(
                 trial.scheme.exact, trial.path, self._few(_INNER_SAMPLES)
@@ -183,11 +183,11 @@ class JudgingMaker:
         feeds = self.held_out.reference.feeds
         return Chosen(feeds.samples, tuple(spread(feeds.indices, count)))
 
-    def judged(self, written: Written) -> Trial:
+    def judged(self, written: Written) -> SchemeTrial:
         """Return how close a model is that is written already."""
-        return Trial(written.scheme, written.path, self.held_out.closeness(written.path))
+        return SchemeTrial(written.scheme, written.path, self.held_out.closeness(written.path))
 
-    def costs(self, trial: Trial) -> Costs:
+    def costs(self, trial: SchemeTrial) -> Costs:
         """Return what places cost, over a few of the held-out samples."""
         reference = FloatOutputs(self.held_out.reference.model, self._few(_COST_SAMPLES))
         few = HeldOut(reference, self.held_out.scores_output)
@@ -197,7 +197,7 @@ class JudgingMaker:
             return found
         return found.with_fitted_weights(few.closeness(trial.path).error_share)
 
-    def measure(self, trial: Trial) -> Measured:
+    def measure(self, trial: SchemeTrial) -> Measured:
         """Return what the user's metric says."""
         if self.metric is None:
             raise TypeError("without a limit there is no metric")

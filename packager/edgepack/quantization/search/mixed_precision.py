@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepack.errors import listed
-from edgepack.quantization.search.costs import Costs, Stretch
+from edgepack.quantization.search.costs import Costs, PlaceStretch
 from edgepack.quantization.search.scheme import Scheme
 
 WORTHWHILE_DB = 1.0
@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Place:
+class FloatPlace:
     """What can be taken out of 8 bits: neighbouring nodes with their constants, or tensors."""
 
     cost: float
@@ -47,7 +47,7 @@ class Ladder:
     what: str
     """What these are put in, for people."""
     scheme: Scheme
-    places: Sequence[Place]
+    places: Sequence[FloatPlace]
     """In the order in which they are taken out."""
     most: int
     """So many are taken out at most."""
@@ -104,7 +104,7 @@ def float_ladder(scheme: Scheme, costs: Costs, most: float, steps: int | None = 
         most: The share of the places that may be left float.
         steps: As in :class:`Ladder`.
     """
-    nodes = [Place(each.cost, nodes=each.places) for each in costs.nodes if each.cost > 0]
+    nodes = [FloatPlace(each.cost, nodes=each.places) for each in costs.nodes if each.cost > 0]
     tensors = [
         place
         for place in _places_of(costs.tensors, wide=False)
@@ -128,5 +128,7 @@ def wide_ladder(scheme: Scheme, costs: Costs, steps: int) -> Ladder:
     return Ladder("16 bits", scheme, places, len(places), steps)
 
 
-def _places_of(tensors: Iterable[Stretch], *, wide: bool) -> list[Place]:
-    return [Place(each.cost, tensors=each.places, wide=wide) for each in tensors if each.cost > 0]
+def _places_of(tensors: Iterable[PlaceStretch], *, wide: bool) -> list[FloatPlace]:
+    return [
+        FloatPlace(each.cost, tensors=each.places, wide=wide) for each in tensors if each.cost > 0
+    ]

@@ -31,7 +31,7 @@ from edgepack.base.worker import report
 from edgepack.errors import EdgepackError, StepError, listed
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.quantization.qdq.dialect import WITHOUT_INT8
-from edgepack.quantization.search.closeness import NOTICEABLE_DB, Closeness, Judged
+from edgepack.quantization.search.closeness import NOTICEABLE_DB, ClosenessVerdict, ModelCloseness
 from edgepack.quantization.search.costs import Costs
 from edgepack.quantization.search.mixed_precision import (
     WORTHWHILE_DB,
@@ -69,14 +69,14 @@ stages are of different things, so that one cannot be held against the other."""
 
 
 @dataclass(frozen=True)
-class Trial:
+class SchemeTrial:
     """A scheme that was tried: its file, and how close that is."""
 
     scheme: Scheme
     """As written: more nodes may stay float than was asked for."""
     path: Path
     """The model in a folder of its own."""
-    closeness: Closeness
+    closeness: ModelCloseness
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Tried:
+class SearchLine:
     """One line of what a search did."""
 
     what: str
@@ -137,7 +137,7 @@ class Limit(Protocol):
 class Maker(Protocol):
     """Writes and judges models; the search knows neither files nor samples."""
 
-    def make(self, scheme: Scheme, *, fitted: bool = False) -> Trial | None:
+    def make(self, scheme: Scheme, *, fitted: bool = False) -> SchemeTrial | None:
         """Return the scheme as a model, or None if it would compute nothing in integers.
 
         Args:
@@ -145,13 +145,13 @@ class Maker(Protocol):
             fitted: Whether to fit its weights first, to what stays quantized of it.
         """
 
-    def compare(self, trial: Trial, other: Trial) -> Judged:
+    def compare(self, trial: SchemeTrial, other: SchemeTrial) -> ClosenessVerdict:
         """Return whether a trial's outputs are closer to the float model's than another's."""
 
-    def costs(self, trial: Trial) -> Costs:
+    def costs(self, trial: SchemeTrial) -> Costs:
         """Return what places cost."""
 
-    def measure(self, trial: Trial) -> Measured:
+    def measure(self, trial: SchemeTrial) -> Measured:
         """Return what the user's metric says."""
 
 
@@ -170,8 +170,8 @@ class Search:
     """Keeps the best model and a record of all that was tried."""
 
     maker: Maker
-    best: Trial
-    tried: list[Tried] = field(default_factory=list)
+    best: SchemeTrial
+    tried: list[SearchLine] = field(default_factory=list)
     _measured: int = 0
     _excess: tuple[float, float] = (math.inf, math.inf)
     """By how much the best one misses the limit."""
@@ -198,14 +198,14 @@ class Search:
             yield
         except EdgepackError as error:
             failed = f"{what} failed, {error.problem}"
-            self.tried.append(Tried(failed, "calibration", why="it failed"))
+            self.tried.append(SearchLine(failed, "calibration", why="it failed"))
 
     def _try(self, what: str, scheme: Scheme) -> None:
         trial = self.maker.make(scheme)
         if trial is not None:
             self._settle_if_closer(what, trial)
 
-    def _settle_if_closer(self, what: str, trial: Trial) -> None:
+    def _settle_if_closer(self, what: str, trial: SchemeTrial) -> None:
         found = self.maker.compare(trial, self.best)
         self._settle(what, trial, accepted=found.verdict == "closer", why=found.why)
 
@@ -221,7 +221,7 @@ class Search:
         if not ruin:
             return
 
-        def has_signal(what: str, trial: Trial) -> bool:
+        def has_signal(what: str, trial: SchemeTrial) -> bool:
             found = trial.closeness
             is_enough = found.resolved_db >= REPAIRED_DB and not found.ruin
             closer = self.maker.compare(trial, self.best)
@@ -304,7 +304,7 @@ class Search:
             self._settle(what, trial, accepted=is_mended and is_free, why=why)
             broken = left if self.best is trial else broken
 
-    def hold_anew(self, holding: Holding, anew: Callable[[Sequence[str]], Trial]) -> None:
+    def hold_anew(self, holding: Holding, anew: Callable[[Sequence[str]], SchemeTrial]) -> None:
         """Search once more with what still breaks the model among the samples, and keep the better.
 
         Which ranges and methods suit the samples is chosen on these, and may be what breaks others.
@@ -341,7 +341,7 @@ class Search:
             wide: Whether the provider takes operators of 16 bits beside those of 8.
         """
 
-        def meets(what: str, trial: Trial) -> bool:
+        def meets(what: str, trial: SchemeTrial) -> bool:
             return self._meets(what, trial, limit)
 
         if not meets("as it is", self.best):
@@ -349,7 +349,11 @@ class Search:
             self._climb(self._ladders(wide=wide), meets, fitted=fitted)
 
     def _climb(
-        self, ladders: Iterable[Ladder], is_enough: Callable[[str, Trial], bool], *, fitted: bool
+        self,
+        ladders: Iterable[Ladder],
+        is_enough: Callable[[str, SchemeTrial], bool],
+        *,
+        fitted: bool,
     ) -> None:
         """Take more and more out of 8 bits, until it is enough; then look for less that is.
 
@@ -383,14 +387,14 @@ class Search:
             else:
                 missed = middle
 
-    def _meets(self, what: str, trial: Trial, limit: Limit) -> bool:
+    def _meets(self, what: str, trial: SchemeTrial, limit: Limit) -> bool:
         """Return whether a model meets a limit; keep it if it does, or is nearer than the best."""
         found = self.maker.measure(trial)
         excess = limit.excess(found.drop, found.sqnr_db)
         is_kept = excess == _MET or excess < self._excess
         known = math.isfinite(found.drop)
         self.tried.append(
-            Tried(
+            SearchLine(
                 what if known else f"{what}, with which the metric is no number",
                 "evaluation",
                 is_kept,
@@ -416,20 +420,20 @@ class Search:
             _, scheme = ladder.rung(ladder.most)
         yield float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
 
-    def _to_float(self, trial: Trial, most: float) -> Ladder:
+    def _to_float(self, trial: SchemeTrial, most: float) -> Ladder:
         return float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
 
-    def _settle(self, what: str, trial: Trial, *, accepted: bool, why: str) -> None:
+    def _settle(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
         self._record(what, trial, accepted=accepted, why=why)
         self._keep(trial, accepted=accepted)
 
-    def _record(self, what: str, trial: Trial, *, accepted: bool, why: str) -> None:
+    def _record(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
         found = trial.closeness
         self.tried.append(
-            Tried(what, "calibration", accepted, found.sqnr_db, found.agreement, why=why)
+            SearchLine(what, "calibration", accepted, found.sqnr_db, found.agreement, why=why)
         )
 
-    def _keep(self, trial: Trial, *, accepted: bool) -> None:
+    def _keep(self, trial: SchemeTrial, *, accepted: bool) -> None:
         """Make a trial the best one, or not; remove the file of the other."""
         loser = self.best if accepted else trial
         self.best = trial if accepted else self.best
@@ -442,6 +446,6 @@ def _limit_text(excess: tuple[float, float], *, is_kept: bool) -> str:
     return "it misses the limit by less than before" if is_kept else "it misses the limit"
 
 
-def describe(tried: Sequence[Tried]) -> str:
+def describe(tried: Sequence[SearchLine]) -> str:
     """Return what was tried as one line, in which what was kept is marked."""
     return "; ".join(map(str, tried))

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from edgepack.errors import LimitError
-from edgepack.results.store.changes import Change, Series
+from edgepack.results.store.changes import Change, HistorySeries
 from edgepack.results.store.splits import LEAST_POINTS
 
 
-def newest_changes(series: Iterable[Series], last: int | None) -> list[Series]:
+def newest_changes(series: Iterable[HistorySeries], last: int | None) -> list[HistorySeries]:
     """Return series with only those changes that began within so many of their newest runs."""
     return [
         replace(
@@ -23,7 +23,7 @@ def newest_changes(series: Iterable[Series], last: int | None) -> list[Series]:
     ]
 
 
-def series_lines(series: Sequence[Series]) -> Iterator[str]:
+def series_lines(series: Sequence[HistorySeries]) -> Iterator[str]:
     """Say of each series in words what happened, the one with the newest run first."""
     if not series:
         yield "there are no benchmarks to look at"
@@ -59,7 +59,7 @@ def change_text(change: Change) -> str:
     )
 
 
-def require_no_slowdown(series: Iterable[Series]) -> None:
+def require_no_slowdown(series: Iterable[HistorySeries]) -> None:
     """Refuse slowdowns but those that the device alone is to blame for.
 
     Raises:

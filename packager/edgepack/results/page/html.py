@@ -24,13 +24,13 @@ from edgepack.results.page.plots import (
     LEAST_STRETCHES,
     STRETCHES,
     Figure,
-    Mark,
+    PlotMark,
     as_json,
     overview_figure,
 )
 from edgepack.results.page.sections import Section, section_of
 from edgepack.results.page.tried import NOT_COMPARABLE
-from edgepack.results.store.previous import Since, last_before, percent, same_subject, since
+from edgepack.results.store.previous import SincePrevious, last_before, percent, same_subject, since
 from edgepack.results.summary import (
     MIB,
     Summary,
@@ -55,7 +55,7 @@ MAKE_ONE = "make one: edgepack bench BUNDLE --device NAME"
 
 
 @dataclass(frozen=True)
-class Cell:
+class OverviewCell:
     """One value of the overview's table."""
 
     text: str
@@ -67,19 +67,19 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class OverviewRow:
     """The newest run of one device and variant."""
 
     section: Section
     target: str
-    p50: Cell
-    p90: Cell
-    throughput: Cell
-    accuracy: Cell
-    size: Cell
-    memory: Cell
-    energy: Cell
-    change: Cell
+    p50: OverviewCell
+    p90: OverviewCell
+    throughput: OverviewCell
+    accuracy: OverviewCell
+    size: OverviewCell
+    memory: OverviewCell
+    energy: OverviewCell
+    change: OverviewCell
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Overview:
 
     number: int
     title: str
-    rows: list[Row]
+    rows: list[OverviewRow]
     best: list[Best]
     """By device."""
     more_devices: int
@@ -426,11 +426,11 @@ def _accuracy(
     return next(v.accuracy for v in report.variants if v.id == report.variant_used), None
 
 
-def _mark(section: Section, value: tuple[float, float, float]) -> Mark:
+def _mark(section: Section, value: tuple[float, float, float]) -> PlotMark:
     report, interval = section.report, section.summary.median_interval_ms
     p50 = section.summary.p50_ms
     low, high = (p50, p50) if isinstance(interval, NotMeasured) else (interval.low, interval.high)
-    return Mark(
+    return PlotMark(
         text=f"{report.device} · {report.variant_used}",
         leads_to=section.anchor,
         verdict=report.verdict.kind,
@@ -465,54 +465,56 @@ def _accuracy_range(
 
 def _row(
     section: Section, accuracy: Accuracy | NotMeasured, evaluation: EvaluationReport | None
-) -> Row:
+) -> OverviewRow:
     report, summary = section.report, section.summary
     interval = summary.median_interval_ms
     reach = "" if isinstance(interval, NotMeasured) else interval_text(interval)
     memory = report.memory
     doubt = "inconclusive" if summary.heavy_tail else ""
-    return Row(
+    return OverviewRow(
         section=section,
         target=report.target,
-        p50=Cell(milliseconds(summary.p50_ms), summary.p50_ms, reach),
-        p90=Cell(milliseconds(summary.p90_ms), summary.p90_ms, doubt),
+        p50=OverviewCell(milliseconds(summary.p50_ms), summary.p50_ms, reach),
+        p90=OverviewCell(milliseconds(summary.p90_ms), summary.p90_ms, doubt),
         throughput=_number(summary.throughput, "/s", doubt),
         accuracy=_accuracy_cell(accuracy, on_device=evaluation is not None),
-        size=Cell(mebibytes(_used_bytes(report)), _used_bytes(report)),
-        memory=Cell("unknown", -1)
+        size=OverviewCell(mebibytes(_used_bytes(report)), _used_bytes(report)),
+        memory=OverviewCell("unknown", -1)
         if isinstance(memory, NotMeasured)
-        else Cell(peak_memory(report), memory.peak_bytes),
+        else OverviewCell(peak_memory(report), memory.peak_bytes),
         energy=_number(summary.energy_mj, " mJ", doubt),
         change=_change(section.since, report.verdict.kind),
     )
 
 
-def _number(value: float | NotMeasured, unit: str, note: str) -> Cell:
+def _number(value: float | NotMeasured, unit: str, note: str) -> OverviewCell:
     if isinstance(value, NotMeasured):
-        return Cell("unknown", -1)
-    return Cell(f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}", value, note)
+        return OverviewCell("unknown", -1)
+    return OverviewCell(
+        f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}", value, note
+    )
 
 
-def _accuracy_cell(accuracy: Accuracy | NotMeasured, *, on_device: bool) -> Cell:
+def _accuracy_cell(accuracy: Accuracy | NotMeasured, *, on_device: bool) -> OverviewCell:
     if isinstance(accuracy, NotMeasured):
-        return Cell("unknown", -1)
+        return OverviewCell("unknown", -1)
     where = "on the device" if on_device else "build host"
-    return Cell(f"{accuracy.value:#.4g}", accuracy.value, where)
+    return OverviewCell(f"{accuracy.value:#.4g}", accuracy.value, where)
 
 
-def _change(found: Since | None, verdict: str) -> Cell:
+def _change(found: SincePrevious | None, verdict: str) -> OverviewCell:
     if found is None:
-        return Cell("first run", 1)
+        return OverviewCell("first run", 1)
     latency = found.changes[0]
     ratio = latency.ratio
     if isinstance(ratio, Interval):
         reach = f"{percent(ratio.low).removesuffix(' %')} to {percent(ratio.high)}"
         if found.run.verdict.kind == "invalid":
-            return Cell(percent(ratio.estimate), ratio.estimate, "the last one is INVALID")
+            return OverviewCell(percent(ratio.estimate), ratio.estimate, "the last one is INVALID")
         far = ratio.low > 1 + MARGIN or ratio.high < 1 - MARGIN
         look = latency.direction if far and verdict != "invalid" else ""
-        return Cell(percent(ratio.estimate), ratio.estimate, reach, look)
-    return Cell("unknown", -1) if ratio is None else Cell(percent(ratio), ratio)
+        return OverviewCell(percent(ratio.estimate), ratio.estimate, reach, look)
+    return OverviewCell("unknown", -1) if ratio is None else OverviewCell(percent(ratio), ratio)
 
 
 def _evaluation_row(report: EvaluationReport) -> EvaluationRow:

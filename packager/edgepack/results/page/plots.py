@@ -44,7 +44,7 @@ Number = float | None
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """What is drawn in one colour: a line, dots, bars or marks.
 
     ``bars`` stand on 0 and are as wide as the distance of the first two. ``marks`` have an interval
@@ -89,7 +89,7 @@ class Panel:
 
     title: str
     """What is measured, with its unit."""
-    series: list[Series]
+    series: list[PlotSeries]
     height: int
     log: bool = False
     from_zero: bool = False
@@ -149,7 +149,7 @@ def _all_short(values: NDArray[np.float64]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Span:
+class PlotSpan:
     """Where the timed part of a process run lies on the axis, in seconds."""
 
     start: float
@@ -165,14 +165,14 @@ class Span:
         return self.start + after if 0 <= after <= self.seconds else None
 
 
-def spans(report: RunReport) -> list[Span]:
+def spans(report: RunReport) -> list[PlotSpan]:
     """Return the process runs one after another; the time between them is cut out."""
     lengths = [_seconds(run) for run in report.runs]
     gap = GAP * sum(lengths)
     found, start = [], 0.0
     for run, seconds in zip(report.runs, lengths, strict=True):
         known = None if isinstance(run.timed_from_ns, NotMeasured) else run.timed_from_ns
-        found.append(Span(start, seconds, known))
+        found.append(PlotSpan(start, seconds, known))
         start += seconds + gap
     return found
 
@@ -206,9 +206,9 @@ def timeline_figure(report: RunReport, limit: int = STRETCHES) -> Figure:
     )
 
 
-def _latency_panel(report: RunReport, where: Sequence[Span], limit: int) -> Panel:
-    medians = Series("median of a stretch", "line", [], [], "s0")
-    slowest = Series("its slowest", "dots", [], [], "s0")
+def _latency_panel(report: RunReport, where: Sequence[PlotSpan], limit: int) -> Panel:
+    medians = PlotSeries("median of a stretch", "line", [], [], "s0")
+    slowest = PlotSeries("its slowest", "dots", [], [], "s0")
     each = max(1, limit // len(report.runs))
     highest, middles = 0.0, []
     for run, span in zip(report.runs, where, strict=True):
@@ -227,7 +227,7 @@ def _latency_panel(report: RunReport, where: Sequence[Span], limit: int) -> Pane
     return Panel("latency (ms)", [slowest, medians], 230, log=log, levels=levels)
 
 
-class Stretch(NamedTuple):
+class QueryStretch(NamedTuple):
     """Some queries of a run that follow each other, in milliseconds."""
 
     position: float
@@ -238,7 +238,7 @@ class Stretch(NamedTuple):
 
 def stretches(
     latencies_ns: Sequence[int], limit: int = STRETCHES, *, evenly: bool = False
-) -> list[Stretch]:
+) -> list[QueryStretch]:
     """Return a run cut into at most ``limit`` stretches of as many queries each.
 
     Args:
@@ -259,7 +259,7 @@ def stretches(
     slowest = np.append(blocks.max(axis=1), values[last:].max())
     begun = _begun(values, evenly=evenly)[starts].tolist()
     rows = zip(begun, _all_short(medians / NS_PER_MS), _all_short(slowest / NS_PER_MS), strict=True)
-    return [Stretch(*row) for row in rows]
+    return [QueryStretch(*row) for row in rows]
 
 
 def _overlap(report: RunReport) -> bool:
@@ -291,7 +291,7 @@ def _power(sample: Sample) -> Mapping[str, float]:
 
 def _sensor_panel(
     report: RunReport,
-    where: Sequence[Span],
+    where: Sequence[PlotSpan],
     title: str,
     colour: str,
     read: Callable[[Sample], Mapping[str, float]],
@@ -312,14 +312,14 @@ def _sensor_panel(
         return None
     levels = _trips(report, max(peaks.values())) if title.startswith("temperature") else []
     series = [
-        Series(name, "line", x[name], y[name], f"{colour} d{number}")
+        PlotSeries(name, "line", x[name], y[name], f"{colour} d{number}")
         for number, name in enumerate(shown)
     ]
     return Panel(title, series, 110, levels=levels)
 
 
 def _placed(
-    report: RunReport, where: Sequence[Span], read: Callable[[Sample], Mapping[str, float]]
+    report: RunReport, where: Sequence[PlotSpan], read: Callable[[Sample], Mapping[str, float]]
 ) -> Iterable[tuple[float | None, Mapping[str, float]]]:
     """Yield the readings of each sample with its place, and (None, {}) after each process run."""
     for run, span in zip(report.runs, where, strict=True):
@@ -342,7 +342,7 @@ def _trips(report: RunReport, peak: float) -> list[Level]:
     return [Level(min(near), "slows down here")] if near else []
 
 
-def _throttled(report: RunReport, where: Sequence[Span]) -> list[Band]:
+def _throttled(report: RunReport, where: Sequence[PlotSpan]) -> list[Band]:
     bands: list[Band] = []
     for run, span in zip(report.runs, where, strict=True):
         placed = [(span.place(each.at_ns), each.throttled) for each in _samples(run)]
@@ -386,8 +386,8 @@ def sustained_figure(found: Sequence[Minute]) -> Figure:
     """Draw median and p90 of each minute."""
     x: list[Number] = [minute.number for minute in found]
     series = [
-        Series("p90 of the minute", "line", x, [minute.p90 for minute in found], "s1"),
-        Series("median of the minute", "line", x, [minute.median for minute in found], "s0"),
+        PlotSeries("p90 of the minute", "line", x, [minute.p90 for minute in found], "s1"),
+        PlotSeries("median of the minute", "line", x, [minute.median for minute in found], "s0"),
     ]
     return Figure(
         label=f"Latency by the minute, over {len(found)} minutes",
@@ -413,7 +413,7 @@ def distribution_figure(report: RunReport) -> Figure:
     counts, edges = np.histogram(np.log(shown) if log else shown, bins=BINS)
     centres = (edges[:-1] + edges[1:]) / 2
     x = _all_short(np.exp(centres) if log else centres)
-    bars = Series("queries", "bars", [*x], counts.tolist(), "s0")
+    bars = PlotSeries("queries", "bars", [*x], counts.tolist(), "s0")
     levels = zip((50, 90, 95), (p50, p90, p95), strict=True)
     return Figure(
         label=f"Distribution of {len(latencies_ms):,} latencies",
@@ -425,7 +425,7 @@ def distribution_figure(report: RunReport) -> Figure:
 
 
 @dataclass(frozen=True)
-class Mark:
+class PlotMark:
     """One device and variant in the overview's figure."""
 
     text: str
@@ -439,7 +439,7 @@ class Mark:
     model_bytes: int
 
 
-def overview_figure(marks: Sequence[Mark], value: str) -> Figure:
+def overview_figure(marks: Sequence[PlotMark], value: str) -> Figure:
     """Draw latency against accuracy; a mark's area is the model's size, its look is the verdict.
 
     Args:
@@ -452,7 +452,7 @@ def overview_figure(marks: Sequence[Mark], value: str) -> Figure:
     for verdict in ("valid", "inconclusive", "invalid"):
         chosen = [mark for mark in marks if mark.verdict == verdict]
         series.append(
-            Series(
+            PlotSeries(
                 name=verdict.upper(),
                 kind="marks",
                 x=[short(mark.latency_ms[1]) for mark in chosen],

@@ -45,7 +45,7 @@ from edgepack.results.page.table import (
     tuned_text,
 )
 from edgepack.results.page.tried import TriedStage, tried_stages
-from edgepack.results.store.previous import Since, percent
+from edgepack.results.store.previous import SincePrevious, percent
 from edgepack.results.summary import (
     NS_PER_MS,
     Summary,
@@ -105,7 +105,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class RunRow:
+class ProcessRunRow:
     """One process run as the page shows it."""
 
     number: int
@@ -184,7 +184,7 @@ class Section:
     """What to do about them, with the one command for it; nothing if the verdict is VALID."""
     headline: str
     tiles: list[Tile]
-    since: Since | None
+    since: SincePrevious | None
     seen: str
     """What the timeline shows."""
     figures: dict[str, Figure]
@@ -197,7 +197,7 @@ class Section:
     minutes: list[Minute]
     sustained: str
     """How the last minute compares with the first."""
-    runs: list[RunRow]
+    runs: list[ProcessRunRow]
     shares: list[Share]
     nodes: list[Bar]
     placement: str
@@ -216,7 +216,11 @@ class Section:
 
 
 def section_of(
-    anchor: str, report: RunReport, summary: Summary, since: Since | None, detail: int = STRETCHES
+    anchor: str,
+    report: RunReport,
+    summary: Summary,
+    since: SincePrevious | None,
+    detail: int = STRETCHES,
 ) -> Section:
     """Return what the page shows of a report.
 
@@ -443,14 +447,14 @@ def _sustained(found: Sequence[Minute]) -> str:
     )
 
 
-def _run_rows(report: RunReport, summary: Summary) -> list[RunRow]:
+def _run_rows(report: RunReport, summary: Summary) -> list[ProcessRunRow]:
     p90s = [but_p50(summary, p90_ms, milliseconds) for p90_ms in summary.run_p90s_ms]
     found = zip(report.runs, summary.run_medians_ms, p90s, strict=True)
     return [_run_row(number, *each) for number, each in enumerate(found, 1)]
 
 
-def _run_row(number: int, run: ProcessRun, p50_ms: float, p90: str) -> RunRow:
-    return RunRow(
+def _run_row(number: int, run: ProcessRun, p50_ms: float, p90: str) -> ProcessRunRow:
+    return ProcessRunRow(
         number=number,
         queries=len(run.latencies_ns),
         p50=milliseconds(p50_ms),

@@ -35,7 +35,7 @@ LONGEST = 500
 
 
 @dataclass(frozen=True)
-class Point:
+class HistoryPoint:
     """What a stored run says for a history."""
 
     run: str
@@ -95,7 +95,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Series:
+class HistorySeries:
     """The history of one project, target, device model and variant under equal conditions."""
 
     project: str
@@ -120,7 +120,7 @@ class Series:
         return self.runs >= LEAST_POINTS
 
 
-def find_changes(store: ResultsStore, wanted: RunFilter | None = None) -> list[Series]:
+def find_changes(store: ResultsStore, wanted: RunFilter | None = None) -> list[HistorySeries]:
     """Find the changes in the history of each project, target, device model and variant.
 
     Args:
@@ -137,12 +137,12 @@ def find_changes(store: ResultsStore, wanted: RunFilter | None = None) -> list[S
     return all_series(points, lambda earlier, later: reasons(store, earlier.run, later.run))
 
 
-def point(row: RunRow) -> Point | None:
+def point(row: RunRow) -> HistoryPoint | None:
     """Return what a stored run says for a history; None if it is no benchmark."""
     p90_ms = math.nan if row.run_p90_ms is None else row.run_p90_ms
     if row.run_p50_ms is None or row.run_p50_ms <= 0 or p90_ms <= 0:
         return None
-    return Point(
+    return HistoryPoint(
         run=row.id,
         created=row.created,
         project=project_of(row),
@@ -163,8 +163,8 @@ def point(row: RunRow) -> Point | None:
 
 
 def all_series(
-    points: Iterable[Point], restarted: Callable[[Point, Point], Sequence[str]]
-) -> list[Series]:
+    points: Iterable[HistoryPoint], restarted: Callable[[HistoryPoint, HistoryPoint], Sequence[str]]
+) -> list[HistorySeries]:
     """Sort points into series, and find the changes in each.
 
     Args:
@@ -174,15 +174,15 @@ def all_series(
     Returns:
         All series, those with the newest run first.
     """
-    histories: dict[tuple[str, ...], list[Point]] = defaultdict(list)
+    histories: dict[tuple[str, ...], list[HistoryPoint]] = defaultdict(list)
     for one in sorted(points, key=lambda one: (one.created, one.run)):
         histories[one.project, one.target, one.device_model, one.variant].append(one)
     series = []
     for history in histories.values():
-        groups: dict[str, list[Point]] = defaultdict(list)
+        groups: dict[str, list[HistoryPoint]] = defaultdict(list)
         for one in history:
             groups[one.fingerprint].append(one)
-        earlier: Point | None = None
+        earlier: HistoryPoint | None = None
         for group in groups.values():
             why = restarted(earlier, group[0]) if earlier else ()
             series.append(_counted(_series(group, tuple(why)), history))
@@ -190,7 +190,7 @@ def all_series(
     return sorted(series, key=lambda one: (one.last, one.project, one.variant), reverse=True)
 
 
-def _counted(series: Series, history: Sequence[Point]) -> Series:
+def _counted(series: HistorySeries, history: Sequence[HistoryPoint]) -> HistorySeries:
     """Count the runs since each change, also those that were made under other conditions."""
     usable = [(one.created, one.run) for one in history if one.usable]
     changes = [
@@ -200,10 +200,10 @@ def _counted(series: Series, history: Sequence[Point]) -> Series:
     return replace(series, changes=tuple(changes))
 
 
-def _series(points: Sequence[Point], restarted: tuple[str, ...]) -> Series:
+def _series(points: Sequence[HistoryPoint], restarted: tuple[str, ...]) -> HistorySeries:
     first = points[0]
     usable = [one for one in points if one.usable]
-    return Series(
+    return HistorySeries(
         project=first.project,
         target=first.target,
         device_model=first.device_model,
@@ -219,7 +219,7 @@ def _series(points: Sequence[Point], restarted: tuple[str, ...]) -> Series:
     )
 
 
-def changes_of(points: Sequence[Point]) -> list[Change]:
+def changes_of(points: Sequence[HistoryPoint]) -> list[Change]:
     """Find the changes in one series.
 
     Args:
@@ -242,7 +242,7 @@ def changes_of(points: Sequence[Point]) -> list[Change]:
 
 
 def _describe(
-    points: Sequence[Point], logs: Floats, edges: tuple[int, int, int], metric: Metric
+    points: Sequence[HistoryPoint], logs: Floats, edges: tuple[int, int, int], metric: Metric
 ) -> Change:
     start, split, end = edges
     before, after = median(logs[start:split].tolist()), median(logs[split:end].tolist())
@@ -267,7 +267,7 @@ def _describe(
 
 
 def _blame(
-    before: Sequence[Point], after: Sequence[Point], change: float, margin: float
+    before: Sequence[HistoryPoint], after: Sequence[HistoryPoint], change: float, margin: float
 ) -> tuple[Blame, str]:
     """Say whether the model or the device changed: by the canary, or because the bundle did not."""
     canary = _canary_change(before, after)
@@ -291,13 +291,13 @@ def _blame_moved_canary(moved: float, change: float, margin: float) -> tuple[Bla
     return "both", f"the device changed, the canary is {word}; {math.expm1(rest):+.1%} remain"
 
 
-def _same_bundle(before: Sequence[Point], after: Sequence[Point]) -> bool:
+def _same_bundle(before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]) -> bool:
     """Tell whether all that is measured after was measured often enough before, too."""
     measured = [one.manifest_sha256 for one in before]
     return all(measured.count(one.manifest_sha256) > LEAST_AFTER for one in after)
 
 
-def _other_unit(before: Sequence[Point], after: Sequence[Point]) -> str:
+def _other_unit(before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]) -> str:
     units = {one.device for one in before}, {one.device for one in after}
     if not units[0].isdisjoint(units[1]):
         return ""
@@ -305,7 +305,9 @@ def _other_unit(before: Sequence[Point], after: Sequence[Point]) -> str:
     return f"; the runs before are of {names[0]}, those after of {names[1]}"
 
 
-def _canary_change(before: Sequence[Point], after: Sequence[Point]) -> tuple[float, float] | None:
+def _canary_change(
+    before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]
+) -> tuple[float, float] | None:
     """Return how far the canary moved, as a logarithm, and the standard error of that."""
     shas = {one.canary_sha256 for one in after if one.canary_sha256}
     sides = [

@@ -31,7 +31,7 @@ MOVED_NODES = 5
 
 
 @dataclass(frozen=True)
-class Change:
+class FigureChange:
     """One figure of two runs; texts are ready to print."""
 
     what: str
@@ -76,11 +76,11 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Since:
+class SincePrevious:
     """The last run before this one, and what differs."""
 
     run: RunReport
-    changes: list[Change]
+    changes: list[FigureChange]
     differences: list[str]
     """Conditions that differ."""
     placement: list[str]
@@ -104,10 +104,10 @@ def last_before(report: RunReport, others: Sequence[RunReport]) -> RunReport | N
     return max(older, key=lambda each: (each.created, each.id), default=None)
 
 
-def since(before: RunReport, after: RunReport, summaries: tuple[Summary, Summary]) -> Since:
+def since(before: RunReport, after: RunReport, summaries: tuple[Summary, Summary]) -> SincePrevious:
     """Return what changed from one run to the next, whose summaries are given too."""
     changes = _changes(before, after, *summaries)
-    return Since(before, changes, differences(before, after), _moved(before, after))
+    return SincePrevious(before, changes, differences(before, after), _moved(before, after))
 
 
 def ratio_of_medians(before: Sequence[float], after: Sequence[float]) -> Interval | float:
@@ -135,10 +135,10 @@ def percent(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+.1f} %"
 
 
-def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) -> list[Change]:
+def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) -> list[FigureChange]:
     unusable = "invalid" in (before.verdict.kind, after.verdict.kind)
     found = [
-        Change(
+        FigureChange(
             "latency p50",
             milliseconds(old.p50_ms),
             milliseconds(new.p50_ms),
@@ -146,7 +146,7 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
             FASTER_SLOWER,
             unusable,
         ),
-        Change(
+        FigureChange(
             "latency p90",
             milliseconds(old.p90_ms),
             milliseconds(new.p90_ms),
@@ -154,7 +154,7 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
             FASTER_SLOWER,
             unusable or bool(old.heavy_tail or new.heavy_tail),
         ),
-        Change(
+        FigureChange(
             "session create, warm",
             milliseconds(old.session_create_ms),
             milliseconds(new.session_create_ms),
@@ -171,8 +171,8 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
     return [*found, *_accuracy(before, after)]
 
 
-def _bytes(what: str, before: int, after: int) -> Change:
-    return Change(what, mebibytes(before), mebibytes(after), after / max(before, 1))
+def _bytes(what: str, before: int, after: int) -> FigureChange:
+    return FigureChange(what, mebibytes(before), mebibytes(after), after / max(before, 1))
 
 
 def _creations(report: RunReport) -> list[float]:
@@ -183,11 +183,11 @@ def _used(report: RunReport) -> VariantFacts:
     return next(each for each in report.variants if each.id == report.variant_used)
 
 
-def _accuracy(before: RunReport, after: RunReport) -> list[Change]:
+def _accuracy(before: RunReport, after: RunReport) -> list[FigureChange]:
     old, new = _used(before).accuracy, _used(after).accuracy
     if isinstance(old, Accuracy) and isinstance(new, Accuracy) and old.metric == new.metric:
         what = f"{new.metric} on the build host"
-        return [Change(what, f"{old.value:.4g}", f"{new.value:.4g}", None)]
+        return [FigureChange(what, f"{old.value:.4g}", f"{new.value:.4g}", None)]
     return []
 
 

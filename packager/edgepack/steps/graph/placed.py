@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgepack.backends.base import CPU, Placement, predict
+from edgepack.backends.base import CPU, PredictedPlacement, predict
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import BugError
 from edgepack.model.files import MODEL
@@ -59,7 +59,7 @@ class Placed:
                 )
 
 
-def predict_placement(model: Path, variant: Variant) -> Placement:
+def predict_placement(model: Path, variant: Variant) -> PredictedPlacement:
     """Return where the nodes of a model file are predicted to run in a variant.
 
     Raises:
@@ -73,7 +73,7 @@ def read_placement(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written a
     return json.loads((folder / PLACEMENT).read_text(encoding="utf-8"))
 
 
-def _facts(placement: Placement) -> dict[str, Any]:
+def _facts(placement: PredictedPlacement) -> dict[str, Any]:
     return {
         "share": placement.share,
         "partitions": placement.partitions,

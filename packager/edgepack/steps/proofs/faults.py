@@ -26,7 +26,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Trial:
+class FaultTrial:
     """Goldens, and what else there is to see whether a fault matters."""
 
     candidates: Candidates

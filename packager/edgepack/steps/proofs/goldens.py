@@ -18,7 +18,7 @@ from edgepack.model.files import MODEL, model_file
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.proofs.candidates import Candidates, all_kept, kept, stride_of
-from edgepack.steps.proofs.faults import Trial
+from edgepack.steps.proofs.faults import FaultTrial
 from edgepack.steps.proofs.golden_choice import read_choice
 from edgepack.steps.proofs.mutants import mutable_session
 from edgepack.steps.proofs.quantities import Quantities, by_part
@@ -83,7 +83,7 @@ class Goldens:
             _written(out, place, candidates.feed(number), golden[number], tolerance)
             for place, number in enumerate(chosen)
         ]
-        trial = Trial(candidates, found, chosen, tolerance)
+        trial = FaultTrial(candidates, found, chosen, tolerance)
         faults = [
             *trial.mutants(plain, mutants),
             *trial.swaps(),

@@ -17,13 +17,13 @@ from edgepack.preprocessing.alternatives import Alternative
 from edgepack.preprocessing.ranking import (
     FINALISTS,
     Described,
-    Tried,
+    RankedWay,
     finalists,
     rank,
     told,
 )
 from edgepack.preprocessing.signs import FEWEST
-from edgepack.preprocessing.verdict import Finding, Seen, find
+from edgepack.preprocessing.verdict import PreprocessingSign, Seen, find
 from edgepack.project.project import DetectionOutput, ImageInput
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import spread
@@ -123,7 +123,7 @@ class InputCheck:
         samples: SampleSet,
         chosen: Sequence[int],
         labels: Sequence[int] | None,
-        finding: Finding,
+        finding: PreprocessingSign,
         others: Sequence[Alternative],
     ) -> tuple[str, str]:
         """Try others, and return the warning, or nothing, and what was done."""
@@ -139,7 +139,7 @@ class InputCheck:
         return text, f"{len(found)} ways to make the input tried on {len(few)} samples{shown}"
 
 
-def ranked(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[Tried], int]:
+def ranked(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[RankedWay], int]:
     """Return ways to make the input of samples, best first, whether something is wrong or not.
 
     And of how many samples: as many as take some seconds. None where nothing ranks them, or where

@@ -29,9 +29,9 @@ from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.ranges.statistics import TensorStatistics, read_statistics
 from edgepack.quantization.search.closeness import (
     Chosen,
-    Closeness,
     FloatOutputs,
     HeldOut,
+    ModelCloseness,
     split_samples,
 )
 from edgepack.quantization.search.improving import Improving
@@ -50,8 +50,8 @@ from edgepack.quantization.search.search import (
     MOST_MEASURED,
     NEAR_DB,
     Measured,
+    SchemeTrial,
     Search,
-    Trial,
     describe,
 )
 from edgepack.samples.sample_set import SampleSet
@@ -217,7 +217,7 @@ class Int8Static:
         if self.outside is not None:
             holding = Holding(self.outside, path, samples)
 
-            def anew(kinds: Sequence[str]) -> Trial:
+            def anew(kinds: Sequence[str]) -> SchemeTrial:
                 with tempfile.TemporaryDirectory(prefix="edgepack-outside-") as folder:
                     more = holding.with_kinds(kinds, Path(folder))
                     found = collect(path, more, statistics.keys())
@@ -267,7 +267,7 @@ class Int8Static:
                 search.approach(NEAR_DB)
         return search, judging
 
-    def _is_read_by_value(self, reference: FloatOutputs, found: Closeness) -> bool:
+    def _is_read_by_value(self, reference: FloatOutputs, found: ModelCloseness) -> bool:
         """Return whether outputs are read value by value, as a detector's boxes and scores are.
 
         Of class scores only the order counts, and embeddings have a limit of their own. Where the
