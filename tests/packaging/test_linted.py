@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from mypy.main import process_options
 
 sys.path.insert(0, str(Path(__file__).parent))
 from check_types import ROOT, groups, tracked
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 
 
 def read_by_ruff(*options: str) -> set[str]:
