@@ -402,8 +402,8 @@ def test_signature_when_it_was_pushed_is_verified_on_the_device_by_ssh_keygen_al
 ):
     sign(bundle, key)
     assert run(push) == 0
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^(ssh-keygen -Y verify .*)$", readme, re.MULTILINE)
+    page = (Path(__file__).resolve().parents[2] / "docs/trust.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^(ssh-keygen -Y verify .*)$", page, re.MULTILINE)
     release = tmp_path / "root" / "tiny" / "current"
     allowed = allow(tmp_path / "allowed", key)
     argv = line.replace("-f allowed_signers", f"-f {allowed}").removesuffix("< manifest.json")
