@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from edgepack import api
 from edgepack.cli.app import app
 from edgepack.project.profile import target_files
 from typer.core import TyperGroup
@@ -179,6 +180,12 @@ def make_targets() -> set[str]:
     """Return the Makefile's targets."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     return set(re.findall(r"^([a-z][a-z-]*):", text, re.MULTILINE))
+
+
+def broken_functions(text: str) -> list[str]:
+    """Return names of ``edgepack.api`` that it has not."""
+    names = re.findall(r"edgepack\.api\.(\w+)", text)
+    return [name for name in names if name not in api.__all__]
 
 
 def broken_paths(path: Path, text: str) -> list[str]:

@@ -12,6 +12,7 @@ import write_rooms
 from references import (
     ROOT,
     broken_commands,
+    broken_functions,
     broken_labels,
     broken_links,
     broken_options,
@@ -44,6 +45,7 @@ def test_commands_when_parsed_are_taken(path):
     assert broken_commands(text) == []
     assert broken_targets(text) == []
     assert broken_options(text) == []
+    assert broken_functions(text) == []
     assert unknown_bundles(text) == []
 
 
@@ -126,3 +128,7 @@ def test_room_when_its_docstring_is_planted_without_a_sentence_is_refused(tmp_pa
         write_rooms.job("attic")
     (tmp_path / "attic" / "__init__.py").write_text('"""Keeps ``a.yaml`` here. And more."""\n')
     assert write_rooms.job("attic") == "Keeps `a.yaml` here."
+
+
+def test_function_when_the_api_has_it_not_is_found():
+    assert broken_functions("`edgepack.api.push` and `edgepack.api.posh(x)`") == ["posh"]
