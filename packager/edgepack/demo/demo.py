@@ -19,6 +19,7 @@ from edgepack.results.page.html import write_html
 from edgepack.results.store.store import ResultsStore, keep_report
 
 PRESET = "quick"
+STORE = "results.sqlite"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Demo:
 def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -> Demo:
     """Build the example for this machine, push it to an SSH server of our own, measure it there.
 
-    The server listens on 127.0.0.1, takes one throw-away key, and is gone when this returns.
+    The server listens on 127.0.0.1, takes one throw-away key, and is gone when this returns. The
+    run is kept in a store of its own, ``out/results.sqlite``: the user's history has no demos.
 
     Raises:
         EdgepackError: As any of the steps.
@@ -57,7 +59,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
         pushed = push(bundle.path, device, progress=progress)
         progress.note(f"pushed to {pushed.path}")
         report = bench(bundle.path, device, preset=preset, progress=progress)
-    keep_report(ResultsStore(), report)
+    keep_report(ResultsStore(f"sqlite:///{(out / STORE).absolute()}"), report)
     html = write_html([report], out / "report.html")
     return Demo(built, report, html)
 

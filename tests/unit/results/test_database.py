@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,13 @@ def test_store_when_of_another_version_is_refused_and_left_as_it_is(
         ResultsStore(url)
     monkeypatch.setattr(database, "VERSION", version)
     assert ResultsStore(url).load(example_report().id) == example_report()
+
+
+def test_store_when_its_version_is_told_otherwise_is_of_another_version(file: Path) -> None:
+    with sqlite3.connect(file) as connection:
+        connection.execute("ALTER TABLE edgepack_version RENAME COLUMN version TO version_num")
+    with pytest.raises(BundleError, match="is of another version, this edgepack reads version 1"):
+        ResultsStore(f"sqlite:///{file}")
 
 
 @pytest.mark.parametrize("where", [0, 100, 5000])

@@ -245,12 +245,17 @@ def _make_tables(database: Database) -> None:
 
 
 def _has_tables(connection: Connection, name: str) -> bool:
-    if not inspect(connection).has_table(versions.name):
+    tables = inspect(connection)
+    if not tables.has_table(versions.name):
         return False
-    version = connection.execute(select(versions.c.version)).scalar()
+    known = {column["name"] for column in tables.get_columns(versions.name)}
+    version = None
+    if versions.c.version.name in known:
+        version = connection.execute(select(versions.c.version)).scalar()
     if version != VERSION:
+        found = "another version" if version is None else f"version {version}"
         raise BundleError(
-            f"the results store is of version {version}, this edgepack reads version {VERSION}",
+            f"the results store is of {found}, this edgepack reads version {VERSION}",
             hint="use the edgepack that made it (pip install --upgrade edgepack), or name another"
             f" store: --results or {VARIABLE}",
             where=name,
