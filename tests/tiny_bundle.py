@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
-from edgepack.base.resources import device_file, ondevice_dir
+from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import (
     MANIFEST,
@@ -48,7 +48,7 @@ ROLES: dict[str, Literal["model", "golden", "harness"]] = {
 
 def import_loader() -> ModuleType:
     """Import the loader as a user of a bundle does, from its file."""
-    path = device_file("edgepack_loader.py")
+    path = ondevice_dir() / "runtime/edgepack_loader.py"
     spec = importlib.util.spec_from_file_location("edgepack_loader", path)
     assert spec is not None
     assert spec.loader is not None

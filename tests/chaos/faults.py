@@ -33,7 +33,7 @@ from disks import (
     on_small_disk,
     remount,
 )
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.bundle.manifest import MANIFEST
 from edgepack.bundle.reading import verify
 from edgepack.devices.inventory import Device
@@ -160,7 +160,7 @@ _RELEASE = re.compile(r"[0-9a-f]{16}")
 
 def drift() -> Any:
     """Return the module that ``edgepack device verify`` runs on devices."""
-    path = device_file("edgepack_drift.py")
+    path = ondevice_dir() / "agent/edgepack_drift.py"
     spec = importlib.util.spec_from_file_location("edgepack_drift", path)
     assert spec is not None
     assert spec.loader is not None

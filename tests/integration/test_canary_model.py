@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.canary import CANARY, CanaryRun, joined
@@ -31,7 +31,7 @@ SHA256 = "2b9529419e565bb72cc87947b119c97779d9864e59a1931e40bb7c77e9f28ae0"
 def canary_module() -> ModuleType:
     import importlib.util
 
-    path = device_file("edgepack_canary.py")
+    path = ondevice_dir() / "harness/edgepack_canary.py"
     spec = importlib.util.spec_from_file_location("edgepack_canary", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -102,7 +102,7 @@ def test_canary_weights_when_loaded_are_constants_and_not_computed_each_time(tmp
 
 def test_canary_script_when_run_prints_one_document():
     done = subprocess.run(
-        [sys.executable, "-B", str(device_file("edgepack_canary.py"))],
+        [sys.executable, "-B", str(ondevice_dir() / "harness/edgepack_canary.py")],
         capture_output=True,
         check=True,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.demo.server import LoopbackServer
 from edgepack.devices.clocks import give_back_clocks, held_clocks
 from edgepack.devices.inventory import Device, LocalEntry
@@ -21,7 +21,7 @@ from edgepack.ondevice.agent import edgepack_clocks as clocks
 from loopback import CuttingProxy, ssh_device, wait_until
 from sysfs import CPUFREQ, JETSON, write_tree
 
-SCRIPT = device_file("edgepack_clocks.py")
+SCRIPT = ondevice_dir() / "agent/edgepack_clocks.py"
 HELD = {"policy0": "performance", "policy4": "performance"}
 BEFORE = {"policy0": "schedutil", "policy4": "ondemand"}
 

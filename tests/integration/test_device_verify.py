@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.transfer.client import send_release, switch_back
@@ -222,7 +222,7 @@ def test_device_when_it_has_no_python_says_so(
             verify_device(ssh_device(server))
 
 
-DRIFT = device_file("edgepack_drift.py").read_text(encoding="utf-8")
+DRIFT = (ondevice_dir() / "agent/edgepack_drift.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,9 @@ def test_answer_when_it_is_none_is_refused(
 ) -> None:
     (tmp_path / "answer").write_text(answer)
     lying = f"print(open({str(tmp_path / 'answer')!r}).read())"
-    (tmp_path / "edgepack_drift.py").write_text(lying)
-    monkeypatch.setattr("edgepack.deploy.verify.device_file", lambda name: tmp_path / name)
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent/edgepack_drift.py").write_text(lying)
+    monkeypatch.setattr("edgepack.deploy.verify.ondevice_dir", lambda: tmp_path)
     with pytest.raises(DeviceError, match=problem):
         verify_device(device)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from boards import with_file
 from edgepack.base.progress import Lines
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.bundle import reading
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import load_bundle
@@ -413,7 +413,7 @@ def test_root_that_cannot_be_written_is_explained(
         push_to(device, bundle)
 
 
-AGENT = device_file("edgepack_agent.py").read_text(encoding="utf-8")
+AGENT = (ondevice_dir() / "agent/edgepack_agent.py").read_text(encoding="utf-8")
 # The same program on a disk without space: too little at the start, or none while files are made.
 FULL_DISKS = {
     "at the start": ("space.f_bavail * space.f_frsize", "1000"),
@@ -434,9 +434,9 @@ def test_full_disk_is_named_and_leaves_no_release(
 ) -> None:
     full = AGENT.replace(*FULL_DISKS[case])
     assert full != AGENT
-    agent = tmp_path / "edgepack_agent.py"
-    agent.write_text(full)
-    monkeypatch.setattr("edgepack.deploy.transfer.client.device_file", lambda _: agent)
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent/edgepack_agent.py").write_text(full)
+    monkeypatch.setattr("edgepack.deploy.transfer.client.ondevice_dir", lambda: tmp_path)
     with pytest.raises(DeviceError, match="no space left on the device") as caught:
         push_to(device, bundle)
     assert "'root' in" in caught.value.hint

@@ -14,7 +14,7 @@ import pytest
 from bare_programs import link_programs
 from boards import Board, tree, with_file
 from dropbear_server import DropbearServer, require_dropbear
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.transfer.client import switch_back
@@ -123,7 +123,7 @@ def test_history_when_power_was_lost_goes_on_unbroken(
     first, second = (board.push(with_file(bundle, bytes([n]))).release for n in range(2))
     history = board.project / "history.jsonl"
     history.write_bytes(history.read_bytes()[:-cut] + bytes(zeros))
-    drift = [sys.executable, "-IS", str(device_file("edgepack_drift.py"))]
+    drift = [sys.executable, "-IS", str(ondevice_dir() / "agent/edgepack_drift.py")]
     for release in (first, second):
         with connect(board.device) as transport:
             assert switch_back("tiny", board.device, transport, release=release).release == release

@@ -27,7 +27,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from edgepack.base.processes import ProgramResult, run_program
-from edgepack.base.resources import native_dir
+from edgepack.base.resources import ondevice_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import Bundle
@@ -112,7 +112,7 @@ def _build(signature: Signature) -> Bundle:
 
 def compiles(work: Path) -> str:
     """No compiler here says anything about the program, with all it could say."""
-    source = native_dir() / SOURCES[0]
+    source = ondevice_dir() / "native" / SOURCES[0]
     header = tools().header
     framework = work / "include"
     shutil.copytree(header.parent, framework / "onnxruntime")
@@ -122,7 +122,7 @@ def compiles(work: Path) -> str:
         done = run_program(["cc", *argv, str(work / f"{name}.o"), *more], timeout_s=120)
         require(done.exit_code == 0, done.stderr.decode("utf-8", "replace"))
     for each in SOURCES:
-        shutil.copy(native_dir() / each, work)
+        shutil.copy(ondevice_dir() / "native" / each, work)
     for each in header.parent.glob("*.h"):
         shutil.copy(each, work)
     clang = toolchain().run(
@@ -376,7 +376,7 @@ public class Instrumentation {
 
 def within_java(work: Path) -> str:
     """The app's instrumentation compiles against Android, and its library runs below Java."""
-    native = native_dir()
+    native = ondevice_dir() / "native"
     [android] = jars(ANDROID)
     javac = shutil.which("javac")
     if javac is None:
@@ -420,7 +420,7 @@ def within_java(work: Path) -> str:
 
 def objective_c(work: Path) -> str:
     """The measuring app of iPhones has the types that Apple documents."""
-    native = native_dir()
+    native = ondevice_dir() / "native"
     shutil.copytree(native, work / "native")
     shutil.copytree(Path(__file__).with_name("objc"), work / "objc")
     flags = [

@@ -35,7 +35,7 @@ def test_ruff_when_asked_what_it_reads_names_every_tracked_python_file():
     assert set(tracked("*.py")) - read_by_ruff() == set()
 
 
-@pytest.mark.parametrize("folder", ["build", "builder", "packager/edgepack/builder"])
+@pytest.mark.parametrize("folder", ["base", "builder", "packager/edgepack/builder"])
 def test_ruff_when_a_folder_is_excluded_is_seen_to_leave_it_out(folder):
     assert set(tracked("*.py")) - read_by_ruff("--config", f'exclude = ["{folder}"]')
 

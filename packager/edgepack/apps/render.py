@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgepack.base.resources import device_file, templates_dir
+from edgepack.base.resources import ondevice_dir, templates_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ToolError
@@ -27,7 +27,7 @@ class TemplateFile(StrictModel):
     template: str | None = None
     """A file of the family: rendered if it ends in ``.j2``, else carried over byte for byte."""
     copy_of: str | None = None
-    """A file of the harness, carried over byte for byte."""
+    """A file of ``ondevice``, carried over byte for byte."""
     output: str
     """The path in the bundle; a template too, of ``app`` alone."""
     mode: Literal["644", "755"] = "644"
@@ -165,7 +165,7 @@ def _environment(folder: Path) -> Environment:
 
 
 def _source(folder: Path, entry: TemplateFile) -> Path:
-    return folder / entry.template if entry.template else device_file(str(entry.copy_of))
+    return folder / entry.template if entry.template else ondevice_dir() / str(entry.copy_of)
 
 
 def kotlin_string(text: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from edgepack.base.bugs import bug_text
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.base.worker import receive, send
 from edgepack.errors import BugError, ToolError
 
@@ -174,7 +174,7 @@ def run_supervised(
     Raises:
         ToolError: The program is missing or took longer than ``timeout_s``.
     """
-    supervisor = str(device_file("edgepack_supervisor.py"))
+    supervisor = str(ondevice_dir() / "agent/edgepack_supervisor.py")
     lifeline_out, lifeline_in = os.pipe()
     with os.fdopen(lifeline_in, "wb") as lifeline, os.fdopen(lifeline_out, "rb") as theirs:
         child = start_program(

@@ -46,17 +46,3 @@ def example_dir() -> Path:
 def ondevice_dir() -> Path:
     """Return the folder of what runs on devices."""
     return _PACKAGE / "ondevice"
-
-
-def device_file(name: str) -> Path:
-    """Return a program or module that runs on devices: ``edgepack_agent.py``.
-
-    Raises:
-        StopIteration: There is none of this name.
-    """
-    return next(ondevice_dir().glob(f"*/{name}"))
-
-
-def native_dir() -> Path:
-    """Return the folder of the measuring program of phones, in C, with its apps."""
-    return ondevice_dir() / "native"

@@ -24,7 +24,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from edgepack.base.progress import Progress, Silent
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.terminal import printable
 from edgepack.devices.answers import bad_answer, read_answer
@@ -253,7 +253,7 @@ def _by(holders: Sequence[Lease]) -> str:
 
 @contextmanager
 def _asked(device: Device, transport: Transport, wish: _Wish) -> Iterator[Stream]:
-    source = device_file("edgepack_lease.py").read_bytes()
+    source = (ondevice_dir() / "agent/edgepack_lease.py").read_bytes()
     argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
     argv += [device.entry.root, json.dumps(wish)]
     with transport.stream(argv, timeout_s=_ANSWER_S) as stream:

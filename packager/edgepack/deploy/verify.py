@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import bad_answer, read_json
 from edgepack.devices.inventory import Device
@@ -148,7 +148,7 @@ def verify_releases(
     device: Device, transport: Transport, project: str | None = None
 ) -> DeviceState:
     """Do the same over a connection; see :func:`verify_device`."""
-    source = device_file("edgepack_drift.py").read_bytes()
+    source = (ondevice_dir() / "agent/edgepack_drift.py").read_bytes()
     argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, device.entry.root, project or ""]
     with transport.stream(argv, timeout_s=HASH_S) as stream:
         with suppress(RemoteCommandError):  # it ended already: its exit code tells why

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
@@ -95,7 +95,7 @@ def give_back_clocks(transport: Transport, device: Device) -> list[str]:
 
 @contextmanager
 def _asked(transport: Transport, device: Device, do: str, sysfs: str) -> Iterator[Stream]:
-    source = device_file("edgepack_clocks.py").read_bytes()
+    source = (ondevice_dir() / "agent/edgepack_clocks.py").read_bytes()
     argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source)), do]
     argv += [device.entry.root, sysfs, str(SILENCE_S)]
     # Not supervised: the supervisor would kill it before it has given back.

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.devices.pipes import (
     READ_BYTES,
     CommandStream,
@@ -84,7 +84,7 @@ class CommandTransport:
         if supervisor == "python":
             started = self._supervised("--run", argv)
         else:
-            source = device_file("edgepack_supervisor.sh").read_text(encoding="utf-8")
+            source = (ondevice_dir() / "agent/edgepack_supervisor.sh").read_text(encoding="utf-8")
             started = ["sh", "-c", source, "sh", *argv]
         pipes = self._start(started, timeout_s=timeout_s)
         return self._finish(pipes, argv, timeout_s=timeout_s, on_stderr=on_stderr)
@@ -137,7 +137,7 @@ class CommandTransport:
             partial.replace(local)
 
     def _supervised(self, mode: str, argv: Sequence[str]) -> list[str]:
-        source = device_file("edgepack_supervisor.py").read_text(encoding="utf-8")
+        source = (ondevice_dir() / "agent/edgepack_supervisor.py").read_text(encoding="utf-8")
         return [self._python, "-IS", "-c", source, mode, *argv]
 
     def _finish(

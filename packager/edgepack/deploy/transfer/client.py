@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import BaseModel, Field, RootModel
 
 from edgepack.base.progress import Progress, Silent, Work
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.bundle.kept import Kept, stamps
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import Bundle, load_bundle, verify
@@ -285,7 +285,7 @@ def open_for(device: Device, path: Path) -> Bundle:
 def _agent(
     transport: Transport, device: Device, operation: str, project: str, options: list[str]
 ) -> Iterator[Stream]:
-    source = device_file("edgepack_agent.py").read_bytes()
+    source = (ondevice_dir() / "agent/edgepack_agent.py").read_bytes()
     python = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
     argv = [*python, operation, device.entry.root, project, *options]
     with transport.stream(argv, timeout_s=STALL_S, supervised=False) as stream:

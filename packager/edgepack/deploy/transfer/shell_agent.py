@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.inventory import Device
@@ -163,7 +163,7 @@ def _lines(result: CommandResult) -> list[str]:
 
 def agent_source() -> str:
     """Return the agent without its comments: dropbear takes command lines of 9,000 bytes."""
-    source = device_file("edgepack_agent.sh").read_text(encoding="utf-8")
+    source = (ondevice_dir() / "agent/edgepack_agent.sh").read_text(encoding="utf-8")
     return re.sub(r"^ *#.*\n", "", source, flags=re.MULTILINE)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ConfigDict
 
 from edgepack.base.progress import Progress, Work
-from edgepack.base.resources import native_dir
+from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.operations import audited
@@ -384,7 +384,7 @@ def write_project(folder: Path, bundle: Bundle) -> list[str]:
     Raises:
         BundleError: The bundle's target pins no onnxruntime for iOS.
     """
-    native = native_dir()
+    native = ondevice_dir() / "native"
     version = bundle.manifest.runtime.get(RUNTIME)
     checksum = load_profile(bundle.manifest.target).runtime.checksums.get(RUNTIME)
     if version is None or checksum is None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base.processes import run_program
-from edgepack.base.resources import native_dir
+from edgepack.base.resources import ondevice_dir
 from edgepack.errors import BundleError, DeviceError, ToolError
 
 API_LEVEL = 24
@@ -106,7 +106,7 @@ def build_measure(package: Path, abi: str, cache: Path | None = None) -> Built:
     """
     require_abi(abi)
     compiler = find_compiler(abi)
-    sources = [native_dir() / name for name in SOURCES]
+    sources = [ondevice_dir() / "native" / name for name in SOURCES]
     made_from = hashlib.sha256(f"{compiler} {abi}".encode())
     for path in (*sources, package):
         made_from.update(path.read_bytes())

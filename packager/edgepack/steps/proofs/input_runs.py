@@ -47,15 +47,24 @@ class KnownOfModel(Protocol):
     """What is known of a model besides its file: :class:`~.input_check.InputCheck` has it."""
 
     @property
-    def images(self) -> tuple[tuple[str, ImageInput], ...]: ...  # noqa: D102
+    def images(self) -> tuple[tuple[str, ImageInput], ...]:
+        """How inputs are made of pictures, by name."""
+
     @property
-    def scores_output(self) -> str | None: ...  # noqa: D102
+    def scores_output(self) -> str | None:
+        """The output that may hold class scores."""
+
     @property
-    def detections(self) -> tuple[tuple[str, DetectionOutput], ...]: ...  # noqa: D102
+    def detections(self) -> tuple[tuple[str, DetectionOutput], ...]:
+        """Outputs that are detections, by name."""
+
     @property
-    def called(self) -> str: ...  # noqa: D102
+    def called(self) -> str:
+        """What a warning calls the model."""
+
     @property
-    def state(self) -> StatePairs: ...  # noqa: D102
+    def state(self) -> StatePairs:
+        """Outputs that feed inputs, which are not looked at."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgepack.base.resources import device_file
+from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.ondevice.harness import edgepack_conditions as sensors
 from edgepack.records.run import Conditions, Energy, OtherWork, Sampling
@@ -303,7 +303,13 @@ def test_sampler_ends_when_the_harness_is_killed(tmp_path: Path) -> None:
         "import sys, time; sys.path.insert(0, sys.argv[1]); import edgepack_conditions as c;"
         "s = c.Sampler(0.05); print(s._child.pid, flush=True); time.sleep(60)"
     )
-    argv = [sys.executable, "-B", "-c", source, str(device_file("edgepack_conditions.py").parent)]
+    argv = [
+        sys.executable,
+        "-B",
+        "-c",
+        source,
+        str((ondevice_dir() / "harness/edgepack_conditions.py").parent),
+    ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as harness:
         assert harness.stdout is not None
         pid = int(harness.stdout.readline())
@@ -323,7 +329,13 @@ def _runs(pid: int) -> bool:
 
 
 def test_sampler_document_is_a_sampling_of_the_report(tmp_path: Path) -> None:
-    argv = [sys.executable, "-IS", str(device_file("edgepack_conditions.py")), "sample", "0.5"]
+    argv = [
+        sys.executable,
+        "-IS",
+        str(ondevice_dir() / "harness/edgepack_conditions.py"),
+        "sample",
+        "0.5",
+    ]
     root = write_tree(tmp_path, JETSON, COMMON)
     done = subprocess.run([*argv, root], stdin=subprocess.DEVNULL, capture_output=True, check=True)
     found = Sampling.model_validate(json.loads(done.stdout))
