@@ -260,7 +260,7 @@ def test_push_when_asked_for_what_is_not_there_connects_to_no_device(  # noqa: P
 def test_option_of_one_value_when_given_twice_is_refused(capsys, argv, name):
     assert run(argv) == 2
     said = capsys.readouterr().err
-    assert f"{name} is given 2 times" in said
+    assert f"error: {name}: given 2 times" in said
     assert "once for each value" in said
 
 

@@ -25,7 +25,7 @@ class OnceCommand(TyperCommand):
             if times > 1 and single and not ctx.resilient_parsing:
                 name = option.opts[-1]
                 raise UsageError(
-                    f"{name} is given {times} times, and {ctx.command_path} takes it once",
+                    f"given {times} times, and {ctx.command_path} takes it once",
                     hint=f"give {name} once, or run the command once for each value",
                     where=name,
                 )
