@@ -21,8 +21,13 @@ from loopback import ssh_device
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[LoopbackServer]:
-    with LoopbackServer(tmp_path / "server") as running:
+def server_class() -> type[LoopbackServer]:
+    return LoopbackServer
+
+
+@pytest.fixture
+def server(tmp_path: Path, server_class: type[LoopbackServer]) -> Iterator[LoopbackServer]:
+    with server_class(tmp_path / "server") as running:
         yield running
 
 
@@ -158,6 +163,29 @@ def test_jump_host_when_its_connection_was_lost_is_logged_in_to_again(
         jump.drop_connections()
         assert echo(behind) == b"hi\n"
     assert jump.logins == 2
+
+
+class Cutting(LoopbackServer):
+    """Cuts the connections of the jump host when it is logged in to for the second time."""
+
+    jump: LoopbackServer
+    logins = 0
+
+    def lets_in(self, key: paramiko.PKey | None = None, password: str | None = None) -> bool:
+        self.logins += 1
+        if self.logins == 2:
+            self.jump.drop_connections()
+        return super().lets_in(key, password)
+
+
+@pytest.mark.parametrize("server_class", [Cutting])
+def test_jump_host_when_its_connection_is_lost_during_a_login_is_logged_in_to_again(
+    server: Cutting, behind: Device, jump: Counting
+) -> None:
+    server.jump = jump
+    with connect(behind):
+        assert echo(behind) == b"hi\n"
+    assert (jump.logins, server.logins) == (2, 3)
 
 
 def test_jump_host_when_it_is_gone_is_told_to_each_device_that_waits(

@@ -28,6 +28,9 @@ from edgepack.errors import DeviceError, UnreachableError
 HANDSHAKE_S = 20.0
 KEEPALIVE_S = 15
 MAX_HOPS = 8
+_END_S = 0.2
+"""How long a connection whose channel has ended may take to end itself."""
+
 
 # GCM is the quickest where the processor has AES instructions; paramiko would ask for it last.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
@@ -57,6 +60,9 @@ decoding and decrypting say."""
 Accept = Callable[[HostKey, SshSettings, str | None], None]
 """Raises unless a host's key is trusted; the last argument is the pinned fingerprint."""
 
+Enter = Callable[[paramiko.Transport | None, ExitStack], paramiko.Transport]
+"""Connects to a host through the one before it; the stack closes what it made."""
+
 _ON_THE_WAY = SharedConnections()
 
 
@@ -73,13 +79,43 @@ def connect(
         DeviceError: It cannot be reached, trusted, or does not let us in.
     """
     *way, last = find_route(settings_for(entry, device), device)
-    via = _through(tuple(way), device, accept, stack)
-    with paced(last.hostname, last.port):
-        connection = _shake_hands(last, via, entry.host_key, device, accept, stack)
-        if log_in:
-            with explained(device, last):
-                authenticate(connection, last, entry.password_env, device)
-    return connection
+
+    def enter(via: paramiko.Transport | None, own: ExitStack) -> paramiko.Transport:
+        with paced(last.hostname, last.port):
+            connection = _shake_hands(last, via, entry.host_key, device, accept, own)
+            if log_in:
+                with explained(device, last):
+                    authenticate(connection, last, entry.password_env, device)
+        return connection
+
+    return _go(tuple(way), enter, device, accept, stack)
+
+
+def _go(
+    way: Route, enter: Enter, device: str, accept: Accept, stack: ExitStack
+) -> paramiko.Transport:
+    """Enter the host at the end of a way; once more if the way itself was lost meanwhile.
+
+    Connections on the way were made for other devices too: that one of them ends, and that it did
+    before anybody noticed, is no fault of this device.
+    """
+    with ExitStack() as own:
+        via = _through(way, device, accept, own)
+        try:
+            connection = enter(via, own)
+        except UnreachableError:
+            if via is None or not _is_lost(via):
+                raise
+        else:
+            stack.push(own.pop_all())
+            return connection
+    return enter(_through(way, device, accept, stack), stack)
+
+
+def _is_lost(connection: paramiko.Transport) -> bool:
+    """Say whether a connection has ended: its channels tell a moment before it does."""
+    connection.join(_END_S)
+    return not connection.is_active()
 
 
 def _through(
@@ -90,13 +126,15 @@ def _through(
         return None
     hop = way[-1]
 
-    def make(own: ExitStack) -> paramiko.Transport:
-        via = _through(way[:-1], device, accept, own)
+    def enter(via: paramiko.Transport | None, own: ExitStack) -> paramiko.Transport:
         with paced(hop.hostname, hop.port):
             connection = _shake_hands(hop, via, None, device, accept, own)
             with explained(device, hop):
                 authenticate(connection, hop, None, device)
         return connection
+
+    def make(own: ExitStack) -> paramiko.Transport:
+        return _go(way[:-1], enter, device, accept, own)
 
     try:
         return stack.enter_context(_ON_THE_WAY.through(way, make))
