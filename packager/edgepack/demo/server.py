@@ -116,11 +116,11 @@ class LoopbackServer:
                 self._children.remove(child)
 
     def drop_connections(self) -> None:
-        """Cut all connections, as a broken network would."""
-        for connection in self._connections:
+        """Cut all connections, as a broken network would; not those that are made meanwhile."""
+        cut, self._connections = self._connections, []
+        for connection in cut:
             connection.close()
             connection.join(_END_S)
-        self._connections.clear()
 
     def spawn(self, target: Callable[..., None], *arguments: object) -> None:
         """Run a function in a thread that :meth:`stop` waits for."""
