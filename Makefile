@@ -24,7 +24,7 @@ lint: $(READY)  ## ruff and mypy for Python, oxlint, shellcheck and cppcheck; mo
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python tests/packaging/check_types.py
+	$(BIN)/python -m tests.packaging.check_types
 	$(BIN)/oxlint $$(git ls-files '*.js')
 	$(BIN)/shellcheck .ci/run
 	$(BIN)/shellcheck --shell=sh --exclude=SC2015 $$(git ls-files '*.sh')  # A && B || C where C ends it
@@ -32,32 +32,32 @@ lint: $(READY)  ## ruff and mypy for Python, oxlint, shellcheck and cppcheck; mo
 	  --error-exitcode=1 $$(git ls-files '*.c')
 
 dist: $(READY)  ## The commit's wheel and sdist, checked, in dist-python; docs/releasing.md
-	$(BIN)/python tests/packaging/check_dist.py
+	$(BIN)/python -m tests.packaging.check_dist
 
 bench: $(READY)  ## Print speed ratios, each measured in one run
-	$(ROOM) $(BIN)/python tests/bench/run.py
+	$(ROOM) $(BIN)/python -m tests.bench.run
 
 placement: $(READY)  ## Predicted placement against a real OpenVINO, in .venv-openvino
-	$(ROOM) $(BIN)/python tests/placement/compare.py --venv .venv-openvino
-	$(ROOM) $(BIN)/python tests/placement/loader_openvino.py --python .venv-openvino/bin/python
+	$(ROOM) $(BIN)/python -m tests.placement.compare --venv .venv-openvino
+	$(ROOM) $(BIN)/python -m tests.placement.loader_openvino --python .venv-openvino/bin/python
 
 runtimes: $(READY)  ## Bundles in the runtimes that targets pin, in .runtimes
-	$(ROOM) $(BIN)/python tests/runtimes/run.py
+	$(ROOM) $(BIN)/python -m tests.runtimes.run
 
 proofs: $(READY)  ## Shipped variants judged by independent code; PROOFS=quick, a kind or a model of the zoo
-	$(ROOM) $(BIN)/python tests/proofs/run.py $(PROOFS)
+	$(ROOM) $(BIN)/python -m tests.proofs.run $(PROOFS)
 
 machines: $(READY)  ## Demo and tests as an ordinary user on Debian's own Pythons, in .machines; needs root on Debian
-	$(ROOM) $(BIN)/python tests/machines/run.py $(MACHINES)
+	$(ROOM) $(BIN)/python -m tests.machines.run $(MACHINES)
 
 chaos: $(READY)  ## Pushes that are disturbed, a thousand times; needs Linux and OpenSSH's server
-	$(ROOM) $(BIN)/python tests/chaos/run.py $(CHAOS)
+	$(ROOM) $(BIN)/python -m tests.chaos.run $(CHAOS)
 
 lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
-	$(ROOM) $(BIN)/python tests/lab/run.py $(LAB)
+	$(ROOM) $(BIN)/python -m tests.lab.run $(LAB)
 
 mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven and, for Swift, root on Debian
-	$(ROOM) $(BIN)/python tests/mobile/run.py $(MOBILE)
+	$(ROOM) $(BIN)/python -m tests.mobile.run $(MOBILE)
 
 clean:
 	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .proofs .mobile .machines build dist dist-python demo

@@ -36,7 +36,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def warm_workers() -> Iterator[None]:
     """Let builds take the worker processes of earlier ones."""
     from edgepack.model.running import make_session
-    from kept_workers import kept_workers
+
+    from tests.support.doubles.kept_workers import kept_workers
 
     # As there: threads that wait for work keep a CPU busy, and other processes wait for it.
     assert make_session.__kwdefaults__

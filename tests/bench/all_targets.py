@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.project.profile import target_files
-from measuring import EDGEPACK, Row, own_folders, process_seconds, scratch
-from projects import SQUEEZENET, public_data, write_project
+
+from tests.bench.measuring import EDGEPACK, Row, own_folders, process_seconds, scratch
+from tests.bench.projects import SQUEEZENET, public_data, write_project
 
 SAMPLES = (
     "{calibration: {images: images, limit: 100},"

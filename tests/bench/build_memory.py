@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import EDGEPACK, Table, build_command, own_folders, scratch
 from onnx import TensorProto
-from projects import SQUEEZENET, public_data, write_project
-from quantization_tasks import tasks
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-import encoder_nets
-from net_builder import NetBuilder
-from tiny_models import save
+from tests.bench.measuring import EDGEPACK, Table, build_command, own_folders, scratch
+from tests.bench.projects import SQUEEZENET, public_data, write_project
+from tests.bench.quantization_tasks import tasks
+from tests.support.nets import encoder_nets
+from tests.support.nets.net_builder import NetBuilder
+from tests.support.nets.tiny_models import save
 
 Array = np.ndarray[Any, Any]
 

@@ -22,8 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base.statistics import mean
-from measuring import Row, build_command, interval_text, own_folders, process_seconds, scratch
-from projects import SQUEEZENET, public_data, write_project
+
+from tests.bench.measuring import (
+    Row,
+    build_command,
+    interval_text,
+    own_folders,
+    process_seconds,
+    scratch,
+)
+from tests.bench.projects import SQUEEZENET, public_data, write_project
 
 PAIRS = 3
 IMAGES = 100

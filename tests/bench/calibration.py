@@ -24,10 +24,11 @@ from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, random_inputs, run_session
 from edgepack.quantization.qdq.writer import observed_tensors
 from edgepack.quantization.ranges.collecting import collect
-from measuring import Row, Table, interleaved, ratio_text, run, scratch
-from peers import peer_python
-from projects import VARIABLE
-from quantization_tasks import Task, tasks
+
+from tests.bench.measuring import Row, Table, interleaved, ratio_text, run, scratch
+from tests.bench.peers import peer_python
+from tests.bench.projects import VARIABLE
+from tests.bench.quantization_tasks import Task, tasks
 
 HERE = Path(__file__).resolve().parent
 PAIRS = 6
@@ -76,7 +77,7 @@ def measure() -> Iterator[Row | Table]:
 
 
 def _simplified(model: Path, out: Path) -> Path:
-    run([sys.executable, str(HERE / "edgepack_tool.py"), "simplify", str(model), str(out)])
+    run([sys.executable, "-m", "tests.bench.edgepack_tool", "simplify", str(model), str(out)])
     return out
 
 
@@ -143,7 +144,7 @@ def _tools(task: Task, folder: Path) -> Table:
 def _run(tool: str, task: Task, folder: Path, *options: str) -> dict[str, float]:
     model, samples = folder / f"{task.name}.onnx", folder / "samples.npy"
     ours = tool == "edgepack"
-    command = [sys.executable, str(HERE / "edgepack_tool.py"), "calibrate"]
+    command = [sys.executable, "-m", "tests.bench.edgepack_tool", "calibrate"]
     if not ours:
         command = [str(peer_python()), str(HERE / "peer_tool.py"), tool]
     files = [str(model), task.input_name, str(samples), str(folder / "out")]

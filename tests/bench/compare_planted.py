@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/bench/compare_planted.py [COMPARISONS]
+    python -m tests.bench.compare_planted [COMPARISONS]
 
 As ``compare_real``, with real process runs of the real harness in real pairs on this machine, but
 what makes machines noisy is planted, because no machine has just the noise that is asked about:
@@ -18,11 +18,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from compare_real import Case, host_bundle, measured, spinning
-from measuring import Table, scratch
-from tiny_bundle import save_model
+from tests.bench.compare_real import Case, host_bundle, measured, spinning
+from tests.bench.measuring import Table, scratch
+from tests.support.reports.tiny_bundle import save_model
 
 COMPARISONS = 4
 CASES = {0.015: (0.0, 0.05, 0.08), 0.03: (0.0, 0.08)}
@@ -81,7 +79,7 @@ def _cases(deviation: float, shares: tuple[float, ...], folder: Path) -> Iterato
 
 
 if __name__ == "__main__":
-    from run import print_table
+    from tests.bench.run import print_table
 
     for table in measure(int(sys.argv[1]) if len(sys.argv) > 1 else COMPARISONS):
         print_table(table)

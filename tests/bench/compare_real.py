@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/bench/compare_real.py [COMPARISONS]
+    python -m tests.bench.compare_real [COMPARISONS]
 
 So many comparisons (2) are made of each case, the cases in turn, so that whatever else the machine
 does falls on all alike; Ctrl-C ends it with what there is. The candidate is a copy of the base
@@ -34,17 +34,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 from edgepack.base.statistics import mean, median, standard_deviation
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.measure.compare.comparing import CompareQuestion, compare, pair_ratios
 from edgepack.project.profile import host_target
 from edgepack.records.comparison import DeviceComparison
 from edgepack.records.presets import Preset
-from measuring import Table, scratch
-from tiny_bundle import change_manifest, save_model, write_tiny_bundle
+
+from tests.bench.measuring import Table, scratch
+from tests.support.reports.tiny_bundle import change_manifest, save_model, write_tiny_bundle
 
 COMPARISONS = 2
 SHARES = (0.0, 0.05, 0.08)
@@ -270,7 +268,7 @@ def save_separable(path: Path, size: int) -> None:
 
 
 if __name__ == "__main__":
-    from run import print_table
+    from tests.bench.run import print_table
 
     for table in measure(int(sys.argv[1]) if len(sys.argv) > 1 else COMPARISONS):
         print_table(table)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-from measuring import Table
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from comparison_simulation import COMPARISONS, DRIFT, shares
 from edgepack.records.deciding import Rule
+
+from tests.bench.measuring import Table
+from tests.support.doubles.comparison_simulation import COMPARISONS, DRIFT, shares
 
 CASES = [
     (deviation, slowdown, most)

@@ -8,7 +8,6 @@ calibrate and 300 from the 200th on are judged by.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import Row, Table, scratch
-from projects import VARIABLE
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import detection_nets as nets
-import int8_nets
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.steps.base import Inputs, Notes, run_step
 from edgepack.steps.graph.opset import AtLeastOpset
 from edgepack.steps.recipes.int8_static import Int8Static
+
+from tests.bench.measuring import Row, Table, scratch
+from tests.bench.projects import VARIABLE
+from tests.support.nets import detection_nets as nets
+from tests.support.nets import int8_nets
 
 CALIBRATION, FIRST_JUDGED, JUDGED = 60, 200, 300
 LEAST_SCORE, MARGIN, OVERLAP = 0.4, 0.1, 0.6

@@ -43,8 +43,9 @@ from edgepack.steps.graph.simplified import Simplified
 from edgepack.steps.recipes.calibration import Calibration
 from edgepack.steps.recipes.int8 import INT8_OPSET
 from edgepack.steps.recipes.int8_static import Int8Static
-from measuring import scratch
-from peer_tool import peak_bytes
+
+from tests.bench.measuring import scratch
+from tests.bench.peer_tool import peak_bytes
 
 MAX_IR = 13
 """What onnxruntime 1.31.1 loads."""

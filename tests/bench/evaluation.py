@@ -21,19 +21,17 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 from edgepack.bundle.reading import load_bundle
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.model.facts import model_facts
 from edgepack.project.profile import host_target
 from edgepack.records.run import EvaluationReport
-from loopback import ssh_device
-from measuring import Row, build_command, own_folders, run, scratch
-from openssh_server import OpenSshServer, find_sshd
-from projects import MOBILENET, SQUEEZENET, PublicModel, public_data, write_project
-from watched_progress import Watched
+
+from tests.bench.measuring import Row, build_command, own_folders, run, scratch
+from tests.bench.projects import MOBILENET, SQUEEZENET, PublicModel, public_data, write_project
+from tests.support.doubles.watched_progress import Watched
+from tests.support.servers.loopback import ssh_device
+from tests.support.servers.openssh_server import OpenSshServer, find_sshd
 
 SENT_BYTES = 100_000_000
 SAMPLES_BYTES = 300_000_000

@@ -20,11 +20,10 @@ from edgepack.deploy.fleet.schedule import RolloutSettings, Schedule
 from edgepack.deploy.fleet.store import PushOptions, RolloutStore
 from edgepack.deploy.transfer.client import PushedRelease
 from edgepack.devices.inventory import Device, LocalEntry
-from measuring import Row
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from fleet_simulation import simulate
-from tiny_bundle import write_tiny_bundle
+from tests.bench.measuring import Row
+from tests.support.doubles.fleet_simulation import simulate
+from tests.support.reports.tiny_bundle import write_tiny_bundle
 
 DEVICES = 500
 RUNS = 3

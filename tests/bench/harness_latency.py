@@ -24,7 +24,8 @@ from typing import Any
 
 from edgepack.base.statistics import median
 from edgepack.bundle.reading import load_bundle
-from measuring import (
+
+from tests.bench.measuring import (
     Row,
     build_command,
     interleaved,
@@ -34,7 +35,7 @@ from measuring import (
     run,
     scratch,
 )
-from projects import SQUEEZENET, example_project, public_data, write_project
+from tests.bench.projects import SQUEEZENET, example_project, public_data, write_project
 
 PAIRS = 20
 BLOCK_PAIRS = 300

@@ -23,15 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 from edgepack.devices.inventory import load_devices
-from fault_proxy import FaultProxy, Wire
-from measuring import Row, interleaved, own_folders, process_seconds, ratio_text, run, scratch
-from openssh_server import OpenSshServer, find_sshd
-from peak_memory import peak_bytes
-from tiny_bundle import change_manifest, write_tiny_bundle
+
+from tests.bench.measuring import (
+    Row,
+    interleaved,
+    own_folders,
+    process_seconds,
+    ratio_text,
+    run,
+    scratch,
+)
+from tests.support.doubles.peak_memory import peak_bytes
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.servers.fault_proxy import FaultProxy, Wire
+from tests.support.servers.openssh_server import OpenSshServer, find_sshd
 
 DEVICES = 16
 PAIRS = 4
@@ -127,7 +133,7 @@ def push_all(
     inventory = place / "devices.yaml"
     named = {f"board-{number:02}": each for number, each in enumerate(entries)}
     inventory.write_text(json.dumps({"schema_version": 1, "devices": named}))
-    argv = [sys.executable, __file__, str(bundle), str(inventory)]
+    argv = [sys.executable, "-m", "tests.bench.many_devices", str(bundle), str(inventory)]
     seconds, peak = json.loads(run(argv, own_folders(place)))
     shutil.rmtree(place)
     return seconds, peak

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from measuring import run
+from tests.bench.measuring import run
 
 REQUIREMENTS = ("nncf==3.4.0", "onnx==1.23.2", "onnxruntime==1.31.1", "onnxsim==0.8.1")
 FOLDER = Path(__file__).resolve().parents[2] / ".venv-peers"

@@ -23,18 +23,24 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 from edgepack.base.statistics import median
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.devices.transports import connect
-from fault_proxy import FaultProxy, Wire
-from loopback import ssh_device
-from measuring import Row, Table, interleaved, interval_text, process_seconds, ratio_text, scratch
-from openssh_server import OpenSshServer, find_sshd
-from pusher import Pusher
-from tiny_bundle import change_manifest, save_model, write_tiny_bundle
+
+from tests.bench.measuring import (
+    Row,
+    Table,
+    interleaved,
+    interval_text,
+    process_seconds,
+    ratio_text,
+    scratch,
+)
+from tests.support.reports.tiny_bundle import change_manifest, save_model, write_tiny_bundle
+from tests.support.servers.fault_proxy import FaultProxy, Wire
+from tests.support.servers.loopback import ssh_device
+from tests.support.servers.openssh_server import OpenSshServer, find_sshd
+from tests.support.servers.pusher import Pusher
 
 LINK = Wire(delay_s=0.005, bytes_per_s=12.5e6)
 ROUNDS = 5

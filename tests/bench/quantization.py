@@ -23,10 +23,11 @@ import numpy as np
 from edgepack.base.statistics import median
 from edgepack.metrics.accuracy import paired_drop, sqnr_db
 from edgepack.model.running import make_session
-from measuring import Row, Table, interleaved, one_core, ratio_text, run, scratch
-from peers import peer_python
-from projects import VARIABLE
-from quantization_tasks import Task, tasks
+
+from tests.bench.measuring import Row, Table, interleaved, one_core, ratio_text, run, scratch
+from tests.bench.peers import peer_python
+from tests.bench.projects import VARIABLE
+from tests.bench.quantization_tasks import Task, tasks
 
 HERE = Path(__file__).resolve().parent
 DIALECTS = {
@@ -88,7 +89,9 @@ def _compared(task: Task, folder: Path) -> Iterator[Row | Table]:
     samples = folder / "samples.npy"
     np.save(samples, task.calibration())
     model = folder / "model.onnx"
-    run([sys.executable, str(HERE / "edgepack_tool.py"), "simplify", str(task.model), str(model)])
+    run(
+        [sys.executable, "-m", "tests.bench.edgepack_tool", "simplify", str(task.model), str(model)]
+    )
     tried = [_quantized(scheme, task, model, samples, folder) for scheme in schemes()]
     made = [each for each in tried if isinstance(each, Quantized)]
     reference = _evaluate(task, model, made)
@@ -139,10 +142,10 @@ def _quantized(
 ) -> Quantized | tuple[Scheme, str]:
     """Return the model, or why the tool did not make it."""
     out = folder / f"{scheme.name.replace('/', '-')}.onnx"
-    script = "edgepack_tool.py" if scheme.tool == "edgepack" else "peer_tool.py"
-    python = sys.executable if scheme.tool == "edgepack" else str(peer_python())
-    verb = "quantize" if scheme.tool == "edgepack" else scheme.tool
-    argv = [python, str(HERE / script), verb, str(model), task.input_name, str(samples), str(out)]
+    tool = [str(peer_python()), str(HERE / "peer_tool.py"), scheme.tool]
+    if scheme.tool == "edgepack":
+        tool = [sys.executable, "-m", "tests.bench.edgepack_tool", "quantize"]
+    argv = [*tool, str(model), task.input_name, str(samples), str(out)]
     done = subprocess.run(
         [*argv, *scheme.options],
         env={**os.environ, "ORT_DISABLE_TELEMETRY": "1"},

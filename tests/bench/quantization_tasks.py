@@ -19,7 +19,8 @@ import numpy as np
 from edgepack.project.project import ImageInput
 from edgepack.samples.images import image_tensor
 from PIL import Image
-from projects import MOBILENET, SQUEEZENET, PublicModel
+
+from tests.bench.projects import MOBILENET, SQUEEZENET, PublicModel
 
 Array = np.ndarray[Any, Any]
 SEED = 0

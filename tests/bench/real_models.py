@@ -2,7 +2,7 @@
 
 ::
 
-    EDGEPACK_TEST_DATA=FOLDER python tests/bench/real_models.py [--accuracy-only] [OUT]
+    EDGEPACK_TEST_DATA=FOLDER python -m tests.bench.real_models [--accuracy-only] [OUT]
 
 Calibration and evaluation images do not overlap: of a seeded permutation of all images, the first
 100 calibrate, and those from the 200th on are judged by. Both variants of a model are measured in
@@ -32,8 +32,16 @@ from edgepack.measure.bench.run import bench
 from edgepack.project.profile import host_target
 from edgepack.records.run import RunReport, Valid
 from edgepack.trying.verify import verify as verify_here
-from measuring import scratch
-from projects import MOBILENET, SQUEEZENET, VARIABLE, PublicModel, public_data, write_project
+
+from tests.bench.measuring import scratch
+from tests.bench.projects import (
+    MOBILENET,
+    SQUEEZENET,
+    VARIABLE,
+    PublicModel,
+    public_data,
+    write_project,
+)
 
 TARGETS = ("host", "raspberry-pi")
 CALIBRATION = slice(0, 100)

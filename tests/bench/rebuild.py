@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from measuring import Row, build_command, interval_text, own_folders, process_seconds, scratch
-from projects import SQUEEZENET, example_project, public_data, write_project
+from tests.bench.measuring import (
+    Row,
+    build_command,
+    interval_text,
+    own_folders,
+    process_seconds,
+    scratch,
+)
+from tests.bench.projects import SQUEEZENET, example_project, public_data, write_project
 
 REBUILDS = 10
 SAMPLES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,12 +9,10 @@ from time import perf_counter
 
 from edgepack.base.statistics import median
 from edgepack.results.page.html import render_html
-from measuring import Row
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from chromium import DESKTOP, PHONE, find_chromium, launched
-from example_report import varied_reports
+from tests.bench.measuring import Row
+from tests.support.reports.example_report import varied_reports
+from tests.support.servers.chromium import DESKTOP, PHONE, find_chromium, launched
 
 RUNS = 100
 SAMPLES = 1000

@@ -7,7 +7,6 @@ file, and one JSON file for each report, as edgepack had them before.
 from __future__ import annotations
 
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,10 +18,9 @@ from edgepack.base.statistics import median
 from edgepack.records.run import RunReport
 from edgepack.results.store.rows import RunRow
 from edgepack.results.store.store import ResultsStore, RunFilter
-from measuring import EDGEPACK, Row, interleaved, process_seconds, ratio_text, scratch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from example_report import varied_reports
+from tests.bench.measuring import EDGEPACK, Row, interleaved, process_seconds, ratio_text, scratch
+from tests.support.reports.example_report import varied_reports
 
 REPORTS = 10_000
 DIFFERENT = 84

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/bench/run.py [NAME ...]
+    python -m tests.bench.run [NAME ...]
 
 A number is a geometric mean with its 95 % interval (Student's t on the logarithms, one value for
 each pair of processes or each run). Rows that need public models are there where
@@ -14,29 +14,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-import all_targets
-import build_memory
-import build_overhead
-import calibration
-import compare_planted
-import compare_real
-import comparisons
-import detections
-import evaluation
-import fleet
-import harness_latency
-import many_devices
-import pushing
-import quantization
-import rebuild
-import report_page
-import results_store
-import sampling
-import start_up
-import tuning
-import writing
-from measuring import Row, Table
-from projects import VARIABLE, public_data
+from tests.bench import (
+    all_targets,
+    build_memory,
+    build_overhead,
+    calibration,
+    compare_planted,
+    compare_real,
+    comparisons,
+    detections,
+    evaluation,
+    fleet,
+    harness_latency,
+    many_devices,
+    pushing,
+    quantization,
+    rebuild,
+    report_page,
+    results_store,
+    sampling,
+    start_up,
+    tuning,
+    writing,
+)
+from tests.bench.measuring import Row, Table
+from tests.bench.projects import VARIABLE, public_data
 
 MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "help": start_up.measure,

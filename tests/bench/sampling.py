@@ -8,18 +8,15 @@ files of a Jetson, laid out as in ``sysfs.py``, which has most of them.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.ondevice.harness import edgepack_conditions as sensors
-from measuring import Row
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from sysfs import JETSON, write_tree
+from tests.bench.measuring import Row
+from tests.support.servers.sysfs import JETSON, write_tree
 
 SECONDS = 60.0
 

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 from edgepack.base.statistics import median
-from measuring import EDGEPACK, Row, interleaved, process_seconds, ratio_text
+
+from tests.bench.measuring import EDGEPACK, Row, interleaved, process_seconds, ratio_text
 
 PAIRS = 30
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from edgepack.base.statistics import median
 from edgepack.measure.tune.space import settings_text
 from edgepack.records.tuning import TuneReport
-from measuring import (
+
+from tests.bench.measuring import (
     EDGEPACK,
     Row,
     build_command,
@@ -26,7 +27,7 @@ from measuring import (
     run,
     scratch,
 )
-from projects import MOBILENET, SQUEEZENET, public_data, write_project
+from tests.bench.projects import MOBILENET, SQUEEZENET, public_data, write_project
 
 PAIRS = 20
 BUDGET = "6m"

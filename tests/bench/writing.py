@@ -6,21 +6,18 @@ find what they cannot take, and write; in one process, one after the other.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import onnx
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
-from measuring import Row
 from onnx import TensorProto, helper, numpy_helper
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from onnxruntime_writer import written_by_onnxruntime
+from tests.bench.measuring import Row
+from tests.support.nets.onnxruntime_writer import written_by_onnxruntime
 
 OURS = (1500, 3000, 6000)
 THEIRS = (750, 1500)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from labs import Board, Lab
-from loopback import wait_until
+from tests.chaos.labs import Board, Lab
+from tests.support.servers.loopback import wait_until
 
 DISK_BYTES = 64 << 20
 DISK_INODES = 4000

@@ -21,7 +21,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from disks import (
+from edgepack.base.resources import ondevice_dir
+from edgepack.bundle.manifest import MANIFEST
+from edgepack.bundle.reading import verify
+from edgepack.devices.inventory import Device
+from edgepack.errors import EdgepackError
+
+from tests.chaos.disks import (
     DISK_BYTES,
     DISK_INODES,
     can_cut_power,
@@ -33,16 +39,11 @@ from disks import (
     on_small_disk,
     remount,
 )
-from edgepack.base.resources import ondevice_dir
-from edgepack.bundle.manifest import MANIFEST
-from edgepack.bundle.reading import verify
-from edgepack.devices.inventory import Device
-from edgepack.errors import EdgepackError
-from fault_proxy import Direction, Fault, FaultProxy
-from labs import LIMIT_S, LINK, Agent, Board, Lab, can_have, command_lines, on_server
-from loopback import wait_until
-from openssh_server import OpenSshServer
-from pusher import Pushed, Pusher
+from tests.chaos.labs import LIMIT_S, LINK, Agent, Board, Lab, can_have, command_lines, on_server
+from tests.support.servers.fault_proxy import Direction, Fault, FaultProxy
+from tests.support.servers.loopback import wait_until
+from tests.support.servers.openssh_server import OpenSshServer
+from tests.support.servers.pusher import Pushed, Pusher
 
 END_S = 60.0
 """How long what a push started may take to end: ``sync`` waits for all disks of this machine."""

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from bare_programs import link_busybox, link_programs
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.inventory import Device
-from fault_proxy import Direction, FaultProxy, Wire
-from loopback import ssh_device
-from openssh_server import OpenSshServer
-from pusher import Pushed, Pusher
-from tiny_bundle import write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import write_tiny_bundle
+from tests.support.servers.bare_programs import link_busybox, link_programs
+from tests.support.servers.fault_proxy import Direction, FaultProxy, Wire
+from tests.support.servers.loopback import ssh_device
+from tests.support.servers.openssh_server import OpenSshServer
+from tests.support.servers.pusher import Pushed, Pusher
 
 Agent = Literal["python", "shell", "busybox"]
 """What a device has: Python; or the few programs that a shell needs; or busybox's alone."""

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/chaos/run.py [--runs N] [--seed S] [--jobs J] [--only NUMBER]
+    python -m tests.chaos.run [--runs N] [--seed S] [--jobs J] [--only NUMBER]
 
 A real OpenSSH server on 127.0.0.1, a tiny bundle, and a link slow enough that a fault falls into
 any phase of a push; boards that have Python, and such that have a shell only. After every run
@@ -28,11 +28,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from faults import KINDS, Outcome, one_run, why_not
-from labs import AGENTS, Agent, Bundles, Lab
-from openssh_server import find_sshd
+from tests.chaos.faults import KINDS, Outcome, one_run, why_not
+from tests.chaos.labs import AGENTS, Agent, Bundles, Lab
+from tests.support.servers.openssh_server import find_sshd
 
 CANNOT_RUN_EXIT = 3
 STOPPED_EXIT = 130

@@ -21,8 +21,9 @@ from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.deploy.transfer.client import send_release
 from edgepack.devices.transports import connect
-from loopback import ssh_device, ssh_entry
-from tiny_bundle import write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import write_tiny_bundle
+from tests.support.servers.loopback import ssh_device, ssh_entry
 
 NAMES = ("a", "b", "c")
 

@@ -8,8 +8,9 @@ import json
 import pytest
 from edgepack.cli.main import run
 from edgepack.results.store.store import ResultsStore
-from example_history import history, noisy
-from example_report import example_report
+
+from tests.support.reports.example_history import history, noisy
+from tests.support.reports.example_report import example_report
 
 
 def stored(medians, canary=None, **changes):

@@ -5,13 +5,14 @@ import subprocess
 import sys
 
 import pytest
-import tiny_models
 from edgepack.cli.main import run
 from edgepack.cli.printing import NODES_SHOWN
 from edgepack.errors import BugError, nearest
 from edgepack.model.finding import Finding, group_findings
 from edgepack.project.grades import GRADES
-from tiny_bundle import write_tiny_bundle
+
+from tests.support.nets import tiny_models
+from tests.support.reports.tiny_bundle import write_tiny_bundle
 
 
 def test_build_when_json_is_asked_prints_one_document_and_progress_on_stderr(tmp_path, capsys):

@@ -7,7 +7,8 @@ import json
 import pytest
 from edgepack.cli.main import run
 from edgepack.results.store.store import ResultsStore
-from example_report import example_evaluation, example_report
+
+from tests.support.reports.example_report import example_evaluation, example_report
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_models
+
+from tests.support.nets import tiny_models
 
 SLOW_SAMPLES = """
 import pathlib, time

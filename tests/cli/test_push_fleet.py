@@ -22,8 +22,9 @@ from edgepack.deploy import rollouts
 from edgepack.deploy.fleet.store import RolloutStore
 from edgepack.devices.inventory import Device
 from edgepack.errors import UnreachableError
-from loopback import ssh_entry
-from tiny_bundle import change_manifest, write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.servers.loopback import ssh_entry
 
 NAMES = ("board-a", "board-b")
 

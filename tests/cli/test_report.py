@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from edgepack.cli.main import run
 from edgepack.results.store.store import ResultsStore
-from example_report import varied_reports
+
+from tests.support.reports.example_report import varied_reports
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import onnx
 import pytest
-import tiny_models
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.project.profile import load_profile
 from edgepack.records.run import RunReport
 from edgepack.results.store.store import ResultsStore
-from tiny_bundle import write_tiny_bundle
+
+from tests.support.nets import tiny_models
+from tests.support.reports.tiny_bundle import write_tiny_bundle
 
 EDGEPACK = [sys.executable, "-m", "edgepack"]
 

@@ -21,7 +21,8 @@ from edgepack.project.profile import DeviceKind, Dialect, Provider, Variant
 from edgepack.steps.graph.rewritten import REWRITES
 from edgepack.steps.recipes.recipes import RECIPES
 from onnx import TensorProto, helper
-from tiny_models import conv_net
+
+from tests.support.nets.tiny_models import conv_net
 
 NAMES = sorted(BACKENDS)
 DEVICE = DeviceKind(os="linux", arch="aarch64", python=">=3.11")

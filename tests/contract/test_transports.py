@@ -19,7 +19,8 @@ from edgepack.devices.transports import TRANSPORTS, connect
 from edgepack.errors import RemoteCommandError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loopback import lives, ssh_device, wait_until
+
+from tests.support.servers.loopback import lives, ssh_device, wait_until
 
 Run = Callable[..., CommandResult]
 

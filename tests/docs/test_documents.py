@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,7 @@ from edgepack.project.profile import load_profile, target_files
 from edgepack.project.project import ClassificationOutput, DetectionOutput, EmbeddingOutput, Project
 from pydantic import BaseModel
 
-sys.path.insert(0, str(Path(__file__).parent))
-import write_api
-import write_commands
-import write_schemas
-import write_targets
+from tests.docs import write_api, write_commands, write_schemas, write_targets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_schema_when_compared_with_its_model_is_up_to_date(name):
     committed = (write_schemas.FOLDER / f"{name}.schema.json").read_text(encoding="utf-8")
     assert committed == write_schemas.schema_text(name), (
-        "run .venv/bin/python tests/docs/write_schemas.py"
+        "run .venv/bin/python -m tests.docs.write_schemas"
     )
 
 
@@ -57,14 +52,14 @@ def test_exit_codes_when_read_in_the_reference_are_the_ones_of_the_error_tree():
 def test_targets_when_read_in_the_readme_are_those_of_profiles_and_evidence():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert write_targets.with_table(text) == text, (
-        "run .venv/bin/python tests/docs/write_targets.py"
+        "run .venv/bin/python -m tests.docs.write_targets"
     )
     listed = re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(target_files())
     assert all(load_profile(name).variants for name in listed)
 
 
-REWRITE = "run: .venv/bin/python tests/docs/write_examples.py"
+REWRITE = "run: .venv/bin/python -m tests.docs.write_examples"
 
 
 def test_example_manifest_when_read_is_one():

@@ -17,7 +17,8 @@ from edgepack.cli.building import print_build
 from edgepack.errors import SamplesError
 from onnx import TensorProto, helper
 from PIL import Image
-from tiny_models import save
+
+from tests.support.nets.tiny_models import save
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SIDE, CELL = 16, 4

@@ -17,11 +17,10 @@ import edgepack
 import pytest
 from edgepack import api
 from edgepack.bundle.reading import load_bundle
-from tiny_bundle import write_tiny_bundle
-from tiny_models import conv_net
 
-sys.path.insert(0, str(Path(__file__).parent))
-import write_api
+from tests.docs import write_api
+from tests.support.nets.tiny_models import conv_net
+from tests.support.reports.tiny_bundle import write_tiny_bundle
 
 PACKAGE = Path(edgepack.__file__).parent
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"

@@ -14,7 +14,8 @@ from edgepack.demo.server import LoopbackServer
 from edgepack.project.profile import host_target
 from onnx import TensorProto, helper
 from PIL import Image
-from tiny_models import save
+
+from tests.support.nets.tiny_models import save
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 ROAD = README[README.index("## Your own model") : README.index("## Targets")]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import write_rooms
-from references import (
+from tests.docs import write_rooms
+from tests.docs.references import (
     ROOT,
     broken_commands,
     broken_functions,
@@ -117,7 +115,7 @@ def test_command_in_running_text_when_it_lacks_arguments_is_taken_and_no_more():
 
 def test_rooms_when_compared_with_docstrings_and_the_table_of_the_test_are_up_to_date():
     text = write_rooms.DOCUMENT.read_text(encoding="utf-8")
-    assert write_rooms.with_table(text) == text, "run .venv/bin/python tests/docs/write_rooms.py"
+    assert write_rooms.with_table(text) == text, "run .venv/bin/python -m tests.docs.write_rooms"
 
 
 def test_room_when_its_docstring_is_planted_without_a_sentence_is_refused(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Write docs/api.md: the signature and docstring of each name of ``edgepack.api``.
 
-Run it after changing one of them: ``.venv/bin/python tests/docs/write_api.py``.
+Run it after changing one of them: ``.venv/bin/python -m tests.docs.write_api``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 from edgepack import api
-from write_commands import FUNCTIONS
+
+from tests.docs.write_commands import FUNCTIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 ENDING = """What goes wrong is an [`EdgepackError`](#edgepackerror) with a `problem`, a `hint` and

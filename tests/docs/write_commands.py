@@ -1,6 +1,6 @@
 """Write docs/commands.md: every command with its help, its function, and the exit codes.
 
-Run it after changing a command: ``.venv/bin/python tests/docs/write_commands.py``.
+Run it after changing a command: ``.venv/bin/python -m tests.docs.write_commands``.
 """
 
 from __future__ import annotations

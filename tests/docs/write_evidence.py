@@ -3,9 +3,9 @@
 ::
 
     edgepack bench BUNDLE --device NAME --variant ID     once for each variant; then
-    python tests/docs/write_evidence.py --reproduce 'edgepack bench ...' REPORT.json ...
-    make lab LAB='--record lab.json'; python tests/docs/write_evidence.py --lab lab.json
-    python tests/docs/write_targets.py
+    python -m tests.docs.write_evidence --reproduce 'edgepack bench ...' REPORT.json ...
+    make lab LAB='--record lab.json'; python -m tests.docs.write_evidence --lab lab.json
+    python -m tests.docs.write_targets
 
 All reports have to be of one bundle on one device. What they say decides the grade: nothing is
 written that they do not show. ``--software-only`` is for a provider's real software on another

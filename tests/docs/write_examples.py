@@ -1,7 +1,7 @@
 """Write the examples of what edgepack writes into docs/examples.
 
 Run it after changing what a manifest or a report holds, on x86-64 Linux:
-``.venv/bin/python tests/docs/write_examples.py``.
+``.venv/bin/python -m tests.docs.write_examples``.
 """
 
 from __future__ import annotations

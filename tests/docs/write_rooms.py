@@ -2,20 +2,18 @@
 
 The first sentence of a room's docstring is its job; whom it may use is ``MAY_USE`` of
 tests/unit/test_architecture.py. Run it after changing either:
-``.venv/bin/python tests/docs/write_rooms.py``.
+``.venv/bin/python -m tests.docs.write_rooms``.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "unit"))
-from test_architecture import MAY_USE, PACKAGE  # noqa: E402  (found by the line above)
+from tests.unit.test_architecture import MAY_USE, PACKAGE
 
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "architecture.md"
 BEGIN = "<!-- rooms: written by tests/docs/write_rooms.py -->\n"
 END = "<!-- end of rooms -->\n"

@@ -1,6 +1,6 @@
 """Write the JSON Schemas of the files that edgepack reads and writes into docs/schemas.
 
-Run it after changing one of the models: ``.venv/bin/python tests/docs/write_schemas.py``.
+Run it after changing one of the models: ``.venv/bin/python -m tests.docs.write_schemas``.
 """
 
 from __future__ import annotations

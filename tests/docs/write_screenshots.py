@@ -1,6 +1,6 @@
 """Write the pictures of the report's page into docs, of made-up numbers that say so.
 
-Run it after changing the page: ``.venv/bin/python tests/docs/write_screenshots.py``.
+Run it after changing the page: ``.venv/bin/python -m tests.docs.write_screenshots``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from chromium import DESKTOP, PHONE, SCROLL, find_chromium, launched
 from edgepack.results.page.html import write_html
-from example_report import varied_reports
+
+from tests.support.reports.example_report import varied_reports
+from tests.support.servers.chromium import DESKTOP, PHONE, SCROLL, find_chromium, launched
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOT = "details.run:has(.badge.invalid)"

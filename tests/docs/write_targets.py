@@ -1,7 +1,7 @@
 """Write the README's table of targets from the profiles and their evidence.
 
 Run it after changing a profile or adding evidence:
-``.venv/bin/python tests/docs/write_targets.py``.
+``.venv/bin/python -m tests.docs.write_targets``.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from host import LabError, run
-from rootfs import USER, unpack
+from tests.lab.host import LabError, run
+from tests.lab.rootfs import USER, unpack
 
 START_S = 30.0
 END_S = 15.0

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from edgepack.base.processes import start_program
-from host import LabError
+
+from tests.lab.host import LabError
 
 EDGEPACK = str(Path(sys.executable).with_name("edgepack"))
 """The installed command, of the interpreter that runs this."""

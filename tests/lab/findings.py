@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands import say
+from tests.lab.commands import say
 
 
 class Findings:

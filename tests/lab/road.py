@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from board import Board
-from commands import Finished, run_each, run_one, say, started
 from edgepack.base.resources import example_dir
 from edgepack.devices.adding import add_ssh_device
 from edgepack.devices.inventory import load_device
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, InconclusiveError
 from edgepack.project.profile import load_profile
-from findings import Findings
-from host import LabError
+
+from tests.lab.board import Board
+from tests.lab.commands import Finished, run_each, run_one, say, started
+from tests.lab.findings import Findings
+from tests.lab.host import LabError
 
 TARGET = "raspberry-pi"
 VARIANT = "cpu-int8-static"

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from host import CannotRunError, LabError, run
+from tests.lab.host import CannotRunError, LabError, run
 
 RELEASE = "bookworm"
 USER = "bench"

@@ -2,8 +2,8 @@
 
 ::
 
-    sudo .venv/bin/python tests/lab/run.py [--record FILE] [--fresh]
-    .venv/bin/python tests/lab/run.py --packages
+    sudo .venv/bin/python -m tests.lab.run [--record FILE] [--fresh]
+    .venv/bin/python -m tests.lab.run --packages
 
 Two boards are started from a Debian arm64 root file system, which is built once and kept in
 ~/.cache/edgepack-lab or where EDGEPACK_LAB_CACHE points. They have no internet. What runs on them
@@ -23,7 +23,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import host
+from tests.lab import host
 
 BOARDS = 2
 CANNOT_RUN_EXIT = 3
@@ -85,13 +85,14 @@ def run_lab(record: Path | None, *, fresh: bool) -> list[str]:
         CannotRunError: This machine cannot run it.
         LabError: The lab failed.
     """
-    from board import make_key, start_board, take_out
-    from commands import say
     from edgepack.base.clock import utc_now
     from edgepack.errors import EdgepackError
-    from findings import Findings
-    from road import Lab, walk
-    from rootfs import find_rootfs
+
+    from tests.lab.board import make_key, start_board, take_out
+    from tests.lab.commands import say
+    from tests.lab.findings import Findings
+    from tests.lab.road import Lab, walk
+    from tests.lab.rootfs import find_rootfs
 
     cache = cache_folder()
     with ExitStack() as stack:

@@ -2,7 +2,7 @@
 
 ::
 
-    sudo .venv/bin/python tests/machines/run.py [--only debian-12]
+    sudo .venv/bin/python -m tests.machines.run [--only debian-12]
 
 Each machine is a Debian root file system with its own Python, made once and kept in ``.machines``.
 A clone of this repository lies in the home of an ordinary user there, whose environment is a
@@ -30,8 +30,7 @@ from pathlib import Path
 from edgepack.base.processes import run_program
 from edgepack.errors import ToolError
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from debian_roots import debian_root
+from tests.support.servers.debian_roots import debian_root
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 KEPT = CHECKOUT / ".machines"

@@ -8,7 +8,6 @@ the same version, with which the shrunk program runs, too.
 from __future__ import annotations
 
 import shutil
-import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ from edgepack.apps.maven import KOTLIN_VERSION
 from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
-from jvm import (
+
+from tests.mobile.jvm import (
     ANDROID,
     KOTLIN,
     OLDER_KOTLINS,
@@ -35,11 +35,9 @@ from jvm import (
     run_main,
     run_tool,
 )
-from kotlin_models import stand_ins, write_apk
-from proofs import KEPT, NotHeldError, Proof, require
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-import tiny_models
+from tests.mobile.kotlin_models import stand_ins, write_apk
+from tests.mobile.proofs import KEPT, NotHeldError, Proof, require
+from tests.support.nets import tiny_models
 
 HERE = Path(__file__).parent
 TARGET = "android-xnnpack"

@@ -11,11 +11,12 @@ import zipfile
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from aar import TARGET, library
 from edgepack.errors import ToolError
 from edgepack.project.profile import load_profile
-from jvm import run_tool
-from proofs import Proof, require
+
+from tests.mobile.aar import TARGET, library
+from tests.mobile.jvm import run_tool
+from tests.mobile.proofs import Proof, require
 
 LEVEL, SIGNATURES = 24, "7.0_r2"
 """The API level and the version of its signatures."""

@@ -1,9 +1,10 @@
 """The measuring program of phones, compiled here and run against this machine's onnxruntime.
 
 The header is Debian's (``libonnxruntime-dev``, in the root file system of the Swift proofs), the
-library that of the Python wheel. adb, Android and the NDK are doubles (``tests/phone_doubles.py``);
-the NDK's compiler is this machine's, so that ``edgepack bench`` goes its whole way to a phone but
-for the phone. What the program finds is compared with the Python loader and harness.
+library that of the Python wheel. adb, Android and the NDK are doubles
+(``tests/support/doubles/phone_doubles.py``); the NDK's compiler is this machine's, so that
+``edgepack bench`` goes its whole way to a phone but for the phone. What the program finds is
+compared with the Python loader and harness.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -23,9 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 from edgepack.base.processes import ProgramResult, run_program
 from edgepack.base.resources import ondevice_dir
 from edgepack.builder.build import build
@@ -38,12 +35,13 @@ from edgepack.measure.phones.plans import Planner
 from edgepack.ondevice.harness import edgepack_load
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.records.run import NotMeasured, RunReport
-from jvm import ANDROID, jars
-from phone_doubles import make_phone, write_ndk, write_package
-from proofs import KEPT, Proof, require
-from signatures import ALL, BUCKETS, DYNAMIC_BATCH, Signature
-from stream_nets import WIDTH, doubling, frames, gru
-from swift_rootfs import toolchain
+
+from tests.mobile.jvm import ANDROID, jars
+from tests.mobile.proofs import KEPT, Proof, require
+from tests.mobile.signatures import ALL, BUCKETS, DYNAMIC_BATCH, Signature
+from tests.mobile.swift_rootfs import toolchain
+from tests.support.doubles.phone_doubles import make_phone, write_ndk, write_package
+from tests.support.nets.stream_nets import WIDTH, doubling, frames, gru
 
 TARGET = "android"
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from proofs import require
+
+from tests.mobile.proofs import require
 
 NEAR = 1e-4
 """How far scores, boxes and vectors may be from Python's, relative to these, plus ALWAYS."""

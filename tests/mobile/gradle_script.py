@@ -7,15 +7,13 @@ DSL and the Android plugin add are declarations in ``kotlin/gradle``.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from edgepack.builder.build import build
-from jvm import STDLIB, compile_kotlin, jars
-from proofs import Proof, require
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-import tiny_models
+from tests.mobile.jvm import STDLIB, compile_kotlin, jars
+from tests.mobile.proofs import Proof, require
+from tests.support.nets import tiny_models
 
 HERE = Path(__file__).parent
 GRADLE = "dev.gradleplugins:gradle-api:8.11"

@@ -22,7 +22,8 @@ from xml.sax.saxutils import escape
 
 from edgepack.base.processes import ProgramResult, run_program
 from edgepack.errors import ToolError
-from proofs import KEPT
+
+from tests.mobile.proofs import KEPT
 
 KOTLIN = "2.3.0"
 """The compiler: the newest that the proofs were run with."""

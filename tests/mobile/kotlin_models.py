@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from comparing import differences
 from edgepack.apps.names import App, AppTensor, app_of
 from edgepack.apps.render import kotlin_string
 from edgepack.builder.build import build
@@ -35,10 +34,12 @@ from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
 from edgepack.project.profile import load_profile
 from edgepack.project.project import read_project
-from jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main, run_tool
 from onnx import TensorProto, helper
-from proofs import Proof, require
-from signatures import (
+
+from tests.mobile.comparing import differences
+from tests.mobile.jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main, run_tool
+from tests.mobile.proofs import Proof, require
+from tests.mobile.signatures import (
     ALL,
     BUCKETS,
     CAPTION,

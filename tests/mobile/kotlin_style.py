@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgepack.builder.build import build
-from jvm import jars, run_tool
-from proofs import ROOT, Proof, findings_beside, require
-from signatures import DETECTOR, TEXT
+
+from tests.mobile.jvm import jars, run_tool
+from tests.mobile.proofs import ROOT, Proof, findings_beside, require
+from tests.mobile.signatures import DETECTOR, TEXT
 
 KTLINT = "com.pinterest.ktlint:ktlint-cli:1.8.0"
 TIMEOUT_S = 300.0

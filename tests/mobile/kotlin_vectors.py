@@ -11,14 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from comparing import compare_answers, compare_images, compare_tokens
 from edgepack.base.resources import templates_dir
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from jvm import ANDROID, STDLIB, compile_kotlin, jars, run_main
 from PIL import Image
-from proofs import Proof
-from refusals import compare_refused, write_refused_outputs
-from vectors import write as write_vectors
+
+from tests.mobile.comparing import compare_answers, compare_images, compare_tokens
+from tests.mobile.jvm import ANDROID, STDLIB, compile_kotlin, jars, run_main
+from tests.mobile.proofs import Proof
+from tests.mobile.refusals import compare_refused, write_refused_outputs
+from tests.mobile.vectors import write as write_vectors
 
 HERE = Path(__file__).parent
 TEMPLATES = ("Tensors", "Images", "Bitmaps", "Answers", "WordPiece")

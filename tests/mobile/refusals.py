@@ -16,8 +16,9 @@ import numpy as np
 from edgepack.ondevice.runtime.edgepack_answers import answer
 from edgepack.ondevice.runtime.edgepack_images import placement
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
-from proofs import require
-from vectors import LABELS, image, output, piece, tokenizer, write_tensor
+
+from tests.mobile.proofs import require
+from tests.mobile.vectors import LABELS, image, output, piece, tokenizer, write_tensor
 
 Changes = dict[str, Any]
 Shape = tuple[int, ...]

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/mobile/run.py [android] [apple] [c] [PROGRAM ...]
+    python -m tests.mobile.run [android] [apple] [c] [PROGRAM ...]
 
 Without arguments all is proven; a platform proves its own, and so does the name of one of the
 modules beside this file. Each has a tuple ``PROOFS``. A line is printed for each proof, and a last
@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.errors import EdgepackError
-from proofs import NotHeldError, Proof
+
+from tests.mobile.proofs import NotHeldError, Proof
 
 PLATFORMS = {
     "android": (
@@ -53,7 +54,13 @@ def main() -> int:
         for program in theirs
         if not asked or asked & {platform, program}
     ]
-    failed = prove([(p, proof) for p in chosen for proof in importlib.import_module(p).PROOFS])
+    failed = prove(
+        [
+            (p, proof)
+            for p in chosen
+            for proof in importlib.import_module(f"tests.mobile.{p}").PROOFS
+        ]
+    )
     return 1 if failed else 0
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from vectors import WORDS, tokenizer
+
+from tests.mobile.vectors import WORDS, tokenizer
 
 Value = tuple[str, int, Sequence[int | str]]
 Samples = Mapping[str, np.ndarray]

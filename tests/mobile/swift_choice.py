@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from edgepack.base.resources import templates_dir
 from edgepack.builder.build import build
-from proofs import Proof, require
-from signatures import DYNAMIC_BATCH
-from swift_models import STRICT, SWIFT
-from swift_rootfs import toolchain
+
+from tests.mobile.proofs import Proof, require
+from tests.mobile.signatures import DYNAMIC_BATCH
+from tests.mobile.swift_models import STRICT, SWIFT
+from tests.mobile.swift_rootfs import toolchain
 
 COREML = "CoreMLExecutionProvider"
 CPU = "CPUExecutionProvider"

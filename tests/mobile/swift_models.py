@@ -21,9 +21,10 @@ from edgepack.bundle.manifest import GoldenTensor, Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db, load
 from edgepack.project.identifiers import identifiers, type_name
-from kotlin_models import WIDE
-from proofs import NotHeldError, Proof, require
-from signatures import (
+
+from tests.mobile.kotlin_models import WIDE
+from tests.mobile.proofs import NotHeldError, Proof, require
+from tests.mobile.signatures import (
     ALL,
     BUCKETS,
     CAPTION,
@@ -35,7 +36,7 @@ from signatures import (
     TEXT,
     Signature,
 )
-from swift_rootfs import SwiftToolchain, toolchain
+from tests.mobile.swift_rootfs import SwiftToolchain, toolchain
 
 SWIFT = Path(__file__).with_name("swift")
 STRICT = ["-swift-version", "6", "-warnings-as-errors"]

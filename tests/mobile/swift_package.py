@@ -11,9 +11,10 @@ from pathlib import Path
 
 from edgepack.builder.build import build
 from edgepack.project.identifiers import type_name
-from proofs import Proof, require
-from signatures import DYNAMIC_BATCH, SEVERAL_INPUTS
-from swift_rootfs import toolchain
+
+from tests.mobile.proofs import Proof, require
+from tests.mobile.signatures import DYNAMIC_BATCH, SEVERAL_INPUTS
+from tests.mobile.swift_rootfs import toolchain
 
 RUNTIME = """\
 // swift-tools-version: 6.0

@@ -16,17 +16,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base.processes import ProgramResult, run_program
 from edgepack.errors import ToolError
-from proofs import KEPT
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from debian_roots import debian_root, locked
+from tests.mobile.proofs import KEPT
+from tests.support.servers.debian_roots import debian_root, locked
 
 RELEASE = "trixie"
 PACKAGES = ("clang", "libc6-dev", "libonnxruntime-dev", "libstdc++-14-dev", "swiftlang")

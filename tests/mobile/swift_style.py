@@ -9,9 +9,10 @@ import shutil
 from pathlib import Path
 
 from edgepack.builder.build import build
-from proofs import ROOT, Proof, findings_beside, require
-from signatures import DETECTOR, TEXT
-from swift_rootfs import toolchain
+
+from tests.mobile.proofs import ROOT, Proof, findings_beside, require
+from tests.mobile.signatures import DETECTOR, TEXT
+from tests.mobile.swift_rootfs import toolchain
 
 SWIFT_FORMAT = "/usr/libexec/swift/bin/swift-format"
 UNTIDY = "func untidy() { let x=1; print(x) }\n"

@@ -12,17 +12,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from comparing import compare_answers, compare_images, compare_tokens
 from edgepack.base.resources import templates_dir
 from edgepack.builder.build import build
 from edgepack.project.identifiers import type_name
-from kotlin_vectors import write_transparent
 from PIL import Image, ImageOps
-from proofs import Proof, require
-from refusals import compare_refused, write_refused
-from signatures import DETECTOR
-from swift_rootfs import toolchain
-from vectors import write as write_vectors
+
+from tests.mobile.comparing import compare_answers, compare_images, compare_tokens
+from tests.mobile.kotlin_vectors import write_transparent
+from tests.mobile.proofs import Proof, require
+from tests.mobile.refusals import compare_refused, write_refused
+from tests.mobile.signatures import DETECTOR
+from tests.mobile.swift_rootfs import toolchain
+from tests.mobile.vectors import write as write_vectors
 
 HERE = Path(__file__).parent
 SOURCES = ("Tensors", "Images", "Answers", "ExactJSON", "WordPiece")

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/mobile/vectors.py FOLDER
+    python -m tests.mobile.vectors FOLDER
 
 ``FOLDER`` gets three folders with a folder per case::
 

@@ -1,15 +1,9 @@
-"""``make lint``: mypy reads every tracked Python file that is not the package's.
-
-mypy knows a module by its name, and programs have modules of the same names (``run.py``): it runs
-once for each folder that has no tests, and once for all the rest.
-"""
+"""``make lint``: mypy reads every tracked Python file that is not the package's."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,12 +11,13 @@ PACKAGE = Path("packager")
 
 
 def main() -> int:
-    argv = [sys.executable, "-m", "mypy", "--config-file", "tests/mypy.ini"]
-    codes = [
-        subprocess.run([*argv, *map(str, group)], cwd=ROOT, check=False).returncode
-        for group in groups(map(Path, tracked("*.py")))
-    ]
-    return max(codes)
+    argv = [sys.executable, "-m", "mypy", "--config-file", "tests/mypy.ini", *checked()]
+    return subprocess.run(argv, cwd=ROOT, check=False).returncode
+
+
+def checked() -> list[str]:
+    """Return the tracked Python files that are not the package's."""
+    return [name for name in tracked("*.py") if PACKAGE not in Path(name).parents]
 
 
 def tracked(*patterns: str) -> list[str]:
@@ -31,17 +26,6 @@ def tracked(*patterns: str) -> list[str]:
         ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, capture_output=True, check=True
     )
     return [name for name in done.stdout.decode().split("\0")[:-1] if (ROOT / name).is_file()]
-
-
-def groups(files: Iterable[Path]) -> list[list[Path]]:
-    """Return the files that are not the package's, those of one run of mypy together."""
-    theirs = [file for file in files if PACKAGE not in file.parents]
-    tested = {file.parent for file in theirs if file.name.startswith("test_")}
-    found: defaultdict[Path, list[Path]] = defaultdict(list)
-    for file in theirs:
-        alone = Path("tests") in file.parents and file.parent not in tested
-        found[file.parent if alone else ROOT].append(file)
-    return list(found.values())
 
 
 if __name__ == "__main__":

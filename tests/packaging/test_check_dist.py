@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from email.message import Message
 
-import check_dist
 import pytest
+
+from tests.packaging import check_dist
 
 FILES = {
     ".gitignore": b"dist/\n",

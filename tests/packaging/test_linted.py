@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from mypy.main import process_options
 
-sys.path.insert(0, str(Path(__file__).parent))
-from check_types import ROOT, groups, tracked
+from tests.packaging.check_types import ROOT, checked, tracked
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 
@@ -28,7 +27,7 @@ def read_by_mypy(*options: str) -> set[str]:
     """The package's files, as mypy finds them by itself, and those of check_types.py."""
     sources, _ = process_options(list(options))
     found = {Path(str(source.path)).as_posix() for source in sources}
-    return found | {str(file) for group in groups(map(Path, tracked("*.py"))) for file in group}
+    return found | set(checked())
 
 
 def test_ruff_when_asked_what_it_reads_names_every_tracked_python_file():
@@ -48,8 +47,3 @@ def test_mypy_when_asked_what_it_reads_names_every_tracked_python_file(monkeypat
 def test_mypy_when_a_folder_is_excluded_is_seen_to_leave_it_out(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert set(tracked("*.py")) - read_by_mypy("--exclude", "packager/edgepack/builder/")
-
-
-def test_mypy_when_two_programs_have_modules_of_one_name_reads_each_by_itself():
-    for group in groups(map(Path, tracked("*.py"))):
-        assert len({file.name for file in group}) == len(group)

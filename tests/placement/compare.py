@@ -1,6 +1,6 @@
 """Hold predicted placements against real ones: the entry of ``make placement``.
 
-    python tests/placement/compare.py [--venv .venv-openvino] [--record FILE] [--only WORD]
+    python -m tests.placement.compare [--venv .venv-openvino] [--record FILE] [--only WORD]
 
 Makes an environment with onnxruntime-openvino if there is none, measures every model of
 ``models.py`` there (``measure_openvino.py``), predicts the same here, and compares node by node.
@@ -33,14 +33,14 @@ from pathlib import Path
 from typing import Any
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-sys.path.insert(0, str(Path(__file__).parent))
 
 from edgepack.backends import cpu, openvino
 from edgepack.backends.base import Backend, predict
 from edgepack.errors import EdgepackError
 from edgepack.model.graph import partitioned_graph
 from edgepack.project.profile import Provider, Variant
-from models import BODY, collect
+
+from tests.placement.models import BODY, collect
 
 RUNTIME = "onnxruntime-openvino==1.24.1"
 LEAST_SHARE = 0.95

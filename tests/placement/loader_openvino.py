@@ -1,6 +1,6 @@
 """Show that a bundle's loader takes OpenVINO where it works, and else says why it does not.
 
-    python tests/placement/loader_openvino.py [--python .venv-openvino/bin/python]
+    python -m tests.placement.loader_openvino [--python .venv-openvino/bin/python]
 
 Runs in edgepack's environment. ``--python`` starts that of an environment with numpy and either
 ``onnxruntime-openvino==1.24.1`` (the classic provider) or ``onnxruntime==1.31.1`` with
@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
 OPENVINO = "OpenVINOExecutionProvider"
 CPU = "CPUExecutionProvider"

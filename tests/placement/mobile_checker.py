@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/placement/mobile_checker.py MODEL_OR_FOLDER ...
+    python -m tests.placement.mobile_checker MODEL_OR_FOLDER ...
 
 The checker (``onnxruntime.tools.mobile_helpers.usability_checker``) compares operator names with
 the lists in the wheel, and asks for fixed shapes; it knows nothing of dtypes, attributes or Q/DQ

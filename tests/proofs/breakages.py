@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
-from net import session
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.proofs.net import session
 
 Feeds = Sequence[Mapping[str, np.ndarray]]
 Breakage = Callable[[onnx.ModelProto, Feeds], None]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import Feed, Made
 from edgepack.api import EdgepackError, build
-from shipped import Bundle, read_bundle
+
+from tests.proofs.cases import Feed, Made
+from tests.proofs.shipped import Bundle, read_bundle
 
 _HOOK = """
 import numpy as np

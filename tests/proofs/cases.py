@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from net import Array
-from objects import Objects
-from readings import Reading
+
+from tests.proofs.net import Array
+from tests.proofs.objects import Objects
+from tests.proofs.readings import Reading
 
 Feed = dict[str, Array]
 

@@ -18,11 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from cases import Feed, Made
-from net import REFUSED, Array
-from readings import Skill
-from running import Collected, collect
-from shipped import Variant
+
+from tests.proofs.cases import Feed, Made
+from tests.proofs.net import REFUSED, Array
+from tests.proofs.readings import Skill
+from tests.proofs.running import Collected, collect
+from tests.proofs.shipped import Variant
 
 CLEARLY = 0.2
 BEYOND_POINTS = 5.0

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from cases import Made
-from net import REFUSED, Array
 from onnx import numpy_helper
-from readings import r2
-from running import Collected, collect, single
-from shipped import Bundle, Variant, meets_goldens, sqnr_db
+
+from tests.proofs.cases import Made
+from tests.proofs.net import REFUSED, Array
+from tests.proofs.readings import r2
+from tests.proofs.running import Collected, collect, single
+from tests.proofs.shipped import Bundle, Variant, meets_goldens, sqnr_db
 
 MOST_INITIALIZERS = 6
 LEAST_VALUES = 32

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from net import Array
-from readings import Skill
+
+from tests.proofs.net import Array
+from tests.proofs.readings import Skill
 
 Decoded = tuple[Array, Array]
 """Boxes (places, 4) as left, top, right, bottom; scores (places, classes)."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from breakages import BREAKAGES, Breakage
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.samples.sample_set import SampleSet
@@ -15,6 +14,8 @@ from edgepack.steps.recipes.fp32 import Fp32
 from edgepack.steps.recipes.int4_weight import Int4Weight
 from edgepack.steps.recipes.int8_dynamic import Int8Dynamic
 from edgepack.steps.recipes.int8_static import Int8Static
+
+from tests.proofs.breakages import BREAKAGES, Breakage
 
 RECIPES = {
     "Int8Static": Int8Static,

@@ -18,21 +18,22 @@ from pathlib import Path
 from unittest import mock
 
 import onnx
-from breakages import BREAKAGES
-from building import write_project
-from cases import Case, Made
 from edgepack.api import build
-from judging import judge, skills
-from net import REFUSED
-from planted_steps import planted_step
-from running import collect
-from shipped import Bundle, Variant, read_bundle
-from zoo_classes import zoo as classes
-from zoo_dense import zoo as dense
-from zoo_detection import zoo as detection
-from zoo_scores import zoo as scores
-from zoo_streams import zoo as streams
-from zoo_vectors import zoo as vectors
+
+from tests.proofs.breakages import BREAKAGES
+from tests.proofs.building import write_project
+from tests.proofs.cases import Case, Made
+from tests.proofs.judging import judge, skills
+from tests.proofs.net import REFUSED
+from tests.proofs.planted_steps import planted_step
+from tests.proofs.running import collect
+from tests.proofs.shipped import Bundle, Variant, read_bundle
+from tests.proofs.zoo_classes import zoo as classes
+from tests.proofs.zoo_dense import zoo as dense
+from tests.proofs.zoo_detection import zoo as detection
+from tests.proofs.zoo_scores import zoo as scores
+from tests.proofs.zoo_streams import zoo as streams
+from tests.proofs.zoo_vectors import zoo as vectors
 
 _CASES: dict[str, Case] = {
     case.name: case

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from building import Built, build_case, build_unjudged
-from cases import CannotMakeError, Case, Made
-from judging import Found, elsewhere, judge, look_elsewhere
-from mutations import Caught, mutate, total
-from running import collect, median_ms, single
-from shipped import Bundle, Variant, is_about_accuracy
+from tests.proofs.building import Built, build_case, build_unjudged
+from tests.proofs.cases import CannotMakeError, Case, Made
+from tests.proofs.judging import Found, elsewhere, judge, look_elsewhere
+from tests.proofs.mutations import Caught, mutate, total
+from tests.proofs.running import collect, median_ms, single
+from tests.proofs.shipped import Bundle, Variant, is_about_accuracy
 
 SLOWER = 1.1
 _RAISED = re.compile(

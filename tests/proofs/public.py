@@ -13,9 +13,10 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from cases import CannotMakeError
-from net import Array
 from PIL import Image, ImageDraw, ImageFont
+
+from tests.proofs.cases import CannotMakeError
+from tests.proofs.net import Array
 
 PACKAGES = Path(__file__).resolve().parents[2] / ".proofs"
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from net import Array
+
+from tests.proofs.net import Array
 
 Outputs = Sequence[Array]
 SILENT = 1e-3

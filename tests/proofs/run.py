@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/proofs/run.py [NAME ...] [--record FILE] [--keep FOLDER]
+    python -m tests.proofs.run [NAME ...] [--record FILE] [--keep FOLDER]
 
 A zoo of small models that say something, and public ones where they are at hand, are built by
 edgepack for targets of all recipes. Every variant that is shipped is judged by plain onnxruntime
@@ -30,13 +30,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from cases import Case
-from kept_workers import kept_workers
-from planting import PLANTS, Planted, plant
-from proving import Outcome, prove
-from table import print_outcome, print_table, write_record
+from tests.proofs.cases import Case
+from tests.proofs.planting import PLANTS, Planted, plant
+from tests.proofs.proving import Outcome, prove
+from tests.proofs.table import print_outcome, print_table, write_record
+from tests.support.doubles.kept_workers import kept_workers
 
 MODULES = (
     "zoo_classes",
@@ -53,7 +51,11 @@ QUICK, PLANTING = "quick", "planting"
 
 
 def main() -> int:
-    cases = [case for name in MODULES for case in importlib.import_module(name).zoo.cases]
+    cases = [
+        case
+        for name in MODULES
+        for case in importlib.import_module(f"tests.proofs.{name}").zoo.cases
+    ]
     arguments = _parse(cases)
     asked = set(arguments.names)
     chosen = [
@@ -67,7 +69,7 @@ def main() -> int:
         folder = arguments.keep or Path(scratch)
         # What is planted must not come to lie in the user's cache.
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
         with kept_workers():
             outcomes = _prove_all(chosen, folder)
             planted = [_plant(each, folder) for each in plants]

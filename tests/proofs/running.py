@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import Feed
-from net import Array, session
+
+from tests.proofs.cases import Feed
+from tests.proofs.net import Array, session
 
 Collected = dict[str, list[Array]]
 """By output: what it is for each sample."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from cases import Feed
-from net import Array
-from running import Collected
+
+from tests.proofs.cases import Feed
+from tests.proofs.net import Array
+from tests.proofs.running import Collected
 
 _ACCURACY = re.compile(r"no better than a constant|drops by|dB from fp32|loses|R²|noise")
 """In the reason of a variant that is left out because of what it says, not of where it runs."""

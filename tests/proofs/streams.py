@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from cases import CALIBRATION, EVALUATION, Feed, Made
-from net import session
-from readings import Reading
+
+from tests.proofs.cases import CALIBRATION, EVALUATION, Feed, Made
+from tests.proofs.net import session
+from tests.proofs.readings import Reading
 
 SPARE = 8
 """Of the streams, so many are for calibration and evaluation."""

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from mutations import total
-from planting import Planted
-from proving import Outcome
+from tests.proofs.mutations import total
+from tests.proofs.planting import Planted
+from tests.proofs.proving import Outcome
 
 FORMAT = "{:12} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6} {:>6} {:>13} {:>8} {:>8} {:>8} {:>8}"
 MOST_SHOWN = {"frail": 2, "missed mutant": 2, "not judged": 1}

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from net import Array
+
+from tests.proofs.net import Array
 
 TRAINING = 500
 FIGURES = 6

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from cases import PRODUCTS, SAMPLES, Made, Zoo, made
-from net import Array, Net
-from readings import Classes
-from worlds import FIGURES, TRAINING, both, one_hot, scenes, sentences, tones, topics
+
+from tests.proofs.cases import PRODUCTS, SAMPLES, Made, Zoo, made
+from tests.proofs.net import Array, Net
+from tests.proofs.readings import Classes
+from tests.proofs.worlds import FIGURES, TRAINING, both, one_hot, scenes, sentences, tones, topics
 
 zoo = Zoo("classes")
 LOGIT = 8.0
@@ -255,6 +256,6 @@ def make_class_index(folder: Path) -> Made:
     logits = net.fit_dense(_flat(net, _two_convs(net)), LOGIT * one_hot(kinds, FIGURES))
     best = net.add("ArgMax", logits, axis=1, keepdims=0)
     path = net.save(folder / "model.onnx", index=best)
-    from readings import Tokens
+    from tests.proofs.readings import Tokens
 
     return made(path, given, {"index": Tokens()})

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from cases import SAMPLES, Made, Zoo, made
-from net import Array, Net
-from readings import Mask, Signal, Value
-from worlds import FIGURES, Scenes, both, scenes, tones
+
+from tests.proofs.cases import SAMPLES, Made, Zoo, made
+from tests.proofs.net import Array, Net
+from tests.proofs.readings import Mask, Signal, Value
+from tests.proofs.worlds import FIGURES, Scenes, both, scenes, tones
 
 zoo = Zoo("mask")
 

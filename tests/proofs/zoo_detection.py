@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from cases import SAMPLES, Made, Zoo, feeds_of, split
-from net import Array, Net
-from objects import Decoded, Objects
-from worlds import both
+
+from tests.proofs.cases import SAMPLES, Made, Zoo, feeds_of, split
+from tests.proofs.net import Array, Net
+from tests.proofs.objects import Decoded, Objects
+from tests.proofs.worlds import both
 
 zoo = Zoo("detection")
 SIDE, STRIDE = 64, 8

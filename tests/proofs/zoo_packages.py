@@ -6,11 +6,12 @@ import sysconfig
 from pathlib import Path
 
 import numpy as np
-from cases import Made, Zoo, feeds_of
-from public import line_of_text, packaged, photographs, sound
-from readings import Classes, Mask, Probability, Tokens
-from streams import streamed
-from zoo_public import speech_streams
+
+from tests.proofs.cases import Made, Zoo, feeds_of
+from tests.proofs.public import line_of_text, packaged, photographs, sound
+from tests.proofs.readings import Classes, Mask, Probability, Tokens
+from tests.proofs.streams import streamed
+from tests.proofs.zoo_public import speech_streams
 
 zoo = Zoo("stream")
 SILERO, AKIKI, RAPIDOCR, MAGIKA = (

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from cases import CALIBRATION, EVALUATION, SAMPLES, Made, Zoo, feeds_of, split
-from net import Array
-from objects import Decoded, Objects
-from public import digits, line_of_text, photographs, shared, small_photographs, sound
-from readings import Classes, Mask, Probability, Signal
-from streams import streamed
+
+from tests.proofs.cases import CALIBRATION, EVALUATION, SAMPLES, Made, Zoo, feeds_of, split
+from tests.proofs.net import Array
+from tests.proofs.objects import Decoded, Objects
+from tests.proofs.public import digits, line_of_text, photographs, shared, small_photographs, sound
+from tests.proofs.readings import Classes, Mask, Probability, Signal
+from tests.proofs.streams import streamed
 
 zoo = Zoo("classes")
 EVALUATED = slice(CALIBRATION, CALIBRATION + EVALUATION)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from cases import PRODUCTS, SAMPLES, Made, Zoo, made
-from net import Array, Net
-from readings import Probability, Value
-from worlds import FIGURES, TRAINING, both, one_hot, scenes, speech, tones
+
+from tests.proofs.cases import PRODUCTS, SAMPLES, Made, Zoo, made
+from tests.proofs.net import Array, Net
+from tests.proofs.readings import Probability, Value
+from tests.proofs.worlds import FIGURES, TRAINING, both, one_hot, scenes, speech, tones
 
 zoo = Zoo("score")
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from cases import Feed, Made, Zoo
-from net import Array, Net
-from readings import Probability, Signal, Value
-from streams import streamed, unrolled
-from worlds import both
+
+from tests.proofs.cases import Feed, Made, Zoo
+from tests.proofs.net import Array, Net
+from tests.proofs.readings import Probability, Signal, Value
+from tests.proofs.streams import streamed, unrolled
+from tests.proofs.worlds import both
 
 zoo = Zoo("stream")
 STEPS, STREAMS = 60, 24

@@ -5,10 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from cases import PRODUCTS, SAMPLES, Made, Zoo, made, split
-from net import Array, Net
-from readings import Classes, Constant, Embedding, Mask, Probability, Tokens, Value
-from worlds import FIGURES, TRAINING, Scenes, both, one_hot, scenes, sentences, tones, topics
+
+from tests.proofs.cases import PRODUCTS, SAMPLES, Made, Zoo, made, split
+from tests.proofs.net import Array, Net
+from tests.proofs.readings import Classes, Constant, Embedding, Mask, Probability, Tokens, Value
+from tests.proofs.worlds import (
+    FIGURES,
+    TRAINING,
+    Scenes,
+    both,
+    one_hot,
+    scenes,
+    sentences,
+    tones,
+    topics,
+)
 
 zoo = Zoo("embedding")
 

@@ -15,7 +15,8 @@ from typing import Any
 from edgepack.base.processes import run_program
 from edgepack.errors import ToolError
 from packaging.specifiers import SpecifierSet
-from pins import Pin
+
+from tests.runtimes.pins import Pin
 
 MINORS = range(8, 20)
 """Of Python 3, looked for."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pins import Pin, stands_in
+from tests.runtimes.pins import Pin, stands_in
 
 _CHECKOUT = str(Path(__file__).resolve().parents[2])
 

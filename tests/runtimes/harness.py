@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from edgepack.bundle.manifest import Golden, GoldenTensor
 from edgepack.bundle.reading import load_bundle
-from environments import Environment
+
+from tests.runtimes.environments import Environment
 
 VARIANT = "cpu-fp32"
 FEW = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import numpy as np
 from edgepack.project.profile import Dialect, OrtFormat, Profile, Variant
 from onnx import TensorProto, helper
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-import tiny_models
+from tests.support.nets import tiny_models
 
 IRS = range(8, 17)
 OPSETS = range(15, 31)

@@ -14,8 +14,9 @@ from edgepack.api import bench, build, push, rollback, verify_device
 from edgepack.base.resources import example_dir
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.inventory import Device, LocalEntry
-from environments import Environment
-from pins import Pin
+
+from tests.runtimes.environments import Environment
+from tests.runtimes.pins import Pin
 
 OLDEST_PYTHON, NEWEST_PYTHON = 8, 14
 """Of Python 3: what device-side code says, and the newest that onnxruntime 1.31.1 has wheels for.

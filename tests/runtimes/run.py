@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/runtimes/run.py [--record FILE] [--newest]
+    python -m tests.runtimes.run [--record FILE] [--newest]
 
 For every onnxruntime that a profile pins, a virtual environment is made under ``.runtimes`` with
 the oldest Python that the profile allows and this machine has. In it:
@@ -41,12 +41,20 @@ from edgepack.base.resources import example_dir, ondevice_dir, targets_dir
 from edgepack.builder.build import build
 from edgepack.errors import EdgepackError, ToolError
 from edgepack.project.profile import Profile, read_profile
-from environments import Environment, Interpreter, allowed, environment, interpreters, locked
-from findings import Finding, print_table, say, write_record
-from harness import run_modes
-from models import write_limits, write_newest_project, write_pictures_project
-from pins import OLDEST, Pin, pins
-from pythons import ANY, NEWEST_PYTHON, OLDEST_PYTHON, two_releases, walk
+
+from tests.runtimes.environments import (
+    Environment,
+    Interpreter,
+    allowed,
+    environment,
+    interpreters,
+    locked,
+)
+from tests.runtimes.findings import Finding, print_table, say, write_record
+from tests.runtimes.harness import run_modes
+from tests.runtimes.models import write_limits, write_newest_project, write_pictures_project
+from tests.runtimes.pins import OLDEST, Pin, pins
+from tests.runtimes.pythons import ANY, NEWEST_PYTHON, OLDEST_PYTHON, two_releases, walk
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".runtimes"
 INSIDE = Path(__file__).with_name("inside.py")

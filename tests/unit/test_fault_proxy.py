@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from fault_proxy import Direction, Fault, FaultProxy, Wire
+
+from tests.support.servers.fault_proxy import Direction, Fault, FaultProxy, Wire
 
 DATA = bytes(range(256)) * 4000
 WAIT_S = 20.0

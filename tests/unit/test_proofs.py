@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "proofs"))
+from tests.proofs.judging import CLEARLY, Found, judge
+from tests.proofs.mutations import is_equivalent, is_harmful, mutants
+from tests.proofs.net import Net
+from tests.proofs.objects import Found as Object
+from tests.proofs.objects import Objects, f1
+from tests.proofs.readings import (
+    Classes,
+    Embedding,
+    Mask,
+    Probability,
+    Signal,
+    Skill,
+    Tokens,
+    Value,
+    r2,
+)
+from tests.proofs.running import collect
+from tests.proofs.shipped import Bundle, Wanted, meets_goldens
 
-from judging import CLEARLY, Found, judge
-from mutations import is_equivalent, is_harmful, mutants
-from net import Net
-from objects import Found as Object
-from objects import Objects, f1
-from readings import Classes, Embedding, Mask, Probability, Signal, Skill, Tokens, Value, r2
-from running import collect
-from shipped import Bundle, Wanted, meets_goldens
-
-# Its run.py has the name that others have as well.
-PROOFS = Path(sys.path.pop())
+PROOFS = Path(__file__).resolve().parents[1] / "proofs"
 
 COUNT = 40
 
@@ -207,7 +213,7 @@ def test_variant_is_broken_where_it_says_nothing_or_less_than_was_claimed(
     reference = outputs(12, 8)
     random = np.random.default_rng(13)
     changed = [values + noise * random.standard_normal(values.shape) for values in reference]
-    monkeypatch.setattr("judging.collect", lambda *_: {"y": changed})
+    monkeypatch.setattr("tests.proofs.judging.collect", lambda *_: {"y": changed})
     made = type(
         "Made", (), {"unseen": [], "state": {}, "readings": {"y": Value()}, "objects": None}
     )

@@ -9,7 +9,8 @@ from edgepack.backends.base import Backend
 from edgepack.model.graph import Graph, partitioned_graph, read_graph
 from edgepack.project.profile import Dialect, Provider, SessionSettings, Variant
 from onnx import TensorProto, helper, load
-from tiny_models import save
+
+from tests.support.nets.tiny_models import save
 
 FLOAT = TensorProto.FLOAT
 

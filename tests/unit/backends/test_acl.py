@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 import pytest
-from backend_models import FLOAT, one, quantized_graph, randoms, reasons, residual_net, variant_of
 from edgepack.backends import acl
 from edgepack.model.graph import partitioned_graph
 from edgepack.project.profile import DeviceKind
+
+from tests.unit.backends.backend_models import (
+    FLOAT,
+    one,
+    quantized_graph,
+    randoms,
+    reasons,
+    residual_net,
+    variant_of,
+)
 
 PI = DeviceKind(os="linux", arch="aarch64", python=">=3.11")
 IMAGE = [1, 4, 8, 8]

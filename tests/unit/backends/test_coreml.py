@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backend_models import (
+from edgepack.backends import coreml
+from edgepack.backends.base import predict
+from edgepack.model.graph import partitioned_graph
+from edgepack.project.profile import DeviceKind
+from onnx import TensorProto, helper
+
+from tests.support.nets.tiny_models import save
+from tests.unit.backends.backend_models import (
     FLOAT,
     one,
     quantized_graph,
@@ -11,12 +18,6 @@ from backend_models import (
     residual_net,
     variant_of,
 )
-from edgepack.backends import coreml
-from edgepack.backends.base import predict
-from edgepack.model.graph import partitioned_graph
-from edgepack.project.profile import DeviceKind
-from onnx import TensorProto, helper
-from tiny_models import save
 
 IMAGE = [1, 4, 8, 8]
 IPHONE = DeviceKind(os="ios", arch="aarch64", min_version="15.1")

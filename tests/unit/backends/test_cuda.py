@@ -4,13 +4,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backend_models import FLOAT, graph_of, one, quantized_graph, randoms, reasons, variant_of
 from edgepack.backends import cuda, op_table
 from edgepack.backends.base import predict
 from edgepack.model.graph import partitioned_graph
 from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper
-from tiny_models import conv_net
+
+from tests.support.nets.tiny_models import conv_net
+from tests.unit.backends.backend_models import (
+    FLOAT,
+    graph_of,
+    one,
+    quantized_graph,
+    randoms,
+    reasons,
+    variant_of,
+)
 
 DESKTOP = DeviceKind(os="linux", arch="x86-64", python=">=3.11")
 IMAGE = [1, 4, 8, 8]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from backend_models import FLOAT, quantized, residual_net
 from edgepack.errors import ModelError
 from onnx import TensorProto, helper
-from placement.mobile_checker import compare, find_models, report
-from tiny_models import conv_net, save
+
+from tests.placement.mobile_checker import compare, find_models, report
+from tests.support.nets.tiny_models import conv_net, save
+from tests.unit.backends.backend_models import FLOAT, quantized, residual_net
 
 FOLDERS = ["audio", "awkward/ort", "dense", "detection", "imagenet", "small", "text"]
 

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backend_models import (
+from edgepack.backends import nnapi
+from edgepack.backends.base import predict
+from edgepack.model.graph import partitioned_graph
+from edgepack.project.profile import DeviceKind
+from onnx import TensorProto, helper
+
+from tests.unit.backends.backend_models import (
     FLOAT,
     graph_of,
     one,
@@ -12,11 +18,6 @@ from backend_models import (
     residual_net,
     variant_of,
 )
-from edgepack.backends import nnapi
-from edgepack.backends.base import predict
-from edgepack.model.graph import partitioned_graph
-from edgepack.project.profile import DeviceKind
-from onnx import TensorProto, helper
 
 IMAGE = [1, 4, 8, 8]
 ANDROID = DeviceKind(os="android", arch="aarch64", min_version="29")

@@ -9,7 +9,8 @@ from edgepack.backends.base import predict
 from edgepack.model.graph import partitioned_graph, read_graph
 from edgepack.project.profile import DeviceKind, Dialect, Provider, Variant
 from onnx import TensorProto, helper, numpy_helper
-from tiny_models import save
+
+from tests.support.nets.tiny_models import save
 
 FLOAT = TensorProto.FLOAT
 INTEL = DeviceKind(os="linux", arch="x86-64", python=">=3.11")

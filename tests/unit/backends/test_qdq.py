@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import numpy as np
-from backend_models import FLOAT, graph_of, quantized, quantized_graph, residual_net
 from edgepack.backends.base import Refusal
 from edgepack.backends.qdq import NodeUnit, node_units, same_quantization, spread
 from edgepack.model.graph import partitioned_graph
 from onnx import TensorProto, helper, load
+
+from tests.unit.backends.backend_models import (
+    FLOAT,
+    graph_of,
+    quantized,
+    quantized_graph,
+    residual_net,
+)
 
 ZERO = ("z", np.uint8(0))
 SCALE = ("s", np.float32(0.5))

@@ -4,14 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from backend_models import FLOAT, one, quantized_graph, randoms, reasons, residual_net, variant_of
 from edgepack.backends import qnn
 from edgepack.backends.base import predict
 from edgepack.model.facts import TensorSpec
 from edgepack.model.graph import partitioned_graph, read_graph
 from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper, load
-from tiny_models import conv_net, save
+
+from tests.support.nets.tiny_models import conv_net, save
+from tests.unit.backends.backend_models import (
+    FLOAT,
+    one,
+    quantized_graph,
+    randoms,
+    reasons,
+    residual_net,
+    variant_of,
+)
 
 ANDROID = DeviceKind(os="android", arch="aarch64", min_version="27")
 INSIDE = {"offload_graph_io_quantization": "0"}

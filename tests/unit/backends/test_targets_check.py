@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tiny_models
 from edgepack.backends.targets import check_target, load_target, project_targets
 from edgepack.base.resources import targets_dir
 from edgepack.builder.build import dry_run
@@ -13,6 +12,8 @@ from edgepack.cli.main import run
 from edgepack.errors import ProfileError
 from edgepack.project.profile import target_files
 from edgepack.project.project import read_project
+
+from tests.support.nets import tiny_models
 
 SYMMETRIC = "{activations: int8, weights: int8, symmetric: true, per_channel: true}"
 SHIPPED = sorted(path.stem for path in targets_dir().glob("*.yaml"))

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backend_models import (
+from edgepack.backends import tensorrt
+from edgepack.backends.base import predict
+from edgepack.model.graph import Graph, partitioned_graph
+from edgepack.project.profile import DeviceKind, Provider
+from onnx import TensorProto, helper
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+from tests.support.nets.tiny_models import conv_net
+from tests.unit.backends.backend_models import (
     FLOAT,
     graph_of,
     one,
@@ -14,13 +22,6 @@ from backend_models import (
     residual_net,
     variant_of,
 )
-from edgepack.backends import tensorrt
-from edgepack.backends.base import predict
-from edgepack.model.graph import Graph, partitioned_graph
-from edgepack.project.profile import DeviceKind, Provider
-from onnx import TensorProto, helper
-from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-from tiny_models import conv_net
 
 JETSON = DeviceKind(os="linux", arch="aarch64", python=">=3.10")
 GOOD = {"activations": "int8", "weights": "int8", "symmetric": True, "bias": "float32"}

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backend_models import (
+from edgepack.backends import xnnpack
+from edgepack.backends.base import predict
+from edgepack.model.graph import partitioned_graph
+from edgepack.project.profile import DeviceKind
+from onnx import TensorProto, helper
+
+from tests.support.nets.tiny_models import save
+from tests.unit.backends.backend_models import (
     FLOAT,
     graph_of,
     one,
@@ -13,12 +20,6 @@ from backend_models import (
     residual_net,
     variant_of,
 )
-from edgepack.backends import xnnpack
-from edgepack.backends.base import predict
-from edgepack.model.graph import partitioned_graph
-from edgepack.project.profile import DeviceKind
-from onnx import TensorProto, helper
-from tiny_models import save
 
 ANDROID = DeviceKind(os="android", arch="aarch64", min_version="24")
 IMAGE = ["n", 4, 8, 8]

@@ -6,10 +6,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import worker_tasks
 from edgepack.base.processes import Workers, run_program, run_supervised
 from edgepack.errors import BugError, ModelError, ToolError
-from loopback import lives, wait_until
+
+from tests.support.doubles import worker_tasks
+from tests.support.servers.loopback import lives, wait_until
 
 SLEEPER = (
     "import os, sys, time, pathlib\n"
@@ -20,7 +21,7 @@ SLEEPER = (
 
 @pytest.fixture
 def workers(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parents[3]))
     with Workers(1) as pool:
         yield pool
 
@@ -55,7 +56,7 @@ def test_worker_when_it_crashes_says_how_and_the_next_call_works(workers):
 
 @pytest.mark.parametrize("ends", ["crashes", "is killed"])
 def test_worker_when_it_ends_early_leaves_no_temporary_files(tmp_path, monkeypatch, ends):
-    monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parents[3]))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     seen = []

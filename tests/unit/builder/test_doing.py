@@ -5,9 +5,10 @@ from pkgutil import walk_packages
 
 import edgepack.steps
 import pytest
-import tiny_models
 from edgepack.builder.build import dry_run
 from edgepack.builder.doing import LONG, Doing, described, words_of
+
+from tests.support.nets import tiny_models
 
 
 @pytest.mark.parametrize(

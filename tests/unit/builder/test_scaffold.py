@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import shlex
 
-import brightness_nets
 import numpy as np
 import onnx
 import pytest
-import tiny_models
-from branch_nets import rated
 from edgepack.builder.scaffold import init
 from edgepack.cli.main import run
 from edgepack.errors import SamplesError, ToolError, UsageError
 from edgepack.project.project import read_project
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from stream_nets import gru
+
+from tests.support.nets import brightness_nets, tiny_models
+from tests.support.nets.branch_nets import rated
+from tests.support.nets.stream_nets import gru
 
 FLOAT, HALF, IDS = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
 NO_IMAGE = {

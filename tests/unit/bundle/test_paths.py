@@ -18,7 +18,8 @@ from edgepack.project.project import project_for_model
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
-from tiny_bundle import change_manifest, write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
 PATH = TypeAdapter(BundlePath)
 SEGMENTS = st.sampled_from(["..", ".", "", "a", "A", "é", "e\u0301", "\\", "..\\", "\0", "\n", "~"])

@@ -18,7 +18,8 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.reading import parse_manifest
 from edgepack.bundle.sbom import sbom
-from tiny_bundle import write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import write_tiny_bundle
 
 SHA256 = re.compile("[0-9a-f]{64}")
 

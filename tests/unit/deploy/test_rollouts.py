@@ -23,7 +23,8 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from tiny_bundle import change_manifest, write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
 OPTIONS = PushOptions(self_test=False, wait_s=3.0)
 QUICK = RolloutSettings(tries=2, backoff_s=0.001)

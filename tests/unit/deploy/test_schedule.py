@@ -11,7 +11,8 @@ from edgepack.errors import (
     UnreachableError,
     UsageError,
 )
-from fleet_simulation import Script, Simulated, simulate
+
+from tests.support.doubles.fleet_simulation import Script, Simulated, simulate
 
 
 def names(count: int) -> list[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from edgepack.base.resources import ondevice_dir
-from loopback import lives, wait_until
+
+from tests.support.servers.loopback import lives, wait_until
 
 SOURCE = (ondevice_dir() / "agent/edgepack_supervisor.py").read_text(encoding="utf-8")
 SLEEP = 'echo $$ > "$1"; echo ready; exec sleep 600'

@@ -9,7 +9,8 @@ from edgepack.measure.compare.formats import comparison_junit, comparison_markdo
 from edgepack.records.comparison import ComparedMetric, Comparison, DeviceComparison, Missed, Side
 from edgepack.records.deciding import Outcome
 from edgepack.records.run import PlacedNode, Placement
-from example_report import CPU, example_facts, example_run
+
+from tests.support.reports.example_report import CPU, example_facts, example_run
 
 
 def side(**changes: object) -> Side:

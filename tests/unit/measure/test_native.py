@@ -18,7 +18,8 @@ from edgepack.measure.phones.native import About, NativeHarness, ProgramRun
 from edgepack.measure.phones.plans import PhonePlan
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Conditions, DeviceFacts, NotMeasured
-from tiny_bundle import change_manifest, write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
 CPU = "CPUExecutionProvider"
 CHECKED = {"session_create_ns": 9, "first_inference_ns": 8, "golden_min_sqnr_db": 90.5}

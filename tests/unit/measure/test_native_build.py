@@ -9,7 +9,8 @@ from edgepack.base.resources import ondevice_dir
 from edgepack.errors import BundleError, DeviceError, ToolError
 from edgepack.measure.phones.app_build import build_app
 from edgepack.measure.phones.native_build import build_measure, find_compiler, find_package
-from phone_doubles import write_ndk, write_package, write_program, write_sdk
+
+from tests.support.doubles.phone_doubles import write_ndk, write_package, write_program, write_sdk
 
 RUNTIME = "com.microsoft.onnxruntime:onnxruntime-android"
 PINS = {RUNTIME: "1.29.0"}

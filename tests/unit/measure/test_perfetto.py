@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from edgepack.measure.bench.perfetto import MAX_QUERIES, make_trace
 from edgepack.records.run import Sample, Sampling, Scenario
-from example_report import example_report, example_run
+
+from tests.support.reports.example_report import example_report, example_run
 
 MS = 1_000_000
 PHASES = {"X": {"name", "ts", "dur", "pid", "tid"}, "C": {"name", "ts", "pid", "args"}}

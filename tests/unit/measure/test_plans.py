@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.measure.phones.plans import Planner, files_of
-from tiny_bundle import change_manifest, write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
 
 @pytest.fixture

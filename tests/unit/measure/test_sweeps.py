@@ -11,7 +11,8 @@ from edgepack.bundle.reading import load_bundle
 from edgepack.errors import UsageError
 from edgepack.measure.bench.sweeps import batch_of, sweep_points
 from edgepack.project.project import ImageInput, InputDescription, Preprocess, TokensInput
-from tiny_bundle import write_tiny_bundle
+
+from tests.support.reports.tiny_bundle import write_tiny_bundle
 
 
 def with_inputs(manifest: Manifest, inputs: dict[str, tuple[list[Any], list[int]]]) -> Manifest:

@@ -11,7 +11,13 @@ from edgepack.measure.compare import comparing
 from edgepack.measure.compare.comparing import CompareQuestion, compare
 from edgepack.records.comparison import Comparison, Side
 from edgepack.records.run import ProcessRun, Selection
-from example_report import example_facts, example_placement, example_run, interrupted_run
+
+from tests.support.reports.example_report import (
+    example_facts,
+    example_placement,
+    example_run,
+    interrupted_run,
+)
 
 DEVICE = Device("here", LocalEntry(transport="local", target="linux-x86-64"))
 

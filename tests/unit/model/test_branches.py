@@ -6,9 +6,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from branch_nets import WIDTH, rated
 from edgepack.model.branches import inline_known_branches
 from onnx import numpy_helper
+
+from tests.support.nets.branch_nets import WIDTH, rated
 
 
 def fixed(path, rate):

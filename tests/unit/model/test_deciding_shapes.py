@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny_models
 from edgepack.model.deciding import shape_findings
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import tiny_models
 from edgepack.backends.base import partitions
 from edgepack.model.graph import partitioned_graph, read_graph
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 
 def chain(tmp_path, ops, **options):

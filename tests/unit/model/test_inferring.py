@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-import tiny_models
 from edgepack.model.graph import read_graph
 from edgepack.model.inferring import inferred_graph
 from edgepack.steps.graph.prepared import fix_dims
 from edgepack.steps.recipes.bucketed import fixed
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 FLOAT = TensorProto.FLOAT
 

@@ -8,7 +8,8 @@ import pytest
 from edgepack.model.facts import model_facts
 from edgepack.model.quantized import Quantization, quantization_of
 from onnx import TensorProto, helper
-from tiny_models import conv_net, relu, save
+
+from tests.support.nets.tiny_models import conv_net, relu, save
 
 node = helper.make_node
 FLOAT = TensorProto.FLOAT

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import text_nets
-import tiny_models
 from edgepack.errors import ModelError
 from edgepack.model.facts import model_facts, require_plain_signature
 from edgepack.model.reading import fits_a_message, read_model, read_outline, write_model
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.nets import text_nets, tiny_models
 
 
 def with_external_data(folder, location: str, **entries):

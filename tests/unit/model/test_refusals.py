@@ -9,10 +9,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-import tiny_models
 from edgepack.errors import ModelError
 from edgepack.model.running import make_session
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 
 def one_node(path: Path, op: str, domain: str = "", *, opset: int = 17, **attributes) -> Path:

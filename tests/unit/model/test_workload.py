@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from edgepack.model.workload import activations, matrix_share
 from onnx import TensorProto, helper
-from tiny_models import conv_net, relu, save
+
+from tests.support.nets.tiny_models import conv_net, relu, save
 
 node = helper.make_node
 FLOAT = TensorProto.FLOAT

@@ -18,7 +18,18 @@ from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.ondevice.harness import edgepack_conditions as sensors
 from edgepack.records.run import Conditions, Energy, OtherWork, Sampling
-from sysfs import COMMON, CPUFREQ, JETSON, PI_BITS, RAPL, RASPBERRY_PI, THERMAL, X86, write_tree
+
+from tests.support.servers.sysfs import (
+    COMMON,
+    CPUFREQ,
+    JETSON,
+    PI_BITS,
+    RAPL,
+    RASPBERRY_PI,
+    THERMAL,
+    X86,
+    write_tree,
+)
 
 SECOND = 1_000_000_000
 

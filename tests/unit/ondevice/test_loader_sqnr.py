@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_bundle import import_loader
+
+from tests.support.reports.tiny_bundle import import_loader
 
 
 @pytest.fixture(scope="module")

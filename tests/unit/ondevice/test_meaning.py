@@ -9,7 +9,8 @@ import pytest
 from edgepack.ondevice.runtime.edgepack_meaning import Meaning
 from edgepack.ondevice.runtime.edgepack_shapes import InputShapes, TensorSpec
 from edgepack.project.project import InputDescription
-from text_nets import word_pieces
+
+from tests.support.nets.text_nets import word_pieces
 
 TOKENIZER = word_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "fox"])
 IMAGE = {"image": {"resize": {"letterbox": 8, "pad": 0}}}

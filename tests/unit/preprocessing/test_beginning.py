@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-import tiny_models
 from edgepack.preprocessing.beginning import beginning
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
 STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)

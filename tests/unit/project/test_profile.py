@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny_models
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.progress import Lines
 from edgepack.base.resources import targets_dir
@@ -18,6 +17,8 @@ from edgepack.project.profile import (
     read_profile,
     target_files,
 )
+
+from tests.support.nets import tiny_models
 
 SHIPPED = sorted(path.stem for path in targets_dir().glob("*.yaml"))
 

@@ -19,8 +19,9 @@ from edgepack.quantization.search.activations import (
     choose_activations,
 )
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
-from equalization_nets import Net, images, run, sqnr_db, statistics_of
 from onnx import TensorProto, helper
+
+from tests.support.nets.equalization_nets import Net, images, run, sqnr_db, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
 

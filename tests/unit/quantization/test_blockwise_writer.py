@@ -12,7 +12,8 @@ from edgepack.quantization.qdq.blockwise import fitted
 from edgepack.quantization.qdq.blockwise_writer import PRODUCT, TABLE, BlockwiseWriter
 from edgepack.quantization.qdq.preparation import quantizable
 from onnx import TensorProto, helper, numpy_helper
-from tiny_models import save
+
+from tests.support.nets.tiny_models import save
 
 node = helper.make_node
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-import tiny_models
 from edgepack.model.facts import signature
 from edgepack.model.reading import read_structure
 from edgepack.quantization.search.closeness import (
@@ -19,6 +18,8 @@ from edgepack.quantization.search.closeness import (
 )
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 SAMPLES = 20
 

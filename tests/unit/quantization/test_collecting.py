@@ -8,7 +8,6 @@ import weakref
 import numpy as np
 import onnx
 import pytest
-import tiny_models
 from edgepack.errors import ModelError, SamplesError, StepError, ToolError
 from edgepack.quantization.ranges import collecting, counter, tally
 from edgepack.quantization.ranges.collecting import collect
@@ -18,6 +17,8 @@ from edgepack.quantization.ranges.histogram import Histogram
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.quantization.ranges.statistics import write_statistics
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 FLOAT = TensorProto.FLOAT
 NAMES = ["image", "c", "r", "k", "j", "y"]

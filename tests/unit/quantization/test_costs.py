@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import int8_nets
 import numpy as np
 import onnx
 import pytest
-import tiny_models
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
 from edgepack.quantization.search.costs import Costs, PlaceStretch, find_costs, place_costs
 from onnx import TensorProto, helper
+
+from tests.support.nets import int8_nets, tiny_models
 
 FLOAT = np.float32
 PER_TENSOR = int8_nets.dialect("uint8", "int8", per_channel=False)

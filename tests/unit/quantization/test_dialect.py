@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import int8_nets
 import numpy as np
 import onnx
 import pytest
-import tiny_models
 from edgepack.errors import StepError
 from edgepack.quantization.qdq.dialect import require_dialect, wide_type
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper
+
+from tests.support.nets import int8_nets, tiny_models
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from edgepack.quantization.methods.channels import channel_groups
 from edgepack.quantization.methods.cross_layer_equalization import equalized
 from edgepack.quantization.qdq.kept_float import keep_float, write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
-from equalization_nets import Net, images, run, sqnr_db, statistics_of
 from onnx import numpy_helper
+
+from tests.support.nets.equalization_nets import Net, images, run, sqnr_db, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
 

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import onnx
-import tiny_models
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.ranges.following import Bounds, Join, clamps, cut, joins, moves
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 FLOAT = TensorProto.FLOAT
 

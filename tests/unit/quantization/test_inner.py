@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import int8_nets
 import numpy as np
 import onnx
 import pytest
-import tiny_models
 from edgepack.model.facts import signature
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
@@ -14,6 +12,8 @@ from edgepack.quantization.search.closeness import Chosen
 from edgepack.quantization.search.inner_closeness import InnerCloseness, inner_closeness
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from onnx import TensorProto, helper
+
+from tests.support.nets import int8_nets, tiny_models
 
 
 def losses(*levels, names=("a", "b")):

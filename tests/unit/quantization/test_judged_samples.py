@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import int8_nets
 from edgepack.model.reading import write_model
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
 from edgepack.quantization.search.making import JudgingMaker, QdqMaker, QdqSettings
 from edgepack.quantization.search.scheme import Scheme
-from equalization_nets import Net, images
+
+from tests.support.nets import int8_nets
+from tests.support.nets.equalization_nets import Net, images
 
 SAMPLES = 16
 

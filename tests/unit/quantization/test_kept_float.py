@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import int8_nets
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import tiny_models
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.mixed_width import wide_names
@@ -15,6 +13,8 @@ from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.pairs import find_pairs
 from onnx import TensorProto, helper
+
+from tests.support.nets import int8_nets, tiny_models
 
 FLOAT = np.float32
 

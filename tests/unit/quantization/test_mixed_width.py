@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import int8_nets
 import numpy as np
 import onnx
 import onnxruntime
@@ -14,6 +13,8 @@ from edgepack.quantization.qdq.mixed_width import require_one_width, unify_width
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.nets import int8_nets
 
 QDQ = ("QuantizeLinear", "DequantizeLinear")
 WIDE = frozenset({"c3", "a1"})

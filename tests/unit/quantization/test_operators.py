@@ -17,7 +17,8 @@ from edgepack.quantization.qdq.operators import (
 )
 from edgepack.quantization.qdq.preparation import inferred_types
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime_writer import OP_TYPES
+
+from tests.support.nets.onnxruntime_writer import OP_TYPES
 
 
 def node(op, inputs, outputs, **attributes):

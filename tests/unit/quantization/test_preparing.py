@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import tiny_models
 from edgepack.model.editing import free_name
 from edgepack.quantization.qdq.preparation import (
     body_reads,
@@ -15,6 +14,8 @@ from edgepack.quantization.qdq.preparation import (
     quantizable,
 )
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.nets import tiny_models
 
 
 def made(tmp_path, nodes, constants=(), x=(2, 4), y=(2, 5), **options):

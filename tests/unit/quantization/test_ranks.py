@@ -9,7 +9,8 @@ from edgepack.quantization.methods.cross_layer_equalization import equalized
 from edgepack.quantization.methods.spare_channels import duplicated
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
-from equalization_nets import Net, images, run, statistics_of
+
+from tests.support.nets.equalization_nets import Net, images, run, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import tracemalloc
 
-import int8_nets
 import numpy as np
 import onnx
 import onnxruntime
@@ -14,7 +13,9 @@ from edgepack.quantization.methods.rounding import RowGrid, round_weights, round
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime_writer import extreme_ranges
+
+from tests.support.nets import int8_nets
+from tests.support.nets.onnxruntime_writer import extreme_ranges
 
 FLOAT = np.float32
 RANDOM = np.random.default_rng()

@@ -8,7 +8,8 @@ from edgepack.project.profile import Dialect
 from edgepack.quantization.methods.spare_channels import duplicated
 from edgepack.quantization.qdq.kept_float import keep_float, write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
-from equalization_nets import Net, images, run, sqnr_db, statistics_of
+
+from tests.support.nets.equalization_nets import Net, images, run, sqnr_db, statistics_of
 
 U8 = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
 S8 = Dialect(activations="int8", weights="int8", symmetric=True, per_channel=True, bias="float32")

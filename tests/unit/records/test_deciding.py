@@ -6,9 +6,10 @@ import math
 import random
 
 import pytest
-from comparison_simulation import COMPARISONS, P50, pairs, shares
 from edgepack.base.statistics import log_t_interval
 from edgepack.records.deciding import Metric, Rule, decide, overall, settled, smallest_slowdown
+
+from tests.support.doubles.comparison_simulation import COMPARISONS, P50, pairs, shares
 
 TEN = Rule(max_pairs=10)
 

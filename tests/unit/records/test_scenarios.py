@@ -18,8 +18,9 @@ from edgepack.records.scenarios import (
     with_threads,
 )
 from edgepack.records.verdict import judge
-from example_report import example_placement, example_run
-from test_verdict import selection, variant
+
+from tests.support.reports.example_report import example_placement, example_run
+from tests.unit.records.test_verdict import selection, variant
 
 SERVER = make_scenario("server", queries_per_s=50, latency_bound_ms=20)
 

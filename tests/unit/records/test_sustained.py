@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from edgepack.records.run import ProcessRun
 from edgepack.records.sustained import query_ends_s, sustained, sustained_notes
-from example_report import example_run
+
+from tests.support.reports.example_report import example_run
 
 MS = 1_000_000
 

@@ -37,7 +37,10 @@ from edgepack.records.verdict import (
     require_valid,
     spread_notes,
 )
-from example_report import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.reports.example_report import (
     COOL,
     CPU,
     example_facts,
@@ -46,8 +49,6 @@ from example_report import (
     example_run,
     interrupted_run,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 SPACING_NS = 100_000_000
 UNKNOWN = NotMeasured(reason="nobody knows")

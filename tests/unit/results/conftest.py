@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from edgepack.results.store.store import ResultsStore
-from postgres_server import postgres_server
+
+from tests.support.servers.postgres_server import postgres_server
 
 
 @pytest.fixture(scope="session")

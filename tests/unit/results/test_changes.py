@@ -12,8 +12,9 @@ from edgepack.results.store.changes import MARGINS, all_series, changes_of, poin
 from edgepack.results.store.fingerprint import differences
 from edgepack.results.store.rows import row_of
 from edgepack.results.store.splits import find_splits
-from example_history import SHA, history, noisy
-from example_report import example_facts, example_report, example_run
+
+from tests.support.reports.example_history import SHA, history, noisy
+from tests.support.reports.example_report import example_facts, example_report, example_run
 
 LIKE = replace(point(row_of(example_report())), canary_sha256=SHA)
 

@@ -11,7 +11,8 @@ from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
 from edgepack.results.store import database
 from edgepack.results.store.schema import versions
 from edgepack.results.store.store import ResultsStore, keep_report
-from example_report import example_report
+
+from tests.support.reports.example_report import example_report
 
 
 @pytest.fixture

@@ -20,8 +20,14 @@ from edgepack.results.store.exporting import export_runs, format_of, row_columns
 from edgepack.results.store.importing import looks_like_log
 from edgepack.results.store.rows import row_of
 from edgepack.results.store.store import ResultsStore
-from example_history import history, noisy
-from example_report import example_evaluation, example_report, example_run, interrupted_run
+
+from tests.support.reports.example_history import history, noisy
+from tests.support.reports.example_report import (
+    example_evaluation,
+    example_report,
+    example_run,
+    interrupted_run,
+)
 
 FAST = example_report(id="fast", created="2026-11-21T09:30:12Z")
 SLOW = example_report(

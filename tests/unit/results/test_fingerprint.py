@@ -6,7 +6,8 @@ import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.records.run import Scenario
 from edgepack.results.store.fingerprint import differences, fingerprint, run_prefix
-from example_report import COOL, example_facts, example_report, example_run
+
+from tests.support.reports.example_report import COOL, example_facts, example_report, example_run
 
 REPORT = example_report()
 

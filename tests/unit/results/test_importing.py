@@ -11,7 +11,8 @@ from edgepack.errors import BundleError, UsageError
 from edgepack.records.run import ImportedReport
 from edgepack.results.store.importing import TOOLS, import_log, looks_like_log
 from edgepack.results.store.store import ResultsStore
-from example_report import example_report
+
+from tests.support.reports.example_report import example_report
 
 PERF_TEST = """\
 Setting intra_op_num_threads to 2

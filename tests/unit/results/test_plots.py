@@ -26,7 +26,8 @@ from edgepack.results.page.plots import (
     sustained_figure,
     timeline_figure,
 )
-from example_report import example_report, example_run, example_sampling
+
+from tests.support.reports.example_report import example_report, example_run, example_sampling
 
 UNKNOWN = NotMeasured(reason="no sensor")
 

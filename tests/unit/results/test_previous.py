@@ -17,7 +17,8 @@ from edgepack.results.store.previous import (
     since,
 )
 from edgepack.results.summary import summarize
-from example_report import example_placement, example_report, example_run
+
+from tests.support.reports.example_report import example_placement, example_report, example_run
 
 
 def at(day: int, **changes: object) -> RunReport:

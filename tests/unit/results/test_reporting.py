@@ -11,7 +11,8 @@ from edgepack.errors import UsageError
 from edgepack.records.run import ImportedReport
 from edgepack.results.page.reporting import report
 from edgepack.results.store.store import ResultsStore, RunFilter
-from example_report import example_evaluation, varied_reports
+
+from tests.support.reports.example_report import example_evaluation, varied_reports
 
 
 @pytest.fixture

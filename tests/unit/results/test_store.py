@@ -20,7 +20,8 @@ from edgepack.results.store.labels import incomparable
 from edgepack.results.store.rows import row_of
 from edgepack.results.store.schema import documents, runs
 from edgepack.results.store.store import ResultsStore, RunFilter
-from example_report import example_evaluation, example_facts, example_report
+
+from tests.support.reports.example_report import example_evaluation, example_facts, example_report
 
 
 def imported_report(**changes: Any) -> Report:

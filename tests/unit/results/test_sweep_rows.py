@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from edgepack.records.run import SweepPoint
 from edgepack.results.page.table import report_rows
-from example_report import example_report
+
+from tests.support.reports.example_report import example_report
 
 MS = 1_000_000
 

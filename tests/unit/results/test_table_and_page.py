@@ -34,7 +34,10 @@ from edgepack.results.page.html import render_html, write_html
 from edgepack.results.page.table import report_table
 from edgepack.results.page.tried import STAGES
 from edgepack.results.summary import summarize
-from example_report import (
+from rich.console import Console
+from rich.table import Table
+
+from tests.support.reports.example_report import (
     CPU,
     example_evaluation,
     example_report,
@@ -42,8 +45,6 @@ from example_report import (
     interrupted_run,
     varied_reports,
 )
-from rich.console import Console
-from rich.table import Table
 
 EVIL = '</script><script>alert(1)</script><img src="https://evil.example/x.png">'
 NOT_KNOWN = NotMeasured(reason="this device does not say")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 
 import pytest
-import tiny_models
 from edgepack.builder.planner import make_plan
 from edgepack.errors import ProfileError
 from edgepack.model.facts import model_facts
@@ -11,6 +10,8 @@ from edgepack.project.profile import load_profile
 from edgepack.project.project import read_project
 from edgepack.steps.samples import ImageSamples
 from PIL import Image
+
+from tests.support.nets import tiny_models
 
 INPUTS = "inputs: {image: {image: {resize: {width: 8, height: 8}}}}\n"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-import text_nets
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 from edgepack.samples.tokenizers import BytePairs, parse_tokenizer
+
+from tests.support.nets import text_nets
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import tiny_models
 from edgepack.model.running import make_session, run_session
 from edgepack.steps.proofs.mutants import mutable_session
 from onnx import numpy_helper
+
+from tests.support.nets import tiny_models
 
 FEED = {"image": tiny_models.images(1)}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import tiny_models
 from edgepack.errors import StepError
 from edgepack.model.files import MODEL
 from edgepack.steps.graph.opset import AtLeastOpset
 from onnx import TensorProto, helper
+
+from tests.support.nets import tiny_models
 
 
 def test_operator_that_onnx_took_away_is_named_without_the_converters_assertion(tmp_path):

@@ -20,7 +20,8 @@ from edgepack.steps.in_graph.pictures import made_pictures
 from edgepack.steps.in_graph.preprocessing import picture_nodes, put_before, tensor_shape
 from onnx import TensorProto, helper
 from PIL import Image
-from tiny_models import conv_net, save
+
+from tests.support.nets.tiny_models import conv_net, save
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 DESCRIPTIONS = {

@@ -10,13 +10,14 @@ import random
 import numpy as np
 import onnx
 import pytest
-import text_nets
 from edgepack.errors import SamplesError, StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import TokensInput
 from edgepack.samples.sample_set import text_bytes, write_sample_set
 from edgepack.steps.in_graph.in_graph import InGraph, TextProof
 from edgepack.steps.in_graph.texts import put_text_before, text_of
+
+from tests.support.nets import text_nets
 
 if importlib.util.find_spec("onnxruntime_extensions") is None and not os.environ.get("CI"):
     pytest.skip("onnxruntime-extensions has no wheel here", allow_module_level=True)

@@ -1,0 +1,346 @@
+"""Every target's own truth, seen in what a build makes for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from edgepack.base.machine import processor
+from edgepack.builder.build import build
+from edgepack.builder.inspect import inspect
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
+from edgepack.bundle.reading import verify
+from edgepack.cli.main import run
+from edgepack.errors import BundleError, ModelError
+from edgepack.project.profile import OrtFormat, load_profile, target_files
+from edgepack.trying.verify import saturates
+from edgepack.trying.verify import verify as verify_here
+from onnx import helper
+
+from tests.support.nets import tiny_models
+
+FIXED = "dims: {batch: 1}"
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """One bundle for every target, by target, with all its variants: phones get two by default."""
+    folder: Path = tmp_path_factory.mktemp("targets")
+    phones = [load_profile(target) for target in target_files()]
+    named = [
+        {"id": p.id, "variants": [v.model_dump(exclude_none=True) for v in p.variants]}
+        for p in phones
+        if p.bundle is not None
+    ]
+    project = tiny_models.write_project(folder, f"{FIXED}\ntargets: {json.dumps(named)}")
+    result = build(project=project, targets=["all"], out=folder / "dist")
+    result.require_all()
+    return {made.bundle.manifest.target: made.bundle for made in result.bundles}
+
+
+def model_of(bundle, variant_id: str) -> onnx.ModelProto:
+    [variant] = [v for v in bundle.manifest.variants if v.id == variant_id]
+    return onnx.load(bundle.path / variant.model)
+
+
+def ops(model: onnx.ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node}
+
+
+def zero_points(model: onnx.ModelProto) -> list[np.ndarray]:
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    return [constants[n.input[2]] for n in model.graph.node if n.op_type == "QuantizeLinear"]
+
+
+@pytest.mark.parametrize("target", sorted(target_files()))
+def test_target_when_built_is_a_bundle_that_verifies_here(bundles, target):
+    bundle = bundles[target]
+    manifest = verify(bundle.path).manifest
+    ids = [variant.id for variant in manifest.variants]
+    known = [variant.id for variant in load_profile(target).variants]
+    assert ids == [name for name in known if name in ids]
+    assert "cpu-int8-static" in ids
+    assert {*ids, *(left.variant for left in manifest.left_out)} == set(known)
+    checks = {check.variant: check for check in verify_here(bundle.path).goldens}
+    assert checks["cpu-int8-static"].passed
+    assert checks["cpu-fp32"].passed
+
+
+def test_bundle_when_built_says_which_files_are_in_ort_format_and_for_which_processors(bundles):
+    form = {v.id: v.model_format for v in bundles["android"].manifest.variants}
+    assert form["cpu-int8-static"] == OrtFormat(ort="fixed", platform="arm")
+    assert form["cpu-fp32"] == "onnx"
+
+
+def spoiled(bundle, folder: Path, variant_id: str) -> Path:
+    """Copy a bundle, and let a variant need more than equal outputs have."""
+    shutil.copytree(bundle.path, folder)
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text())
+    for variant in manifest["variants"]:
+        if variant["id"] == variant_id:
+            variant["min_sqnr_db"] = 201.0
+    path.write_text(json.dumps(manifest))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / MANIFEST_DIGEST).write_text(f"{digest}  {MANIFEST}\n")
+    return folder
+
+
+def test_verify_when_int8_for_arm_misses_its_goldens_blames_it_only_where_it_could_be_exact(
+    bundles, tmp_path
+):
+    folder = spoiled(bundles["android"], tmp_path / "copy", "cpu-int8-static")
+    if processor() == "x86-64":
+        checks = {check.variant: check for check in verify_here(folder).goldens}
+        assert checks["cpu-int8-static"].passed is None
+        assert "saturate on x86-64 without VNNI" in checks["cpu-int8-static"].outcome
+    else:
+        with pytest.raises(BundleError, match="201"):
+            verify_here(folder)
+
+
+@pytest.mark.slow(reason="builds for a target")
+def test_verify_when_a_variant_misses_its_goldens_names_the_runtime_that_the_bundle_is_for(
+    bundles, tmp_path
+):
+    folder = spoiled(bundles["android"], tmp_path / "copy", "cpu-fp32")
+    with pytest.raises(BundleError, match="201") as caught:
+        verify_here(folder)
+    assert "onnxruntime-android 1.29.0" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form", "kind", "expected"),
+    [
+        ("int8-static", {"ort": "fixed", "platform": "arm"}, "x86-64", True),
+        ("int8-dynamic", {"ort": "runtime", "platform": "arm"}, "x86-64", True),
+        ("int8-static", {"ort": "fixed", "platform": "arm"}, "x86-64-vnni", False),
+        ("int8-static", {"ort": "fixed", "platform": "arm"}, "aarch64", False),
+        ("int8-static", {"ort": "fixed", "platform": "amd64"}, "x86-64", False),
+        ("int8-static", "onnx", "x86-64", False),
+        ("fp32", {"ort": "fixed", "platform": "arm"}, "x86-64", False),
+    ],
+)
+def test_saturates_when_asked_is_true_of_int8_for_arm_without_vnni(recipe, form, kind, expected):
+    assert saturates({"recipe": recipe, "model_format": form}, kind) is expected
+
+
+def test_readme_when_two_providers_come_from_one_build_has_its_commands_once(bundles):
+    readme = (bundles["jetson"].path / "README.md").read_text()
+    assert readme.count("--use_tensorrt") == 1
+    assert "**CUDAExecutionProvider.**" in readme
+
+
+def test_readme_when_followed_leaves_the_bundle_as_it_was(bundles, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(bundles["linux-x86-64"].path, folder)
+    readme = (folder / "README.md").read_text()
+    example = readme.split("```python\n")[1].split("```")[0]
+    assert "`python3 -B`" in readme
+    subprocess.run([sys.executable, "-B", "-c", example], cwd=folder, check=True)
+    verify(folder)
+
+
+def test_jetson_when_built_has_files_that_its_runtime_loads_and_says_where_it_comes_from(bundles):
+    bundle = bundles["jetson"]
+    for variant in bundle.manifest.variants:
+        model = onnx.load(bundle.path / variant.model)
+        assert model.ir_version <= 11
+        assert max(entry.version for entry in model.opset_import) <= 22
+    zeros = zero_points(model_of(bundle, "tensorrt-int8-static"))
+    assert {zero.dtype.name for zero in zeros} == {"int8"}
+    assert not any(zero.any() for zero in zeros)
+    by_id = {variant.id: variant for variant in bundle.manifest.variants}
+    assert by_id["tensorrt-fp16"].model == by_id["cuda-fp16"].model
+    readme = (bundle.path / "README.md").read_text()
+    assert "--use_tensorrt" in readme
+    assert "onnxruntime==1.23.2" in (bundle.path / "requirements.txt").read_text()
+    sources = bundle.manifest.provider_sources
+    assert "No wheel on PyPI" in sources["TensorrtExecutionProvider"].about
+
+
+def test_ios_when_built_has_models_that_coreml_takes_whole(bundles):
+    bundle = bundles["ios"]
+    keys = set()
+    for name in ("coreml-fp16", "coreml-fp32"):
+        model = model_of(bundle, name)
+        assert not ops(model) & {"Flatten", "BatchNormalization", "QuantizeLinear"}
+        [key] = [entry.value for entry in model.metadata_props if entry.key == "COREML_CACHE_KEY"]
+        assert key.isalnum()
+        assert len(key) <= 64
+        keys.add(key)
+    assert len(keys) == 2
+
+
+def test_android_when_a_dimension_is_not_fixed_says_so_and_leaves_nnapi_out(tmp_path):
+    project = tiny_models.write_project(tmp_path)
+    [made] = build(project=project, targets=["android"], out=tmp_path / "dist").bundles
+    left = {left.variant: left.reason for left in made.bundle.manifest.left_out}
+    assert "NnapiExecutionProvider would take 0%" in left["nnapi-int8-static"]
+    assert "batch" in left["nnapi-int8-static"]
+    assert "dims" in left["nnapi-int8-static"]
+
+
+def test_android_when_built_has_ort_files_and_what_a_reduced_runtime_needs(bundles):
+    bundle = bundles["android"]
+    by_id = {variant.id: variant for variant in bundle.manifest.variants}
+    assert by_id["cpu-int8-static"].model == "models/cpu-int8-static.ort"
+    config = (bundle.path / "models/required_operators.config").read_text()
+    assert "QLinearConv" in config
+    assert "--minimal_build" in (bundle.path / "README.md").read_text()
+
+
+def test_android_when_built_has_an_int8_model_in_the_dialect_of_nnapi(bundles):
+    bundle = bundles["android"]
+    zeros = zero_points(model_of(bundle, "nnapi-int8-static"))
+    assert {zero.dtype.name for zero in zeros} == {"uint8"}
+    [variant] = [v for v in bundle.manifest.variants if v.id == "nnapi-int8-static"]
+    assert 0.5 <= variant.predicted.share < 1
+
+
+def test_qnn_when_built_has_sixteen_bit_activations_in_one_variant(bundles):
+    bundle = bundles["android-qnn"]
+    zeros = zero_points(model_of(bundle, "qnn-int8-static-u16"))
+    assert "uint16" in {zero.dtype.name for zero in zeros}
+
+
+def test_qnn_when_built_names_the_library_that_it_loads_of_the_system(bundles):
+    manifests = {
+        target: (bundles[target].path / "src" / "main" / "AndroidManifest.xml").read_text()
+        for target in ("android", "android-qnn")
+    }
+    assert {t: "libcdsprpc.so" in text for t, text in manifests.items()} == {
+        "android": False,
+        "android-qnn": True,
+    }
+
+
+def test_target_when_no_provider_takes_the_model_has_no_bundle_and_names_the_nodes(
+    tmp_path, capsys
+):
+    tiny_models.write_project(
+        tmp_path, "targets: [{id: android, variants: [{backend: nnapi, recipe: fp32}]}]"
+    )
+    project, out = tmp_path / "edgepack.yaml", tmp_path / "dist"
+    result = build(project=project, out=out)
+    assert result.bundles == ()
+    with pytest.raises(ModelError, match="'conv' ") as caught:
+        result.require_all()
+    assert "batch" in caught.value.problem
+    assert not out.exists()
+    assert run(["build", "--project", str(project), "--out", str(out)]) == 4
+    assert "'conv'" in capsys.readouterr().err
+
+
+def test_variant_when_it_cannot_be_made_leaves_the_others_and_the_exit_code_tells(tmp_path, capsys):
+    tiny_models.write_project(tmp_path)
+    value = (1, ["batch", 3, 8, 8])
+    nodes = [helper.make_node("Sin", ["image"], ["y"], "sin")]
+    tiny_models.save(tmp_path / "net.onnx", nodes, [("image", *value)], [("y", *value)])
+    arguments = ["build", "--project", str(tmp_path / "edgepack.yaml"), "--target", "host"]
+    arguments += ["--out", str(tmp_path / "dist")]
+    assert run(arguments) == 0
+    assert "left out cpu-int8-static: " in capsys.readouterr().out
+    assert run([*arguments, "--variant", "cpu-int8-static", "--variant", "cpu-fp32"]) == 6
+    said = capsys.readouterr()
+    assert "cpu-fp32" in said.out
+    assert "cpu-int8-static: " in said.err
+    assert "written was" in said.err
+
+
+def test_opset_when_one_target_does_not_load_it_keeps_that_target_out_only(tmp_path):
+    model = tiny_models.relu(tmp_path / "net.onnx", opset=24, ir=10)
+    result = build(model, targets=["jetson", "linux-aarch64"], out=tmp_path / "dist")
+    assert [b.bundle.manifest.target for b in result.bundles] == ["linux-aarch64"]
+    with pytest.raises(ModelError, match="opset 24; the target's runtime loads up to 22"):
+        result.require_all()
+    with pytest.raises(ModelError, match="opset 24"):
+        build(model, targets=["jetson"], out=tmp_path / "dist")
+
+
+def test_inspect_when_targets_are_given_names_nodes_reasons_and_remedies(tmp_path, capsys):
+    project = tiny_models.write_project(tmp_path, "targets: [android, ios, jetson]")
+    found = {(v.target, v.variant): v for v in inspect(project=project).variants}
+    nnapi = found["android", "nnapi-int8-static"]
+    assert (nnapi.taken, nnapi.enough) == (0, False)
+    assert {finding.severity for finding in nnapi.findings} == {"blocks"}
+    assert all(finding.reason and finding.remedy for finding in nnapi.findings)
+    assert any("'conv'" in finding.node for finding in nnapi.findings)
+    assert found["ios", "coreml-fp16"].enough
+    tensorrt = found["jetson", "tensorrt-int8-static"]
+    assert tensorrt.taken == tensorrt.nodes > 0
+    assert run(["inspect", "--project", str(project)]) == 0
+    said = capsys.readouterr().out
+    assert "android nnapi-int8-static: 0 of" in said
+    assert "too few, the variant would be left out" in said
+
+
+def test_inspect_when_targets_share_their_making_finds_what_it_finds_for_each_alone(tmp_path):
+    project = tiny_models.write_project(tmp_path, FIXED)
+    names = ["jetson", "jetson-jp7", "intel", "raspberry-pi-xnnpack", "android-xnnpack"]
+    together = inspect(project=project, targets=names).variants
+    alone = [v for name in names for v in inspect(project=project, targets=[name]).variants]
+    assert list(together) == alone
+
+
+def test_inspect_when_dimensions_are_fixed_agrees_with_the_build(tmp_path):
+    project = tiny_models.write_project(tmp_path, FIXED)
+    names = ["android", "ios", "intel", "raspberry-pi-acl"]
+    found = {(v.target, v.variant): v for v in inspect(project=project, targets=names).variants}
+    result = build(project=project, targets=names, out=tmp_path / "dist")
+    compared = 0
+    for bundle in result.bundles:
+        manifest = bundle.bundle.manifest
+        for variant in manifest.variants:
+            if variant.predicted:
+                seen = found[manifest.target, variant.id]
+                assert (seen.nodes, seen.partitions) == (
+                    variant.predicted.nodes,
+                    variant.predicted.partitions,
+                )
+                assert seen.taken / seen.nodes == pytest.approx(variant.predicted.share)
+                compared += 1
+    assert compared >= 5
+
+
+def test_all_when_built_together_shares_preparation_and_calibration(tmp_path):
+    from collections import Counter
+
+    from edgepack.builder.build import dry_run
+
+    project = tiny_models.write_project(tmp_path, FIXED)
+    plan = dry_run(project=project, targets=["all"])
+    counts = Counter(step.step.name for step in plan.steps)
+    assert len(plan.bundles) == len(target_files())
+    assert (counts["prepared"], counts["simplified"]) == (1, 1)
+    # Operators of every type are quantized for QNN alone.
+    observed = [s.step.every_op for s in plan.steps if s.step.name == "calibration"]  # type: ignore[attr-defined]
+    assert sorted(observed) == [False, True]
+
+
+@pytest.mark.slow(reason="builds twice")
+def test_rebuild_when_one_profile_changes_redoes_only_what_it_touches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = tiny_models.write_project(tmp_path, FIXED)
+    names = ["raspberry-pi", "intel", "linux-x86-64"]
+    first = build(project=project, targets=names, out=tmp_path / "a")
+    (tmp_path / "targets").mkdir()
+    text = target_files()["intel"].read_text()
+    changed = text.replace("per_channel: true", "per_channel: false", 1)
+    (tmp_path / "targets/intel.yaml").write_text(changed)
+    again = build(project=project, targets=names, out=tmp_path / "b")
+    redone = again.steps - again.from_cache
+    # The one int8 model of OpenVINO: quantized, judged, its layers' errors, those on
+    # inputs that no sample shows, placed, its goldens.
+    assert 0 < redone <= 6
+    assert first.steps == again.steps
+    assert (tmp_path / "a/net-1.2.3-raspberry-pi.tar.gz").read_bytes() == (
+        tmp_path / "b/net-1.2.3-raspberry-pi.tar.gz"
+    ).read_bytes()

@@ -1,0 +1,224 @@
+"""The sensors of a machine are read while it is measured, and its clocks held for that."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from edgepack.base.resources import ondevice_dir
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.reading import load_bundle
+from edgepack.deploy import audit
+from edgepack.devices.clocks import held_clocks
+from edgepack.devices.harness import Harness
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.transports import connect
+from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.measure.bench import conditions
+from edgepack.measure.bench.assemble import Measurements, Question, make_report
+from edgepack.measure.bench.conditions import tuned
+from edgepack.measure.bench.run import bench
+from edgepack.measure.check import check_device
+from edgepack.measure.compare import comparing
+from edgepack.measure.compare.comparing import compare
+from edgepack.ondevice.harness import edgepack_conditions as sensors
+from edgepack.records.presets import Preset, find_preset
+from edgepack.records.run import Sampling, Selection, TunedSetting
+
+from tests.support.reports.example_report import COOL, example_facts, example_run
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.servers.sysfs import CPUFREQ, JETSON, RASPBERRY_PI, THERMAL, write_tree
+
+BRIEF = Preset(
+    "brief", runs=1, duration_s=0.1, iterations=25, warm_up_s=0.01, window_s=0.01, warm_up_cap_s=1
+)
+UNKNOWN = NotMeasured(reason="nobody knows")
+HERE = Device("here", LocalEntry(transport="local", target="linux-x86-64", python=sys.executable))
+
+
+def test_measure_reads_the_sensors_until_the_last_query_has_ended(tmp_path: Path) -> None:
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    with connect(HERE) as transport:
+        harness = Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=60)
+        run = harness.measure("cpu-fp32", BRIEF)
+    assert isinstance(run.sampling, Sampling)
+    assert isinstance(run.timed_from_ns, int)
+    assert isinstance(run.timed_to_ns, int)
+    moments = [sample.at_ns for sample in run.sampling.samples]
+    assert moments[0] <= run.timed_from_ns < run.timed_to_ns <= moments[-1]
+    assert run.sampling.interval_s == 0.5
+    read = {"temperature", "clocks", "power", "throttling", "load"} - run.sampling.unknown.keys()
+    assert "load" in read
+    if "power" in run.sampling.unknown:
+        assert run.energy == NotMeasured(reason=run.sampling.unknown["power"])
+
+
+def test_cool_down_waits_until_the_device_is_cool(tmp_path: Path) -> None:
+    root = write_tree(tmp_path, RASPBERRY_PI)
+    write_tree(root, {f"{THERMAL}/thermal_zone0/temp": "71000\n"})
+    cooled = threading.Timer(
+        0.3, write_tree, args=[root, {f"{THERMAL}/thermal_zone0/temp": "50000\n"}]
+    )
+    cooled.start()
+    found = sensors.cool_down(52.0, 0.0, root)
+    cooled.join()
+    assert found["temperature_c"] == 50.0
+
+
+def test_cool_down_only_pauses_when_the_device_is_cool_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_tree(tmp_path, RASPBERRY_PI)
+    assert sensors.cool_down(52.0, 0.3, root)["waited_s"] >= 0.3
+    monkeypatch.setattr(time, "sleep", pytest.fail)
+    assert sensors.cool_down(52.0, 0.0, root)["temperature_c"] == 47.712
+
+
+def test_cool_down_gives_up_when_the_device_stays_hot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slept_s: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept_s), sleep=slept_s.append)
+    monkeypatch.setattr(sensors, "time", clock)
+    found = sensors.cool_down(20.0, 10.0, write_tree(tmp_path, RASPBERRY_PI))
+    assert found == {"temperature_c": 47.712, "waited_s": sensors.COOL_DOWN_S}
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == sensors.COOL_DOWN_S / sensors.SAY_S - 1
+    assert set(said) == {"edgepack-cooling 47.7"}
+
+
+def test_cool_down_does_not_wait_when_no_temperature_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", pytest.fail)
+    assert sensors.cool_down(20.0, 60.0, tmp_path)["temperature_c"]["kind"] == "not-measured"
+
+
+def test_cool_down_on_a_device_goes_on_when_its_program_fails(
+    tmp_path: Path,
+) -> None:
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    (bundle / "harness" / "edgepack_conditions.py").unlink()
+    with connect(HERE) as transport:
+        harness = Harness(transport, PurePosixPath(bundle), sys.executable)
+        harness.cool_down(COOL, 0.0, pytest.fail)
+
+
+def test_cool_down_on_a_device_says_how_hot_it_is(tmp_path: Path) -> None:
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    program = bundle / "harness" / "edgepack_conditions.py"
+    program.write_text(
+        "import sys\nprint('edgepack-cooling 61.5', file=sys.stderr)\nprint(sys.argv[1:])\n"
+    )
+    said: list[str] = []
+    with connect(HERE) as transport:
+        harness = Harness(transport, PurePosixPath(bundle), sys.executable)
+        harness.cool_down(COOL, 10.0, said.append)
+        harness.cool_down(COOL.model_copy(update={"temperature_c": UNKNOWN}), 10.0, said.append)
+    assert said == ["cooling down: 61.5 °C, to 46.5 °C"]
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Path]:
+    """Return this machine as a device, and the root of the sysfs that it has for ``--tune``."""
+    sysfs = write_tree(tmp_path / "sysfs", JETSON)
+    monkeypatch.setattr(conditions, "held_clocks", functools.partial(held_clocks, sysfs=str(sysfs)))
+    entry = LocalEntry(
+        transport="local",
+        target="linux-x86-64",
+        python=sys.executable,
+        root=str(tmp_path / "root"),
+    )
+    return Device("board", entry), sysfs
+
+
+def tune_events() -> list[str | None]:
+    return [event.detail for event in audit.read_audit_log().records if event.action == "tune"]
+
+
+def governor(sysfs: Path) -> str:
+    return (sysfs / CPUFREQ / "policy0" / "scaling_governor").read_text().strip()
+
+
+def test_tuned_clocks_are_recorded_and_come_into_the_report(
+    tmp_path: Path, board: tuple[Device, Path]
+) -> None:
+    device, sysfs = board
+    with connect(device) as transport, tuned(transport, device, tune=True) as held:
+        assert governor(sysfs) == "performance"
+    assert governor(sysfs) == "schedutil"
+    bundle = load_bundle(write_tiny_bundle(tmp_path / "bundle"))
+    question = Question("board", bundle.manifest, bundle.digest, None, find_preset("smoke"))
+    selection = Selection(variant="cpu-fp32", passed_over=[], device=example_facts())
+    measured = Measurements(selection, runs=[example_run(variant="cpu-fp32")], held=held)
+    assert make_report(question, measured).tuned == [
+        TunedSetting(
+            name=f"governor of policy{number}",
+            before="schedutil",
+            during="performance",
+            restored=True,
+        )
+        for number in (0, 4)
+    ]
+    changes = [f"governor of policy{number}: schedutil to performance" for number in (0, 4)]
+    assert tune_events() == [", ".join(changes)]
+
+
+def test_bench_with_tune_gives_the_clocks_back_when_the_harness_fails(
+    tmp_path: Path, board: tuple[Device, Path]
+) -> None:
+    device, sysfs = board
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["variants"][1]["requires"]["cpu"] = ["no_such_flag"]
+
+    change_manifest(bundle, change)
+    with pytest.raises(RemoteCommandError, match="no_such_flag"):
+        bench(bundle, device, preset="smoke", variant="cpu-fp32", tune=True)
+    assert governor(sysfs) == "schedutil"
+
+
+def test_bench_with_tune_says_what_to_do_when_there_are_no_clocks(
+    tmp_path: Path, board: tuple[Device, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = functools.partial(held_clocks, sysfs=str(tmp_path / "nothing"))
+    monkeypatch.setattr(conditions, "held_clocks", nothing)
+    with pytest.raises(DeviceError) as caught:
+        bench(write_tiny_bundle(tmp_path / "bundle"), board[0], preset="smoke", tune=True)
+    assert "no cpufreq governor" in caught.value.problem
+    assert "measure without --tune" in caught.value.hint
+
+
+def test_device_check_gives_back_what_a_killed_measurement_left(
+    board: tuple[Device, Path],
+) -> None:
+    device, sysfs = board
+    script = ondevice_dir() / "agent/edgepack_clocks.py"
+    argv = [sys.executable, "-IS", script, "hold", device.entry.root, sysfs, "60"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
+        assert guard.stdout is not None
+        guard.stdout.readline()
+        assert check_device(device).given_back == ()  # it is held
+        guard.kill()
+    assert governor(sysfs) == "performance"
+    assert check_device(device).given_back == ("governor of policy0", "governor of policy4")
+    assert governor(sysfs) == "schedutil"
+    assert tune_events() == ["given back: governor of policy0, governor of policy4"]
+
+
+def test_compare_with_tune_says_what_to_do_when_there_are_no_clocks(
+    tmp_path: Path, board: tuple[Device, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = functools.partial(held_clocks, sysfs=str(tmp_path / "nothing"))
+    monkeypatch.setattr(conditions, "held_clocks", nothing)
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    with pytest.raises(DeviceError, match="no cpufreq governor"):
+        compare(comparing.CompareQuestion(bundle, bundle, tune=True), [board[0]])

@@ -1,0 +1,371 @@
+"""The harness of a real bundle, as its own process on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pytest
+from edgepack.base.schema import NotMeasured
+from edgepack.devices.harness import HARNESS, Harness
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.local import LocalTransport
+from edgepack.devices.transport import CommandResult
+from edgepack.devices.transports import connect
+from edgepack.errors import RemoteCommandError, SamplesError
+from edgepack.measure.evaluate.stream import stream_answers
+from edgepack.records.presets import Preset, find_preset
+from edgepack.records.run import Scenario
+from edgepack.records.scenarios import make_scenario
+
+from tests.support.reports.tiny_bundle import change_manifest, import_loader, write_tiny_bundle
+
+BRIEF = Preset(
+    "brief", runs=1, duration_s=0.02, iterations=25, warm_up_s=0.01, window_s=0.01, warm_up_cap_s=1
+)
+HERE = Device("here", LocalEntry(transport="local", target="linux-x86-64", python=sys.executable))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_tiny_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def harness(bundle: Path) -> Iterator[Harness]:
+    with connect(HERE) as transport:
+        yield Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=60)
+
+
+def replace_harness(bundle: Path, source: str) -> None:
+    (bundle / HARNESS).write_text(source)
+
+
+def snapshot(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_select_names_the_variant_and_the_device(harness: Harness, bundle: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["variants"][0]["requires"]["cpu"] = ["no_such_flag"]
+
+    change_manifest(bundle, change)
+    selection = harness.select(None)
+    assert selection.variant == "cpu-fp32"
+    assert [item.variant for item in selection.passed_over] == ["cpu-int8-static"]
+    assert selection.device.cpu_count == os.cpu_count()
+    assert selection.device.python == ".".join(map(str, sys.version_info[:3]))
+    assert "CPUExecutionProvider" in selection.device.providers
+
+
+def test_harness_when_python_does_not_look_beside_programs_finds_its_modules(
+    harness: Harness,
+) -> None:
+    python, *rest = harness.argv("memory", "cpu-fp32")
+    assert harness.transport.run([python, "-I", *rest], timeout_s=60).exit_code == 0
+
+
+def test_select_reads_why_a_raspberry_pi_is_slowed_down(harness: Harness, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "vcgencmd"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho throttled=0x80005\n")
+    program.chmod(0o755)
+    path = f"PATH={program.parent}:{os.environ['PATH']}"
+    argv = ["env", path, *harness.argv("select", None)]
+    device = json.loads(harness.transport.run(argv, timeout_s=60).stdout)["device"]
+    assert device["conditions"]["throttled_now"] == ["under-voltage", "throttled"]
+    assert device["conditions"]["throttled_since_boot"] == ["soft temperature limit"]
+
+
+def test_measure_gives_raw_latencies_and_checks_goldens(harness: Harness) -> None:
+    run = harness.measure("cpu-fp32", BRIEF)
+    assert run.variant == "cpu-fp32"
+    assert len(run.latencies_ns) >= BRIEF.iterations
+    assert min(run.latencies_ns) > 0
+    assert run.golden_min_sqnr_db == 200.0
+    assert run.warm_up_iterations >= 10
+    assert run.session_create_ns > 0
+    assert isinstance(run.timed_from_ns, int)
+    assert isinstance(run.timed_to_ns, int)
+    assert run.inferences == len(run.latencies_ns)
+    assert run.timed_to_ns - run.timed_from_ns >= max(20_000_000, sum(run.latencies_ns))
+
+
+def test_variant_is_refused_when_a_later_golden_differs(harness: Harness, bundle: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["goldens"][1]["outputs"]["cpu-int8-static"][0]["path"] = "golden/0-y.bin"
+
+    change_manifest(bundle, change)
+    selection = harness.select(None)
+    assert selection.variant == "cpu-fp32"
+    [passed_over] = selection.passed_over
+    assert re.match(
+        r"its output for golden sample 2 is .* dB near the golden one", passed_over.reason
+    )
+    with pytest.raises(RemoteCommandError, match="for golden sample 2"):
+        harness.measure("cpu-int8-static", BRIEF)
+
+
+def test_measure_says_so_when_warm_up_ends_unsteady(harness: Harness) -> None:
+    no_window = replace(BRIEF, warm_up_cap_s=0.0)
+    assert harness.measure("cpu-fp32", no_window).steady is False
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        make_scenario("multi-stream", samples_per_query=3),
+        make_scenario("offline").model_copy(update={"threads": 2}),
+        make_scenario("server", queries_per_s=400, latency_bound_ms=50).model_copy(
+            update={"threads": 2}
+        ),
+    ],
+    ids=lambda scenario: scenario.name,
+)
+def test_measure_when_queries_arrive_otherwise_times_queries(
+    harness: Harness, scenario: Scenario
+) -> None:
+    run = harness.measure("cpu-fp32", replace(BRIEF, scenario=scenario), seed=3)
+    queries = len(run.latencies_ns)
+    assert isinstance(run.inferences, int)
+    assert isinstance(run.throughput, float)
+    match scenario.name:
+        case "multi-stream":
+            assert run.inferences == 3 * queries
+            assert queries >= BRIEF.iterations
+        case "offline":
+            assert queries == 1
+            assert run.inferences >= BRIEF.iterations
+            assert run.throughput == pytest.approx(run.inferences * 1e9 / run.latencies_ns[0])
+        case _:
+            assert run.inferences == queries >= BRIEF.iterations
+            # 25 arrivals at 400 a second take 62 ms on average, however fast the model is.
+            assert run.throughput < 2 * 400
+
+
+@pytest.mark.slow(reason="measures")
+@pytest.mark.parametrize("scenario", ["single-stream", "offline"])
+def test_measure_when_there_would_be_too_many_queries_says_what_to_do(
+    harness: Harness, scenario: str
+) -> None:
+    longest = replace(BRIEF, duration_s=1e6, scenario=make_scenario(scenario))
+    with pytest.raises(RemoteCommandError, match="can be kept") as caught:
+        harness.measure("cpu-fp32", longest)
+    assert "--samples-per-query" in caught.value.hint
+
+
+class Asked(LocalTransport):
+    """Notes how long commands may take, and runs none."""
+
+    timeouts_s: list[float]
+
+    def run(self, _argv: Sequence[str], *, timeout_s: float, **_: object) -> CommandResult:
+        self.timeouts_s.append(timeout_s)
+        return CommandResult((), 1, b"", b"")
+
+
+@pytest.mark.parametrize("name", ["single-stream", "multi-stream", "offline"])
+@pytest.mark.parametrize("preset", ["quick", "standard", "sustained"])
+def test_measure_of_a_model_that_takes_seconds_is_not_taken_for_one_that_hangs(
+    preset: str, name: str
+) -> None:
+    each_s = 3.0
+    chosen = find_preset(preset).under(make_scenario(name))
+    transport = Asked(HERE)
+    transport.timeouts_s = []
+    with pytest.raises(RemoteCommandError):
+        Harness(transport, PurePosixPath("/"), sys.executable).measure("cpu-fp32", chosen)
+    warm_up_s = 10 * each_s + chosen.warm_up_cap_s + 30 * each_s
+    timed_s = max(chosen.duration_s, chosen.iterations * chosen.scenario.samples_per_query * each_s)
+    assert transport.timeouts_s[0] > warm_up_s + timed_s
+
+
+def test_create_times_a_session_cold_and_warm(harness: Harness, bundle: Path) -> None:
+    before = snapshot(bundle)
+    cold = harness.create("cpu-fp32", cold=True)
+    assert isinstance(cold, NotMeasured) or cold > 0
+    warm = harness.create("cpu-fp32", cold=False)
+    assert isinstance(warm, int)
+    assert warm > 0
+    assert snapshot(bundle) == before
+
+
+def test_create_when_the_device_cannot_drop_files_says_why(harness: Harness, bundle: Path) -> None:
+    pages = bundle / "harness/edgepack_pages.py"
+    pages.write_text(pages.read_text() + "\n\ndef drop(paths):\n    return f'kept {len(paths)}'\n")
+    assert harness.create("cpu-fp32", cold=True) == NotMeasured(reason="kept 1")
+
+
+def test_sweep_when_the_model_takes_the_batch_times_it(harness: Harness) -> None:
+    swept = harness.sweep("cpu-fp32", BRIEF, {"x": [4, 3, 8, 8]})
+    assert swept.problem == ""
+    assert len(swept.latencies_ns) >= BRIEF.iterations
+
+
+def test_sweep_when_a_dimension_is_fixed_says_which(harness: Harness) -> None:
+    swept = harness.sweep("cpu-fp32", BRIEF, {"x": [1, 3, 16, 8]})
+    assert swept.latencies_ns == []
+    assert swept.problem == "input 'x' has shape [1, 3, 16, 8], expected ['n', 3, 8, 8]"
+
+
+def test_trace_gives_the_nodes_and_the_events_they_come_from(harness: Harness) -> None:
+    placement, events = harness.trace("cpu-fp32")
+    names = {event["name"] for event in events if event.get("cat") == "Node"}
+    assert {f"{node.name}_kernel_time" for node in placement.nodes} <= names
+
+
+def test_measure_runs_behind_the_devices_prefix(bundle: Path) -> None:
+    with connect(HERE) as transport:
+        prefixed = Harness(transport, PurePosixPath(bundle), sys.executable, ("nice", "-n", "1"))
+        assert prefixed.measure("cpu-fp32", BRIEF).variant == "cpu-fp32"
+        missing = Harness(transport, PurePosixPath(bundle), sys.executable, ("no-such-program",))
+        with pytest.raises(RemoteCommandError, match="no-such-program"):
+            missing.measure("cpu-fp32", BRIEF)
+
+
+def test_memory_grows_from_baseline_to_peak(harness: Harness) -> None:
+    memory = harness.memory("cpu-fp32")
+    assert 0 < memory.baseline_bytes < memory.loaded_bytes <= memory.peak_bytes
+
+
+def test_profile_says_where_every_node_ran(harness: Harness) -> None:
+    placement = harness.profile("cpu-fp32")
+    assert placement.nodes
+    assert placement.share("CPUExecutionProvider") == 1.0
+    assert "Conv" in {node.op for node in placement.nodes}
+
+
+def test_modes_write_nothing_into_the_bundle(harness: Harness, bundle: Path) -> None:
+    before = snapshot(bundle)
+    harness.select(None)
+    harness.measure("cpu-fp32", BRIEF)
+    harness.profile("cpu-fp32")
+    assert snapshot(bundle) == before
+
+
+def test_select_fails_with_the_reasons_when_no_variant_works(
+    harness: Harness, bundle: Path
+) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        for variant in manifest["variants"]:
+            variant["requires"]["cpu"] = ["no_such_flag"]
+
+    change_manifest(bundle, change)
+    with pytest.raises(RemoteCommandError) as caught:
+        harness.select(None)
+    assert "cpu-fp32: this CPU lacks no_such_flag" in str(caught.value)
+    assert "--variant" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code 137"),
+        ("raise OSError('the model went missing')", "the model went missing"),
+        ("print('hello')", "'hello"),
+        ("print('{}')", "is wrong at variant: Field required"),
+        ("", "printed no Selection"),
+    ],
+)
+def test_harness_failure_is_an_error_with_its_last_words(
+    harness: Harness, bundle: Path, source: str, said: str
+) -> None:
+    replace_harness(bundle, source)
+    with pytest.raises(RemoteCommandError) as caught:
+        harness.select(None)
+    assert said in str(caught.value)
+    assert caught.value.where == "here"
+
+
+def test_hanging_harness_is_stopped(bundle: Path, tmp_path: Path) -> None:
+    alive = tmp_path / "pid"
+    replace_harness(
+        bundle,
+        f"import os, time; open({str(alive)!r}, 'w').write(str(os.getpid())); time.sleep(60)",
+    )
+    with connect(HERE) as transport:
+        hasty = Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=1.5)
+        with pytest.raises(RemoteCommandError, match="took longer than"):
+            hasty.select(None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(alive.read_text()), 0)
+
+
+def test_serve_answers_every_sample_with_the_models_outputs(harness: Harness, bundle: Path) -> None:
+    generator = np.random.default_rng(3)
+    samples = [{"x": generator.standard_normal((1, 3, 8, 8)).astype("f4")} for _ in range(5)]
+    model = import_loader().load(bundle, "cpu-fp32")
+    numbers = [3, 0, 4]
+    answers = stream_answers(harness, samples.__getitem__, numbers, "cpu-fp32")
+    for number, answer in zip(numbers, answers, strict=True):
+        np.testing.assert_array_equal(answer.outputs["y"], model(samples[number])["y"])
+        assert answer.ns > 0
+
+
+def test_serve_refuses_a_sample_that_does_not_fit(harness: Harness) -> None:
+    with pytest.raises(SamplesError, match="sample 0: input 'x' is float64"):
+        list(stream_answers(harness, lambda _: {"x": np.zeros((1, 3, 8, 8))}, [0], None))
+
+
+def test_serve_crash_is_an_error_with_its_last_words(harness: Harness, bundle: Path) -> None:
+    replace_harness(bundle, "import sys; sys.stdin.buffer.read(1); raise OSError('out of luck')")
+    with pytest.raises(RemoteCommandError, match="out of luck"):
+        list(stream_answers(harness, lambda _: {"x": np.zeros((1, 3, 8, 8), "f4")}, [0], None))
+
+
+def test_serve_garbage_is_an_error(harness: Harness, bundle: Path) -> None:
+    replace_harness(
+        bundle, "import sys; print('welcome to this board', flush=True); sys.stdin.read()"
+    )
+    with pytest.raises(RemoteCommandError, match="something else"):
+        list(stream_answers(harness, lambda _: {"x": np.zeros((1, 3, 8, 8), "f4")}, [0], None))
+
+
+def test_serve_garbage_is_an_error_when_a_sample_is_still_being_made(
+    harness: Harness, bundle: Path
+) -> None:
+    replace_harness(bundle, "import sys; print('welcome', flush=True); sys.stdin.read()")
+
+    def made_slowly(_: int) -> dict[str, np.ndarray]:
+        time.sleep(0.7)
+        return {"x": np.zeros((1, 3, 8, 8), "f4")}
+
+    with pytest.raises(RemoteCommandError, match="something else"):
+        list(stream_answers(harness, made_slowly, [0], None))
+
+
+def test_document_goes_to_stdout_alone_when_libraries_print(harness: Harness, bundle: Path) -> None:
+    loader = bundle / "edgepack_loader.py"
+    loader.write_text(
+        loader.read_text() + "\n_load = load\ndef load(*a, **k):\n    print('noise')\n"
+    )
+    loader.write_text(
+        loader.read_text() + "    os.system('echo more noise')\n    return _load(*a, **k)\n"
+    )
+    result = harness.transport.run(harness.argv("select", None), timeout_s=60)
+    assert json.loads(result.stdout)["variant"] == "cpu-int8-static"
+    assert b"noise" in result.stderr
+
+
+def test_presets_are_taken_by_the_harness(harness: Harness) -> None:
+    for name in ("smoke", "sustained"):
+        argv = [*harness.argv("measure", "absent"), *find_preset(name).arguments]
+        assert harness.transport.run(argv, timeout_s=60).exit_code == 3
+
+
+def test_load_sends_and_stores_no_telemetry(bundle: Path, own_home: Path) -> None:
+    ci = ("TF_BUILD", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "ORT_DISABLE_TELEMETRY")
+    unset = [word for name in ci for word in ("-u", name)]
+    code = "import edgepack_loader as e; m = e.load(); m(m.bundle.golden_inputs(0))"
+    with connect(HERE) as transport:
+        argv = ["env", *unset, f"PYTHONPATH={bundle}", sys.executable, "-c", code]
+        transport.run(argv, timeout_s=60).check("loading", device="here", hint="")
+    assert [path for path in own_home.rglob("*") if path.is_file()] == []

@@ -1,0 +1,259 @@
+"""Wrong preprocessing is noticed, what is right is found, and right preprocessing is left alone."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from edgepack.base.yaml_source import parse_yaml
+from edgepack.builder.build import build
+from edgepack.errors import ProfileError
+from edgepack.model.facts import TensorSpec
+from edgepack.model.files import MODEL
+from edgepack.model.reading import read_model, write_model
+from edgepack.preprocessing.alternatives import flow, normalized
+from edgepack.project.project import DetectionOutput, ImageInput
+from edgepack.samples.sample_set import write_sample_set
+from edgepack.samples.sources import image_samples
+from edgepack.steps.base import run_step
+from edgepack.steps.graph.prepared import fix_dims
+from edgepack.steps.proofs.input_check import InputCheck
+from edgepack.steps.proofs.input_runs import best_score
+from edgepack.steps.proofs.read_answers import ReadAnswers
+from onnx import TensorProto, helper
+
+from tests.support.nets import brightness_nets, tiny_models
+
+STRETCH = {"width": 8, "height": 8}
+RIGHT = ImageInput(resize=STRETCH, scale=1 / 127.5, mean=[1.0, 1.0, 1.0])
+UNSCALED = ImageInput(resize=STRETCH)
+SPEC = TensorSpec("image", "float32", (1, 3, 8, 8))
+
+
+def image_of(description: str) -> ImageInput:
+    return parse_yaml(description, name="edgepack.yaml").parse(ImageInput)
+
+
+@pytest.fixture
+def warned(tmp_path):
+    """Run the step on 40 pictures, and return its warnings."""
+
+    def run(image, *, labels=None, described=True, tensors=None, model=None, **net):
+        pictures, classes = brightness_nets.pictures(40)
+        if tensors is None:
+            tensors = [normalized(picture, image) for picture in pictures]
+        for name in ("model", "samples", "out"):
+            (tmp_path / name).mkdir()
+        brightness_nets.save(tmp_path / "model" / "model.onnx", **net)
+        samples = ((str(n), {"image": tensor}) for n, tensor in enumerate(tensors))
+        given = classes if labels is None else labels
+        write_sample_set(tmp_path / "samples", (SPEC,), samples, None if given is False else given)
+        step = InputCheck((("image", image),) if described else (), "scores", (), "x86-64")
+        inputs = {"model": tmp_path / "model", "samples": tmp_path / "samples"}
+        return run_step(step, inputs, tmp_path / "out").facts["warnings"]
+
+    return run
+
+
+@pytest.mark.parametrize("net", [{}, {"norm": True}, {"classes": 5}], ids=str)
+@pytest.mark.parametrize("labels", [None, False], ids=["labelled", "unlabelled"])
+def test_check_when_preprocessing_is_right_says_nothing(warned, net, labels):
+    assert warned(RIGHT, labels=labels, **net) == []
+
+
+def test_check_when_the_scale_is_missing_says_so_and_which_line_is_right(warned):
+    [text] = warned(UNSCALED)
+    assert "fp32 is at chance level: it is right for 10 of 40 samples" in text
+    assert "fp32 gives class 3 for 40 of 40 different samples" in text
+    assert "suspects are order, scale, mean and std, layout, or labels that are one off" in text
+    assert "is RGB from -1 to 1: right for 40 of 40" in text
+    assert "as it is, RGB from 0 to 255: right for 10 of 40" in text
+    assert f"write inputs: {{image: {{image: {flow(RIGHT)}}}}}" in text
+    assert image_of(flow(RIGHT)).scale == pytest.approx(1 / 127.5, rel=1e-5)
+    assert text.endswith("every number of this build is of a model that sees RGB from 0 to 255")
+
+
+def test_check_when_the_order_is_wrong_finds_the_right_one(warned):
+    [text] = warned(RIGHT.model_copy(update={"order": "BGR"}))
+    assert "at chance level" in text
+    assert "is RGB from -1 to 1: right for 40 of 40" in text
+    assert "order: RGB" in text
+
+
+@pytest.mark.parametrize("off", [1, -1])
+def test_check_when_labels_are_one_off_says_what_to_add_to_them(warned, off):
+    _, classes = brightness_nets.pictures(40)
+    [text] = warned(RIGHT, labels=classes + off, classes=6)
+    what = "subtract 1 from every label" if off > 0 else "add 1 to every label"
+    assert "at chance level: it is right for 0 of 40" in text
+    assert f"labels {-off:+d}: right for 40 of 40" in text
+    assert what in text
+    assert "write inputs" not in text
+
+
+def never_by_chance(answers, labels):
+    right = sum(a == b for a, b in zip(answers, labels, strict=True))
+    return SimpleNamespace(right=right, count=len(labels), is_chance=False)
+
+
+def test_check_when_the_model_is_too_large_to_try_others_tries_other_labels(warned, monkeypatch):
+    # As where one answer of few is right by luck: then it is not clear that all are by chance.
+    monkeypatch.setattr("edgepack.preprocessing.verdict.chance", never_by_chance)
+    monkeypatch.setattr("edgepack.steps.proofs.input_runs._BUDGET", 0.0)
+    _, classes = brightness_nets.pictures(40)
+    [text] = warned(RIGHT, labels=classes + 1, classes=6)
+    assert "labels -1: right for 16 of 16" in text
+    assert "subtract 1 from every label" in text
+
+
+def test_check_when_labels_are_unrelated_says_that_nothing_tried_is_better(warned):
+    random = np.random.default_rng(3)
+    [text] = warned(RIGHT, labels=random.permutation(brightness_nets.pictures(40)[1]))
+    assert "at chance level" in text
+    assert "is clearly better" in text
+    assert "write inputs" not in text
+
+
+def test_check_when_accuracy_is_low_but_real_says_nothing(warned):
+    random = np.random.default_rng(3)
+    _, classes = brightness_nets.pictures(40)
+    guessed = random.random(40) < 0.5
+    hard = np.where(guessed, random.permutation(classes), classes)
+    assert np.mean(hard == classes) < 0.7
+    assert warned(RIGHT, labels=hard) == []
+
+
+def test_check_when_most_samples_are_of_one_class_says_nothing(warned):
+    tensors = [np.full((1, 3, 8, 8), 0.7 + n / 1000, np.float32) for n in range(40)]
+    labels = np.where(np.arange(40) < 38, 3, 0)
+    assert warned(RIGHT, labels=labels, tensors=tensors) == []
+
+
+def test_check_when_unlabelled_outputs_hardly_vary_finds_what_tells_most(warned):
+    tiny = RIGHT.model_copy(update={"scale": 1 / 127.5 / 255})
+    [text] = warned(tiny, labels=False)
+    assert "fp32's outputs hardly vary over 40 different samples: 'scores' by " in text
+    assert "of at most 2.00 bits of the sample" in text
+    assert "RGB from -1 to 1" in text
+    assert "write inputs" in text
+
+
+def test_check_when_the_first_normalization_saw_something_else_says_so(warned):
+    [text] = warned(UNSCALED, labels=False, norm=True)
+    assert "what reaches the first BatchNormalization, 'bn', is not what it was trained" in text
+    assert "write inputs" in text
+
+
+def test_check_when_the_model_scales_itself_says_which_nodes_do(warned):
+    [text] = warned(RIGHT, labels=False, head=True)
+    assert "the model begins with 'scaling' and 'centring', which take 0 to 255" in text
+
+
+def test_check_when_the_model_scales_itself_and_gets_pixels_says_nothing(warned):
+    assert warned(UNSCALED, labels=False, head=True) == []
+
+
+def test_check_when_samples_are_tensors_says_what_to_multiply_them_by(warned):
+    pictures, _ = brightness_nets.pictures(40)
+    tensors = [picture.transpose(2, 0, 1)[None] / np.float32(255) for picture in pictures]
+    [text] = warned(RIGHT, described=False, tensors=tensors, head=True)
+    assert "at chance level" in text
+    assert "is the samples' values multiplied by 255: right for 40 of 40" in text
+    assert "give samples that are multiplied by 255" in text
+    assert "nothing says how the samples were made: check that" in text
+
+
+def test_check_when_all_samples_are_equal_says_nothing(warned):
+    assert warned(UNSCALED, tensors=[np.ones((1, 3, 8, 8), np.float32)] * 40) == []
+
+
+def test_best_detection_when_an_output_has_boxes_is_the_one_with_the_best_score():
+    output = np.zeros((1, 6, 9), np.float32)
+    output[0, :, 5] = 8, 9, 6, 4, 0.2, 0.7
+    meaning = DetectionOutput(kind="detection", layout="yolo")
+    assert best_score(output, meaning) == pytest.approx(0.7)
+    assert best_score(np.zeros((1, 6, 0), np.float32), meaning) == 0
+
+
+def test_check_when_scores_are_described_as_boxes_warns(tmp_path):
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["out"])]
+    (tmp_path / "model").mkdir()
+    tiny_models.save(
+        tmp_path / "model" / MODEL,
+        nodes,
+        [("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [("out", TensorProto.FLOAT, [1, 6, 32])],
+        [("shape", np.array([1, 6, 32]))],
+    )
+    spec = TensorSpec("x", "float32", (1, 3, 8, 8))
+    random = np.random.default_rng(0)
+    samples = ((str(n), {"x": random.random((1, 3, 8, 8), np.float32)}) for n in range(12))
+    (tmp_path / "samples").mkdir()
+    write_sample_set(tmp_path / "samples", (spec,), samples, None)
+    described = (("out", DetectionOutput(kind="detection", layout="yolo")),)
+    step = ReadAnswers(described, (640, 640), "x86-64")
+    (tmp_path / "found").mkdir()
+    inputs = {name: tmp_path / name for name in ("model", "samples")}
+    with pytest.raises(ProfileError, match=r"'out' is not what .* boxes without area") as caught:
+        run_step(step, inputs, tmp_path / "found")
+    assert "the boxes are from 0 to 1" in caught.value.hint
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["outside", "in_graph"])
+def test_build_when_the_scale_is_missing_warns_with_the_line_to_write(tmp_path, in_graph):
+    path = brightness_nets.write_project(tmp_path, "{resize: {width: 8, height: 8}}")
+    if in_graph:
+        path.write_text(path.read_text() + "preprocess: {in_graph: true}\n")
+    result = build(project=path, targets=["host"], variants=["cpu-fp32"], out=tmp_path / "dist")
+    [text] = result.warnings
+    assert text.startswith("preprocessing: fp32 is at chance level")
+    assert f"write inputs: {{image: {{image: {flow(RIGHT)}}}}}" in text
+
+
+IMAGENET = {"short_side": 146, "crop": 128}
+
+
+@pytest.fixture
+def mobilenet_warned(tmp_path, shared_data):
+    """Run the step on MobileNet v1 with 64 of the public photographs."""
+
+    def run(image, *, labelled=True):
+        photos = shared_data / "imagenet"
+        with (photos / "labels.csv").open() as file:
+            rows = [row for row in csv.reader(file) if row[1].isdigit()][::16]
+        files = [photos / "images" / Path(row[0]).name for row in rows]
+        for name in ("model", "samples", "out"):
+            (tmp_path / name).mkdir()
+        source = photos / "mobilenet_v1_0.25_128_fp32.onnx"
+        prepared = read_model(source)
+        fix_dims(prepared, {"N": 1})
+        write_model(prepared, tmp_path / "model" / "model.onnx")
+        spec = TensorSpec("input", "float32", (1, 3, 128, 128))
+        labels = np.array([int(row[1]) for row in rows]) if labelled else None
+        samples = image_samples(files, "input", image)
+        write_sample_set(tmp_path / "samples", (spec,), samples, labels)
+        step = InputCheck((("input", image),), "output", (), "x86-64")
+        inputs = {"model": tmp_path / "model", "samples": tmp_path / "samples"}
+        return run_step(step, inputs, tmp_path / "out").facts["warnings"]
+
+    return run
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_check_of_mobilenet_when_the_scale_is_missing_finds_the_right_one(
+    mobilenet_warned, labelled
+):
+    [text] = mobilenet_warned(ImageInput(resize=IMAGENET), labelled=labelled)
+    assert ("right for" in text) == labelled
+    assert "order: RGB, scale: 0.00784314, mean: [1, 1, 1], layout: NCHW}}}" in text
+
+
+@pytest.mark.parametrize(("order", "labelled"), [("RGB", True), ("RGB", False), ("BGR", True)])
+def test_check_of_mobilenet_when_it_is_right_or_nearly_says_nothing(
+    mobilenet_warned, labelled, order
+):
+    right = ImageInput(resize=IMAGENET, order=order, scale=1 / 127.5, mean=[1.0, 1.0, 1.0])
+    assert mobilenet_warned(right, labelled=labelled) == []

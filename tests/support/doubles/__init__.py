@@ -1,0 +1,1 @@
+"""Stands in for what cannot be had here, and for time."""

@@ -1,0 +1,1 @@
+"""Makes reports and bundles for tests."""

@@ -1,0 +1,1 @@
+"""Starts real servers and boards for tests."""
