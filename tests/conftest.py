@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.doubles.kept_workers import kept_workers
+
 # A shell's job in the background ignores Ctrl-C, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The many processes that tests start read what this one has compiled.
 sys.dont_write_bytecode = False
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+# Threads that wait for work keep a CPU busy, and the other processes wait for it.
+os.environ.setdefault("EDGEPACK_THREADS", "1")
 # As in edgepack's workers, where the steps run that tests call here.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("VECLIB_MAXIMUM_THREADS", "1")
@@ -35,13 +39,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def warm_workers() -> Iterator[None]:
     """Let builds take the worker processes of earlier ones."""
-    from edgepack.model.running import make_session
-
-    from tests.support.doubles.kept_workers import kept_workers
-
-    # As there: threads that wait for work keep a CPU busy, and other processes wait for it.
-    assert make_session.__kwdefaults__
-    make_session.__kwdefaults__["threads"] = 1
     with kept_workers():
         yield
 

@@ -69,6 +69,7 @@ def main() -> int:
         folder = arguments.keep or Path(scratch)
         # What is planted must not come to lie in the user's cache.
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        os.environ["EDGEPACK_THREADS"] = "1"  # builds have a process for each core already
         os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
         with kept_workers():
             outcomes = _prove_all(chosen, folder)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
@@ -201,10 +201,11 @@ class Workers:
     """
 
     def __init__(self, count: int) -> None:
+        self._pool = _pool
         self._slots = threading.Semaphore(count)
         self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
-        self._all: list[_Worker] = []
+        self._idle: list[Worker] = []
+        self._all: list[Worker] = []
         self._killed = False
         # What workers that are killed leave there goes with it.
         self._scratch = tempfile.TemporaryDirectory(
@@ -215,9 +216,13 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
-        for worker in self._all:
-            worker.close()
+        with self._lock:  # calls may still wait for a worker in other threads
+            idle = [] if self._killed else self._idle
+            self._killed = True
+            for worker in self._all:
+                if worker not in idle:
+                    worker.end()
+        self._pool.leave(idle)
         self._scratch.cleanup()
 
     def kill(self) -> None:
@@ -259,13 +264,13 @@ class Workers:
                     with self._lock:
                         self._idle.append(worker)
 
-    def _take(self) -> _Worker:
+    def _take(self) -> Worker:
         with self._lock:
             if self._killed:
                 raise ToolError("the build was stopped", hint="start it again")
             if self._idle:
                 return self._idle.pop()
-            worker = _Worker(self._scratch.name)
+            worker = self._pool.take(self._scratch.name)
             self._all.append(worker)
             return worker
 
@@ -289,7 +294,7 @@ _LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_
 _ENVIRONMENT = {**_ONE_THREAD, **_LARGE_BLOCKS}
 
 
-class _Worker:
+class Worker:
     """One process that serves calls. What it prints goes to a file, for error messages."""
 
     def __init__(self, scratch: str) -> None:
@@ -303,6 +308,7 @@ class _Worker:
 
     @property
     def is_alive(self) -> bool:
+        """Whether the process still runs."""
         return self._child.poll() is None
 
     def call(
@@ -311,6 +317,7 @@ class _Worker:
         arguments: tuple[object, ...],
         told: Mapping[str, Callable[..., None]],
     ) -> Value:
+        """Run a function there, as :meth:`Workers.call` does; ``told`` gets what it reports."""
         stdin = self._child.stdin
         if stdin is None:
             raise RuntimeError("a worker is always started with both pipes")
@@ -355,13 +362,45 @@ class _Worker:
         )
 
     def kill(self) -> None:
+        """End the process, whatever it computes."""
         if self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
 
-    def close(self) -> None:
-        """Release the pipes of a worker that was killed."""
+    def end(self) -> None:
+        """Kill it and release its pipes."""
+        self.kill()
         for pipe in (self._child.stdin, self._child.stdout, self._log):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+
+
+class WorkerPool:
+    """Where :class:`Workers` take their processes from, and leave those that are idle at the end.
+
+    This one keeps none.
+    """
+
+    def take(self, scratch: str) -> Worker:
+        """Return a process whose temporary files go to the folder ``scratch``."""
+        return Worker(scratch)
+
+    def leave(self, idle: Sequence[Worker]) -> None:
+        """Take processes over that nobody uses any more."""
+        for worker in idle:
+            worker.end()
+
+
+_pool = WorkerPool()
+
+
+@contextlib.contextmanager
+def use_pool(pool: WorkerPool) -> Iterator[None]:
+    """Let all :class:`Workers` that are made inside take their processes from a pool."""
+    global _pool  # noqa: PLW0603
+    before, _pool = _pool, pool
+    try:
+        yield
+    finally:
+        _pool = before

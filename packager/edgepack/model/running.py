@@ -6,6 +6,7 @@ Everything here loads onnxruntime: call it in worker processes only.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.base.machine import has_vnni, processor
-from edgepack.errors import ModelError
+from edgepack.errors import ModelError, UsageError
 from edgepack.model.facts import EXTENSION_DOMAINS, STANDARD, TensorSpec
 from edgepack.model.refusals import explained
 
@@ -35,6 +36,16 @@ _UNREGISTERED = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered")
 _SOURCE_PLACE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ?")
 
 
+def _usual_threads() -> int:
+    given = os.environ.get("EDGEPACK_THREADS", "0")
+    if not given.isdecimal():
+        raise UsageError(
+            f"EDGEPACK_THREADS is {given!r}, not a number of threads",
+            hint="set it to how many threads may share an operator, or unset it",
+        )
+    return int(given)
+
+
 def make_session(
     model: Path,
     *,
@@ -48,7 +59,8 @@ def make_session(
 
     With ``save_basic`` only the basic optimizations are done, those that come before nodes are
     given to providers, and the graph after them is written there. ``config`` adds session config
-    entries. ``threads`` share an operator; 0 leaves their number to onnxruntime. An ``arena`` is
+    entries. ``threads`` share an operator; 0 leaves their number to the environment's
+    ``EDGEPACK_THREADS``, and without that to onnxruntime. An ``arena`` is
     what devices have: it keeps what the largest run took for as long as the session lives, in
     blocks of powers of two (400 MB where 150 are in use, onnxruntime 1.31.1). On x86-64 without
     VNNI, int8 kernels saturate unless ``session.x64quantprecision`` is set
@@ -56,6 +68,7 @@ def make_session(
 
     Raises:
         ModelError: onnxruntime refuses the model; names the node where it says which.
+        UsageError: ``EDGEPACK_THREADS`` is no number.
     """
     given = dict(config or {})
     saturates = processor() == "x86-64" and not has_vnni()
@@ -64,7 +77,7 @@ def make_session(
     configs = [{_PRECISE: "1", **given}, given] if saturates else [given]
     options = [_session_options(e, save_basic, optimized=optimized) for e in configs]
     for each in options:
-        each.intra_op_num_threads = threads
+        each.intra_op_num_threads = threads or _usual_threads()
         each.enable_cpu_mem_arena = arena
     try:
         return _open(model, options)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-from edgepack.base import processes
+from edgepack.base.processes import Worker, WorkerPool, use_pool
 
 _OF_EACH_TEST = (
     "HOME",
@@ -27,39 +26,27 @@ _MOST_BYTES = 400_000_000
 _SETTLE = """
 import os
 import tempfile
-from edgepack.model.running import make_session
 for name in {names!r}:
     os.environ.pop(name, None)
 os.environ.update({values!r})
 os.chdir({folder!r})
 tempfile.tempdir = None
-make_session.__kwdefaults__["threads"] = 1
 """
 
 
 @contextmanager
 def kept_workers() -> Iterator[None]:
-    """Let :class:`edgepack.base.processes.Workers` take the workers that earlier ones left idle.
-
-    A worker that was killed, or may have changed, is not taken again, nor is one where a test has
-    changed the environment.
-    """
-    kept = _Kept()
-
-    def leave(workers: processes.Workers, *error: object) -> None:
-        kept.leave(workers)
-        kept.leave_none(workers, *error)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "_Worker", kept.take)
-        patch.setattr(processes.Workers, "__exit__", leave)
+    """Let builds take the workers that earlier ones left idle, in a pool of this process."""
+    kept = KeptWorkers()
+    with use_pool(kept):
         yield
     for worker in kept.idle:
-        worker.kill()
-        worker.close()
+        worker.end()
 
 
-class _Worker(processes._Worker):
+class _Kept(Worker):
+    """A worker that knows whether another build may have it."""
+
     def __init__(self, scratch: str) -> None:
         self.environment = _environment()
         self.was_changed = False
@@ -78,8 +65,6 @@ class _Worker(processes._Worker):
         """Take this process's folder and environment, and forget what was printed.
 
         Temporary files go to ``scratch``, as those of a worker that was started for it.
-
-        Sessions have one thread: those of several processes that wait for work keep all CPUs busy.
         """
         self._log.seek(0)
         self._log.truncate()
@@ -95,33 +80,33 @@ class _Worker(processes._Worker):
         return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class _Kept:
-    def __init__(self) -> None:
-        self.idle: list[_Worker] = []
-        self.lock = threading.Lock()
-        self.leave_none = processes.Workers.__exit__
+class KeptWorkers(WorkerPool):
+    """Keeps a few workers.
 
-    def take(self, scratch: str) -> _Worker:
+    Not one that may have changed, nor for a build with another environment.
+    """
+
+    def __init__(self) -> None:
+        self.idle: list[_Kept] = []
+        self._lock = threading.Lock()
+
+    def take(self, scratch: str) -> _Kept:
         environment = _environment()
-        with self.lock:
+        with self._lock:
             fitting = [worker for worker in self.idle if worker.environment == environment]
             if fitting:
                 self.idle.remove(fitting[0])
-        worker = fitting[0] if fitting else _Worker(scratch)
+        worker = fitting[0] if fitting else _Kept(scratch)
         worker.settle(scratch)
         return worker
 
-    def leave(self, workers: processes.Workers) -> None:
-        with workers._lock:
-            kept = [worker for worker in workers._idle if worker.can_be_kept]  # type: ignore[attr-defined]
-            workers._idle = []
-            workers._all = [worker for worker in workers._all if worker not in kept]
-        with self.lock:
-            self.idle = [*kept, *self.idle]
-            surplus, self.idle = self.idle[_MOST_IDLE:], self.idle[:_MOST_IDLE]
-        for worker in surplus:
-            worker.kill()
-            worker.close()
+    def leave(self, idle: Sequence[Worker]) -> None:
+        kept = [each for each in idle if isinstance(each, _Kept) and each.can_be_kept]
+        with self._lock:
+            known = [*kept, *self.idle]
+            self.idle = known[:_MOST_IDLE]
+        for worker in (set(idle) | set(known)) - set(self.idle):
+            worker.end()
 
 
 def _environment() -> dict[str, str]:

@@ -1,0 +1,30 @@
+"""Sessions, and how many threads they have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from edgepack.errors import UsageError
+from edgepack.model.running import make_session
+
+from tests.support.nets import tiny_models
+
+
+@pytest.mark.parametrize(("usual", "asked", "threads"), [("3", 0, 3), ("3", 2, 2), ("0", 0, 0)])
+def test_session_when_the_environment_says_so_has_that_many_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: str, asked: int, threads: int
+) -> None:
+    model = tiny_models.relu(tmp_path / "net.onnx")
+    monkeypatch.setenv("EDGEPACK_THREADS", usual)
+    options = make_session(model, threads=asked).get_session_options()
+    assert options.intra_op_num_threads == threads
+
+
+@pytest.mark.parametrize("said", ["two", "-1", ""])
+def test_session_when_the_environment_has_no_number_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("EDGEPACK_THREADS", said)
+    with pytest.raises(UsageError, match="EDGEPACK_THREADS is"):
+        make_session(tmp_path / "net.onnx")
