@@ -53,7 +53,7 @@ class EdgepackError(Exception):
 
     @property
     def first_line(self) -> str:
-        """The problem, without what a program said last, which stands on lines below it."""
+        """The problem without a program's last output, which follows on the lines below it."""
         return self.problem.partition("\n")[0]
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class EdgepackError(Exception):
         return f"{place}{self.problem}\n  hint: {self.hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross the border of worker processes; keyword arguments need help with that.
+        # Errors are pickled between processes; keyword arguments need this method for that.
         return (_rebuild, (type(self), self.problem, self.hint, self.where))
 
 
@@ -80,7 +80,7 @@ class UsageError(EdgepackError):
 
 
 class ProfileError(EdgepackError):
-    """A YAML file (project, profile, inventory) says something that cannot be meant."""
+    """A YAML file (project, profile, inventory) is wrong."""
 
     exit_code = 3
 
@@ -108,9 +108,9 @@ class StepError(EdgepackError):
 
 
 class BugError(StepError):
-    """A step met what edgepack did not foresee, or made what its own proof refutes.
+    """A step failed in a way that edgepack did not foresee, or its own proof refuted its output.
 
-    Raised in a worker process it comes out with what is needed to mend it: see
+    If a worker process raises it, it carries what is needed to fix it: see
     :func:`~edgepack.base.bugs.bug_text`.
     """
 
@@ -139,7 +139,7 @@ class UnreachableError(DeviceError):
 
 
 class BusyError(DeviceError):
-    """Others use a device, or what is about it, and will be done with that."""
+    """Others use a device or its files at the moment, and will finish."""
 
     transient = True
 
@@ -176,12 +176,12 @@ class InconclusiveError(EdgepackError):
 
 NEAR = 3
 AS_NEAR = 0.05
-"""How much less like the word another one may be than the nearest, as a ratio of letters."""
+"""The largest difference in similarity between the nearest word and others that are named too."""
 LISTED = 16
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """Say which allowed words are near to the one received, or list them.
+    """Return which allowed words are near to the one received, or list them.
 
     Returns:
         ``did you mean 'x'?`` or ``did you mean 'x' or 'y'?`` when some are as near as a typo is,
@@ -209,6 +209,6 @@ def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:
 
 
 def one_line(problem: str, most: int = 300) -> str:
-    """Return an error's problem as one line: what a program said last stands on lines below it."""
+    """Return an error's problem as one line, without a program's last output below it."""
     text = " ".join(problem.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,1 +1,1 @@
-"""What an app developer gets: sources, names of their API, Maven artifacts."""
+"""Makes what an app developer gets: sources, names of their API, Maven artifacts."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from edgepack.errors import ProfileError
 
 KOTLIN_VERSION = "2.1.21"
-"""Of the compiler and standard library that an AAR is made with. Kotlin reads what a compiler one
-release newer wrote (https://kotlinlang.org/docs/kotlin-evolution-principles.html), so that apps on
-Kotlin 2.0 and newer can use it."""
+"""The version of the compiler and standard library that an AAR is made with. Kotlin reads what a
+compiler one release newer wrote (https://kotlinlang.org/docs/kotlin-evolution-principles.html), so
+that apps on Kotlin 2.0 and newer can use it."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class MavenArtifact:
 
     @property
     def folder(self) -> str:
-        """Where a repository has it, relative to the repository."""
+        """The artifact's folder, relative to the repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}"
 
     def file_name(self, ending: str) -> str:
@@ -43,7 +43,7 @@ class Licensed:
     artifact: MavenArtifact
     license: str
     notices: str
-    """Where its notices are."""
+    """The place of the notices."""
 
 
 _LICENSES = {
@@ -54,7 +54,7 @@ _LICENSES = {
     "com.qualcomm.qti": ("Qualcomm's own: read it before you ship", "in the package"),
 }
 """Sources: the POM and ThirdPartyNotices.txt in com.microsoft.onnxruntime:onnxruntime:1.29.0;
-Qualcomm's packages were not seen."""
+Qualcomm's packages were not checked."""
 _UNKNOWN = ("not known to edgepack", "in the package")
 
 
@@ -78,7 +78,7 @@ def licensed(packages: Mapping[str, str]) -> tuple[Licensed, ...]:
     """Return a target's packages with their licenses, sorted by name.
 
     Raises:
-        ProfileError: One is no artifact of a Maven repository.
+        ProfileError: A package is not an artifact of a Maven repository.
     """
     found = []
     for name, version in sorted(packages.items()):

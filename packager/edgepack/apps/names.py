@@ -50,7 +50,7 @@ _NO_ASSETS = re.compile(
     re.IGNORECASE,
 )
 """Paths that the Android plugin leaves out of an app's assets (default of its
-``ignoreAssetsPattern``), or unpacks (``.gz``). Source: its asset merger, read; not tried."""
+``ignoreAssetsPattern``), or unpacks (``.gz``). Source: its asset merger (read, not tried)."""
 
 
 _SEMANTIC = re.compile(
@@ -58,7 +58,7 @@ _SEMANTIC = re.compile(
     r"((?:-(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*))*)?"
     r"(?:\+[\dA-Za-z-]+(?:\.[\dA-Za-z-]+)*)?)"
 )
-"""Numbers, and what may stand behind them. Source: Semantic Versioning 2.0.0 (semver.org)."""
+"""Three numbers, and what may follow them. Source: Semantic Versioning 2.0.0 (semver.org)."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,18 @@ class AppTensor:
     name: str
     """The model's name for it, any text."""
     kotlin: str
-    """A valid identifier, as the next, each unique among the inputs or among the outputs."""
+    """A valid identifier, like the next one; each is unique among the inputs or among the
+    outputs."""
     swift: str
     dtype: str
-    """A numpy dtype name, what the model takes or gives."""
+    """The numpy dtype name of what the model takes or returns."""
     shape: tuple[int | str, ...]
     """An int where fixed, a name where symbolic, ``?`` where unknown."""
     image: bool
-    """Of an input: whether the project describes how an image becomes it."""
+    """Of an input: whether the project describes how an image becomes this input."""
     text: str
-    """Of an input: the name of that with the token ids of the text that both are made from, its own
-    for that; empty where the project describes none."""
+    """Of an input made from a text: the name of the input that takes the text's token ids, which
+    may be this input. Empty where the project describes none."""
     mask: bool
     """Of an input: whether it is a mask, which a caller may leave out."""
     answer: AnswerKind
@@ -91,7 +92,7 @@ class AppTensor:
 
     @property
     def kotlin_example(self) -> str:
-        """What an example in Kotlin gives for an input."""
+        """The value that an example in Kotlin passes for an input."""
         given = "bitmap" if self.image else "text" if self.text else ""
         return f"model.{self.kotlin}Of({given})" if given else self.kotlin
 
@@ -102,7 +103,7 @@ class AppTensor:
 
     @property
     def swift_example(self) -> str:
-        """What an example in Swift gives for an input."""
+        """The value that an example in Swift passes for an input."""
         given = "image" if self.image else "text" if self.text else ""
         return f"model.{self.swift}(of: {given})" if given else self.swift
 
@@ -118,19 +119,19 @@ class App:
     """What the templates of phones use beside the bundle's own description."""
 
     type_name: str
-    """Of the class or struct that stands for the model: ``Detector``. Valid in both languages."""
+    """The name of the model's class or struct: ``Detector``. It is valid in both languages."""
     kotlin_package: str
     package_path: str
     """The package as a path: ``edgepack/detector``."""
     swift_module: str
     assets: str
-    """Where the bundle's files lie among an Android app's assets: ``edgepack/detector``."""
+    """The folder of the bundle's files among an Android app's assets: ``edgepack/detector``."""
     min_version: str
     """The lowest Android API level or iOS version."""
     runtime_version: str
-    """Of onnxruntime."""
+    """The version of onnxruntime."""
     runtime_checksum: str
-    """The sha256 of its archive for iOS; empty where there is none."""
+    """The sha256 of onnxruntime's archive for iOS; empty where there is none."""
     group: str
     """The coordinates in a Maven repository, with ``artifact`` and ``version``."""
     artifact: str
@@ -147,7 +148,7 @@ class App:
 
     @property
     def given(self) -> tuple[AppTensor, ...]:
-        """The inputs that an example gives: those needed, and masks that a text becomes."""
+        """The inputs that an example passes: those needed, and masks that are made from a text."""
         return tuple(tensor for tensor in self.inputs if tensor.text or not tensor.mask)
 
     @property
@@ -157,28 +158,28 @@ class App:
 
     @property
     def texts(self) -> tuple[AppTensor, ...]:
-        """The inputs that a text becomes, masks of it included."""
+        """The inputs that are made from a text, its masks included."""
         return tuple(tensor for tensor in self.inputs if tensor.text)
 
     @property
     def image_input(self) -> AppTensor | None:
-        """The input that a picture becomes, if a caller has to give nothing else."""
+        """The input that is made from a picture, if a caller needs to pass nothing else."""
         return self.needed[0] if len(self.needed) == 1 and self.needed[0].image else None
 
     @property
     def pictures(self) -> tuple[AppTensor, ...]:
-        """The inputs that a picture becomes, each."""
+        """The inputs that are made from a picture."""
         return tuple(tensor for tensor in self.inputs if tensor.image)
 
     @property
     def text_input(self) -> AppTensor | None:
-        """The input that a text becomes, if a caller has to give nothing else."""
+        """The input that is made from a text, if a caller needs to pass nothing else."""
         given = [tensor for tensor in self.needed if tensor.text in ("", tensor.name)]
         return given[0] if len(given) == 1 and given[0].text else None
 
     @property
     def answered(self) -> tuple[AppTensor, ...]:
-        """The outputs that the project says the meaning of."""
+        """The outputs whose meaning the project describes."""
         return tuple(tensor for tensor in self.outputs if tensor.answer != "raw")
 
 
@@ -226,7 +227,7 @@ def app_of(
 
 
 def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:
-    """Return if the target is no phone, or its apps can name all inputs, outputs and types.
+    """Check that the target is no phone, or that its apps can name all inputs, outputs and types.
 
     Raises:
         ModelError: They cannot name one of them.
@@ -238,7 +239,8 @@ def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:
                 f"{spec.name!r} is {spec.dtype}, which apps for {profile.id} have no tensors of",
                 hint=f"cast it in the model; there are {', '.join(types)}",
             )
-        # Names pass through JNI, whose UTF-8 is another one there (onnxruntime 1.29.0, tried).
+        # Names pass through JNI, which encodes these characters differently (onnxruntime 1.29.0,
+        # tried).
         if profile.family == "android" and not all("\0" < c < "\U00010000" for c in spec.name):
             raise ModelError(
                 f"onnxruntime's Java API cannot name {spec.name!r}: it mangles characters beyond"
@@ -253,7 +255,7 @@ def require_version(profile: Profile, version: str) -> str:
     ``2.1`` is ``2.1.0``, ``2026.03`` is ``2026.3.0``.
 
     Raises:
-        ProfileError: They do not take it.
+        ProfileError: They do not take this version.
     """
     if profile.family != "apple":
         return ""
@@ -269,7 +271,7 @@ def require_version(profile: Profile, version: str) -> str:
 
 
 def require_assets(profile: Profile, files: Iterable[str]) -> None:
-    """Return if the target is not Android, or its apps can hold the project's files.
+    """Check that the target is not Android, or that its apps can hold the project's files.
 
     Raises:
         ProfileError: They cannot hold one of them.

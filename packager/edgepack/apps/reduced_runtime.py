@@ -1,11 +1,11 @@
-"""How to build an onnxruntime that holds just the operators a bundle's ``.ort`` models need."""
+"""Says how to build an onnxruntime with only the operators that a bundle's ``.ort`` models need."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 System = Literal["android", "ios", "linux", "macos"]
-"""What a device runs, as profiles say it."""
+"""A device's operating system, as profiles name it."""
 
 _REPOSITORY = "https://github.com/microsoft/onnxruntime"
 _NO_TELEMETRY_SINCE = (1, 29)
@@ -47,14 +47,14 @@ def build_command(
 ) -> tuple[str, ...]:
     """Return the shell lines that build a reduced onnxruntime, in order.
 
-    For Android they give an AAR for arm64-v8a and want ``ANDROID_HOME`` and ``ANDROID_NDK_HOME``
-    set; for iOS, on a Mac with Xcode, a framework for devices; for Linux and macOS a Python wheel
-    for the machine they run on. What they build loads ``.ort`` files alone, and no other operators
-    than those listed. We have built none of them.
+    For Android they build an AAR for arm64-v8a and need ``ANDROID_HOME`` and ``ANDROID_NDK_HOME``;
+    for iOS, on a Mac with Xcode, a framework for devices; for Linux and macOS a Python wheel for
+    the machine they run on. The built runtime loads only ``.ort`` files, and only the listed
+    operators. We have built none of them.
 
     Args:
         system: What the library is for.
-        version: Of onnxruntime: the one that wrote the ``.ort`` file, or a newer one. A reader
+        version: The version of onnxruntime that wrote the ``.ort`` file, or a newer one. A reader
             takes the format versions before its own, not those after it
             (https://github.com/microsoft/onnxruntime/issues/20670).
         config: The list of operators, as a path that the build finds, which runs in onnxruntime's
@@ -67,10 +67,10 @@ def build_command(
     and the build settings of the mobile packages (``default_mobile_aar_build_settings.json``,
     ``default_mobile_ios_framework_build_settings.json``) for the options' names;
     ``reduced_build_config_parser.py`` 1.31.1, which ignores the types without ``flatbuffers``;
-    ``build_apple_framework.py`` for ``--apple_sysroot``. Android API level 24 and iOS 15.1 are
-    what the official packages of 2026 ask for. ``--no_telemetry`` is in the
-    Privacy.md of com.microsoft.onnxruntime:onnxruntime:1.29.0 and not looked for in older releases,
-    where it is left out, and the loaders' ``ORT_DISABLE_TELEMETRY=1`` stays needed.
+    ``build_apple_framework.py`` for ``--apple_sysroot``. Android API level 24 and iOS 15.1 are what
+    the official packages of 2026 need. ``--no_telemetry`` is in the Privacy.md of
+    com.microsoft.onnxruntime:onnxruntime:1.29.0 and was not looked up for older releases. For these
+    it is left out, so that the loaders still need ``ORT_DISABLE_TELEMETRY=1``.
     """
     minimal = "--minimal_build extended" if extended else "--minimal_build"
     options = [

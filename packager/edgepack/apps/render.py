@@ -1,4 +1,4 @@
-"""Rendering a template family. Templates hold no logic beyond loops over prepared lists."""
+"""Renders a template family. Templates have no logic beyond loops over prepared lists."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class TemplateFile(StrictModel):
     """One file of a family: rendered from a template, or copied."""
 
     template: str | None = None
-    """A file of the family: rendered if it ends in ``.j2``, else carried over byte for byte."""
+    """A file of the family: rendered if it ends in ``.j2``, else copied byte for byte."""
     copy_of: str | None = None
-    """A file of ``ondevice``, carried over byte for byte."""
+    """A file of ``ondevice``, copied byte for byte."""
     output: str
-    """The path in the bundle; a template too, of ``app`` alone."""
+    """The path in the bundle; a template too, which may use only ``app``."""
     mode: Literal["644", "755"] = "644"
     role: Role
 
@@ -70,12 +70,12 @@ class ExampleInput:
 
 @dataclass(frozen=True)
 class ProviderHelp:
-    """Where a runtime with an execution provider comes from."""
+    """Says where a user gets a runtime with an execution provider."""
 
     name: str
     about: str
     commands: tuple[str, ...]
-    """Shell lines; none where those of a provider before it are the same."""
+    """Shell lines; empty where an earlier provider has the same ones."""
 
 
 @dataclass(frozen=True)
@@ -95,21 +95,23 @@ class BundleContext:
     state: tuple[tuple[str, str], ...]
     """Outputs, each with the input that it feeds in the next run."""
     prediction: tuple[str, ...]
-    """Lines of Python that take pictures and texts and give answers; none without descriptions."""
+    """Lines of Python that take pictures and texts and print answers; empty without
+    descriptions."""
     providers: tuple[ProviderHelp, ...]
-    """For execution providers that the packages do not hold."""
+    """How to get execution providers that are not in the packages."""
     reduced_build: tuple[str, ...]
-    """Shell lines that build a runtime with just the operators of the .ort files; none without."""
+    """Shell lines that build a runtime with only the operators of the .ort files; empty without
+    .ort files."""
     packages: tuple[Licensed, ...]
     """What an Android app ships because of the bundle, Kotlin aside; empty for others."""
     kotlin_version: str
-    """Of the standard library that an AAR is made with."""
+    """The version of the standard library that an AAR is made with."""
     native_libraries: tuple[str, ...]
-    """Libraries of the Android system that an app has to ask for."""
+    """Libraries of the Android system that an app's manifest has to name."""
     data_size: str
-    """Of models, golden samples and the project's files together, such as ``3.42 MB``."""
+    """The size of models, golden samples and the project's files together, such as ``3.42 MB``."""
     model_suffixes: tuple[str, ...]
-    """Of the variants' models, such as ``onnx``."""
+    """The formats of the variants' models, such as ``onnx``."""
 
 
 def render_family(family: str, context: BundleContext, app: App | None) -> list[RenderedFile]:
@@ -181,7 +183,7 @@ def swift_string(text: str) -> str:
 
 
 def _plain(code: int, escape: str) -> str:
-    """Return a character as it is where all languages read it so, else escaped."""
+    """Return a character unchanged if all languages read it as it is, else escaped."""
     character = chr(code)
     plain = character.isascii() and character.isprintable() and character not in '"\\$'
     return character if plain else "\\" + escape % code

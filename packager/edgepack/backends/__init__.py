@@ -1,1 +1,1 @@
-"""Backends: what each execution provider takes, one module each."""
+"""Describes what each execution provider takes, one module per provider."""

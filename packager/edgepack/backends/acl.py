@@ -1,18 +1,18 @@
-"""ACL, Arm's Compute Library: a few kernels beside those of the CPU, in builds of one's own.
+"""Arm's Compute Library (ACL): a few kernels beside the CPU's, in builds that users make.
 
-It takes nodes by kernel, one by one, and asks more of convolutions and matrix products: known
-shapes, constant weights. From the sources, onnxruntime of 2024 (stored copies, looked up
-2026-11-21; nothing was tried): ``core/providers/acl/acl_execution_provider.cc``, ``nn/conv.cc``,
-``math/matmul.cc``. Kernels were registered for the opsets of years ago: from opset 13 on, Relu,
-Gemm, Concat and BatchNormalization stay on the CPU, and from 22 on, Conv does too.
+It takes nodes one by one if it has a kernel, and has more conditions for convolutions and matrix
+products: known shapes, constant weights. From the sources, onnxruntime of 2024 (stored copies,
+looked up 2026-11-21; nothing was tried): ``core/providers/acl/acl_execution_provider.cc``,
+``nn/conv.cc``, ``math/matmul.cc``. Kernels were registered for the opsets of years ago: from opset
+13 on, Relu, Gemm, Concat and BatchNormalization stay on the CPU, and from 22 on, Conv does too.
 
-Of int8, this is inferred, not read: ACL is given the float operator of a QDQ group, which
-onnxruntime makes a QLinearConv afterwards, for which ACL has a kernel (per tensor); what becomes
-another quantized operator has none and stays on the CPU. It may even be that a session cannot be
-made then: the device's check says.
+About int8, this is inferred, not read: ACL gets the float operator of a QDQ group. onnxruntime then
+turns it into a QLinearConv, for which ACL has a kernel (per tensor). Other quantized operators have
+no kernel and stay on the CPU. Perhaps no session can be made at all then: the device's check
+reports it.
 
-The recipe fp16 is left out: Conv and MatMul alone have float16 kernels, and around each of them the
-CPU would convert.
+The recipe fp16 is left out: only Conv and MatMul have float16 kernels, and the CPU would convert
+around each of them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "int8-static"}),
     misfits=misfits,
     refusals=refusals,
-    # Convolutions and matrix products alone want known shapes.
+    # Only convolutions and matrix products need known shapes.
     static_shapes=False,
     cores=cores_of_session,
 )

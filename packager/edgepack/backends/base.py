@@ -1,4 +1,4 @@
-"""What a backend is: the facts and rules of one execution provider, in one value."""
+"""Defines a backend: the facts and rules of one execution provider, in one value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgepack.model.graph import Graph, Node
 from edgepack.project.profile import DeviceKind, Recipe, Variant
 
 CPU = "CPUExecutionProvider"
-"""Takes every node, so that all others fall back to it."""
+"""The provider that takes every node, so that all others fall back to it."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Refusal:
     """Why a provider does not take a node."""
 
     reason: str
-    """What was found and what the provider takes, without the node's name."""
+    """What edgepack found and what the provider takes, without the node's name."""
     remedy: str
     """What the user can do, or what edgepack does about it."""
 
@@ -33,31 +33,32 @@ class Misfit:
 
 
 THREADS = "{threads}"
-"""In a knob's values: each number of threads."""
+"""Stands, in a knob's values, for each number of threads."""
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One option of a provider that changes how fast it is, and not what it computes.
+    """One option of a provider that changes its speed, not its results.
 
-    ``edgepack tune`` tries its values on a device. An option is one only if the golden outputs can
-    tell whether a value is right: those that trade accuracy away (``use_tf32``,
-    ``trt_fp16_enable``, ``precision``, ``enable_fast_math``) are the variant's business. Names and
-    values are held against :mod:`~edgepack.ondevice.runtime.edgepack_names`. Not tried on hardware:
-    all but the CPU's.
+    ``edgepack tune`` tries its values on a device. An option is a knob only if the golden outputs
+    show whether a value is right: options that trade accuracy for speed (``use_tf32``,
+    ``trt_fp16_enable``, ``precision``, ``enable_fast_math``) belong to the variant. Names and
+    values are compared with :mod:`~edgepack.ondevice.runtime.edgepack_names`. Only the CPU's knobs
+    were tried on hardware.
     """
 
     key: str
     values: tuple[str, ...]
-    """What is tried beside the default. :data:`THREADS` stands for each number of threads."""
+    """The values that are tried beside the default. :data:`THREADS` stands for each number of
+    threads."""
     source: str
-    """What it does and where that is written."""
+    """What the option does, and the source of that."""
     device_type: str = ""
-    """The only one with which the option does anything, where the provider has several."""
+    """The only device type for which the option has an effect, where the provider has several."""
 
 
 def no_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Find nothing wrong."""
+    """Return no misfits: for backends whose variants all fit."""
     del variant, device
     return []
 
@@ -69,7 +70,7 @@ def one_core(options: Mapping[str, str], session_threads: int, cpu_count: int) -
 
 
 def cores_of_session(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
-    """Return as many as the session has threads, which are one per core unless it says."""
+    """Return the session's number of threads, which is one per core unless the session sets it."""
     del options
     return session_threads or cpu_count
 
@@ -79,40 +80,44 @@ class Backend:
     """All facts and rules of one execution provider."""
 
     name: str
-    """What profiles call it: lower-case letters and digits."""
+    """The name in profiles: lower-case letters and digits."""
     provider: str
-    """The execution provider, in onnxruntime's word."""
+    """The execution provider's name in onnxruntime."""
     fallbacks: frozenset[str] = frozenset({CPU})
     """Providers that its nodes may fall back to, which a variant may list behind it."""
     recipes: frozenset[Recipe]
-    """Recipes whose models run on it as they should."""
+    """Recipes whose models the provider runs in the precision that the recipe promises."""
     formats: frozenset[str] = frozenset({"onnx"})
     """File formats it loads: ``onnx``, ``ort-fixed``, ``ort-runtime``."""
     misfits: Callable[[Variant, DeviceKind], list[Misfit]] = no_misfits
-    """Say what is wrong with a variant on a device, int8 dialects that run as float above all.
+    """Returns what is wrong with a variant on a device, above all int8 dialects that run as float.
 
-    Whether recipe, format, providers and options are among the backend's is checked for all
-    backends alike (:mod:`edgepack.backends.targets`), not here."""
+    :mod:`edgepack.backends.targets` checks for all backends whether recipe, format, providers and
+    options are among the backend's."""
     refusals: Callable[[Graph, Variant], dict[int, Refusal]]
-    """Say which nodes of a graph the provider does not take in a variant, by index, each with the
-    reason. Reads the graph and nothing else."""
+    """Returns the nodes of a graph that the provider does not take in a variant, by index, each
+    with the reason. It reads only the graph."""
     static_shapes: bool = False
     """Whether it takes only nodes whose dimensions are all known."""
     shape_options: tuple[str, ...] = ()
-    """Options that say for what shapes of dynamic inputs it compiles: the least, the best and the
-    greatest, each as ``name:1x3x224x224`` joined by commas. None where it needs no such thing."""
+    """Options that set the shapes of dynamic inputs for which the provider compiles: the least, the
+    best and the greatest, each as ``name:1x3x224x224`` joined by commas. None where it needs no
+    such options."""
     inline_weights: bool = False
-    """Whether it refuses nodes with weights in another file, so that models can share none."""
+    """Whether the provider refuses nodes with weights in another file, so that models cannot share
+    weights."""
     rewrites: tuple[str, ...] = ()
-    """Rewrites (:mod:`edgepack.steps.graph.rewritten`) that give it more nodes, in order."""
+    """Rewrites (:mod:`edgepack.steps.graph.rewritten`) after which it takes more nodes, in
+    order."""
     last_rewrites: tuple[str, ...] = ()
     """Names of rewrites of the finished model, after the recipe."""
     float32_ops: frozenset[str] = frozenset()
-    """Operators that the fp16 recipe leaves in float32 for it."""
+    """Operators that the fp16 recipe leaves in float32 for this provider."""
     per_tensor_ops: tuple[str, ...] = ()
-    """Operators whose weights it wants with one scale, even in a dialect with one per channel."""
+    """Operators whose weights need one scale, even in a dialect with one per channel."""
     every_op: bool = False
-    """Whether int8 is for operators of every type, not for those that gain from it on a CPU."""
+    """Whether int8 is for operators of every type, not only for those that gain from it on a
+    CPU."""
     least_span: float = 0.0
     """The least range of an activation in int8-static models, in the tensor's unit."""
     output_grids: tuple[tuple[str, str, float, int], ...] = ()
@@ -121,36 +126,38 @@ class Backend:
     knobs: tuple[Knob, ...] = ()
     """Options that ``edgepack tune`` tries: every combination of their values and absences."""
     cores: Callable[[Mapping[str, str], int, int], int] = one_core
-    """Say on how many of the processor's cores an inference runs: from the provider's options, the
-    session's threads (0 where it does not say) and the cores that there are."""
+    """Returns on how many of the processor's cores an inference runs, from the provider's options,
+    the session's threads (0 where it sets none) and the number of cores."""
     plugin: str = ""
-    """The Python distribution that brings it as a library beside onnxruntime, if there is one.
-    :data:`edgepack.ondevice.runtime.edgepack_names.PLUGINS` has its module, for devices."""
+    """The Python distribution that installs the provider as a library beside onnxruntime, if there
+    is one. :data:`edgepack.ondevice.runtime.edgepack_names.PLUGINS` names its module, for devices.
+    """
     plugin_replaces: str = ""
-    """The distribution of old that held onnxruntime with the provider, where a plugin with plain
-    onnxruntime does as well."""
+    """The older distribution that has onnxruntime and the provider in one, where a plugin beside
+    plain onnxruntime works as well."""
     native_libraries: tuple[str, ...] = ()
-    """What it loads of the Android system, which apps for API 31 and newer have to name."""
+    """The libraries of the Android system that it loads; apps for API 31 and newer have to name
+    them."""
 
     @property
     def providers(self) -> frozenset[str]:
-        """All that a variant of this backend may list."""
+        """All providers that a variant of this backend may list."""
         return self.fallbacks | {self.provider}
 
 
 @dataclass(frozen=True)
 class NodePlacement:
-    """Where one node is predicted to run."""
+    """The provider on which one node is predicted to run."""
 
     node: Node
     provider: str
     refusal: Refusal | None
-    """Why it does not run on the backend's provider; None if it does."""
+    """Why the node does not run on the backend's provider; None if it does."""
 
 
 @dataclass(frozen=True)
 class PredictedPlacement:
-    """Where every node of a graph is predicted to run."""
+    """The provider on which each node of a graph is predicted to run."""
 
     nodes: tuple[NodePlacement, ...]
     partitions: int
@@ -183,8 +190,9 @@ def partitions(graph: Graph, taken: Collection[Node]) -> list[list[Node]]:
     """Return the pieces of the graph that a provider gets at once, in topological order.
 
     A node that the provider takes joins a piece unless it depends on a node outside which itself
-    depends on that piece; then the next piece begins. Nodes that do not touch may share a piece.
-    Source: onnxruntime core/providers/partitioning_utils.cc groups them so (1.24, read).
+    depends on that piece; then the next piece begins. Nodes that are not connected may share a
+    piece. Source: onnxruntime core/providers/partitioning_utils.cc, which groups them this way
+    (1.24, read).
     """
     wanted = {node.index for node in taken}
     pieces: dict[int, list[Node]] = {}

@@ -1,7 +1,7 @@
-"""Rules that onnxruntime's compiling providers share: what a node must be for a builder to take it.
+"""Rules that onnxruntime's compiling providers share: which nodes their op builders take.
 
 A rule gets the graph and a node unit, and returns a :class:`~edgepack.backends.base.Refusal` or
-None. The backends say which rules hold for which operator, and from where they know.
+None. The backends say which rules apply to which operator, and name the source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIX_DIMENSIONS = (
 
 
 def first_refusal(rules: Iterable[Rule], graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Return what the first rule that is not kept says."""
+    """Return the refusal of the first rule that the node breaks."""
     return next((found for rule in rules if (found := rule(graph, unit))), None)
 
 
@@ -48,7 +48,7 @@ def values_of(graph: Graph, unit: NodeUnit, place: int) -> list[Any] | None:
 
 
 def attribute(unit: NodeUnit, name: str, default: Any) -> Any:  # noqa: ANN401
-    """Return an attribute of the operator, or what ONNX says it is without one."""
+    """Return an attribute of the operator, or ONNX's default where the node has none."""
     return unit.target.attributes.get(name, default)
 
 
@@ -72,7 +72,7 @@ def rank_in(*ranks: int) -> Rule:
 
 
 def constant_inputs(**places: int) -> Rule:
-    """Inputs that are there are constants. Keywords: what ONNX calls them, to their place."""
+    """Inputs that are present are constants. Keywords: ONNX's name for each, to its index."""
 
     def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
         for name, place in places.items():
@@ -101,7 +101,7 @@ def attribute_in(name: str, default: Any, *allowed: Any) -> Rule:  # noqa: ANN40
 
 
 def all_ones(name: str) -> Rule:
-    """An attribute that is a list, such as ``dilations``, has nothing but ones."""
+    """An attribute that is a list, such as ``dilations``, has only ones."""
 
     def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
         del graph

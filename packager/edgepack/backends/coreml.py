@@ -6,8 +6,8 @@ Which operators it has is read from the installed onnxruntime
 the op builders, ``core/providers/coreml/builders/impl`` of onnxruntime main, 2023 to 2026 as each
 file was stored (looked up 2026-11-21); 1.31.1's own were not at hand.
 
-Not predicted: weights in external files (refused by onnxruntime), and on which unit (CPU, GPU or
-Neural Engine) CoreML runs an operator that it takes.
+Not predicted: weights in external files (onnxruntime refuses them), and the unit (CPU, GPU or
+Neural Engine) on which CoreML runs an operator that it takes.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from edgepack.project.profile import DeviceKind, Variant
 Format = Literal["NeuralNetwork", "MLProgram"]
 
 MAX_RANK = 5
-"""Of every input (helper.cc, ``IsInputSupported``; coremltools issue 832)."""
+"""The limit of every input (helper.cc, ``IsInputSupported``; coremltools issue 832)."""
 MAX_CONV_DIMENSION = 16384
-"""Of input and weights of convolutions (helper.cc, ``CheckShapeForConvMemoryLimit``)."""
+"""The limit of a convolution's input and weights (helper.cc, ``CheckShapeForConvMemoryLimit``)."""
 
 _REWRITTEN = {
     "Flatten": "edgepack rewrites Flatten as Reshape (flatten-to-reshape) where the shape is known",
@@ -91,13 +91,13 @@ BACKEND = Backend(
     name="coreml",
     provider="CoreMLExecutionProvider",
     recipes=frozenset({"fp32", "fp16"}),
-    # A fixed .ort file holds fused operators of the CPU, most of which CoreML does not have.
+    # A fixed .ort file has fused operators of the CPU, and CoreML lacks most of them.
     formats=frozenset({"onnx", "ort-runtime"}),
     misfits=misfits,
     refusals=refusals,
     # Dynamic shapes are taken (slowly), unless the option RequireStaticInputShapes is 1.
     static_shapes=False,
-    # Source: as nnapi's; not tried on a phone.
+    # Source: the same as nnapi's; not tried on a phone.
     inline_weights=True,
     rewrites=("flatten-to-reshape", "fold-batch-norm"),
     last_rewrites=("coreml-cache-key",),
@@ -175,7 +175,7 @@ _NUMBERS = frozenset({"float32", "float16", "int64"})
 
 
 def _dtypes(op: str, chosen: Format) -> frozenset[str]:
-    """Return what the first input of an operator may be."""
+    """Return the dtypes that the first input of an operator may have."""
     if op in ("And", "Where"):
         return frozenset({"bool"})
     if chosen == "MLProgram":
@@ -212,7 +212,7 @@ def _dtype_remedy(dtype: str) -> str:
 
 
 def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """1-D or 2-D, of up to 16384 in each dimension, the kernel as the weights say it."""
+    """It is 1-D or 2-D, of up to 16384 in each dimension, and kernel_shape matches the weights."""
     weights = shape_of(graph, unit, 1)
     if weights is None or len(weights) not in (3, 4):
         return Refusal(f"its weights have {words(weights)}; CoreML has 1-D and 2-D here", EXPORT)
@@ -357,7 +357,7 @@ def _cast_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _nearest_floor(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Nearest rounds down (resize_op_builder.cc, as all about Resize)."""
+    """Nearest rounds down (resize_op_builder.cc, like all rules of Resize)."""
     del graph
     rounding = attribute(unit, "nearest_mode", "round_prefer_floor")
     if attribute(unit, "mode", "nearest") != "nearest" or rounding == "floor":
@@ -406,7 +406,7 @@ def _even_factors(graph: Graph, unit: NodeUnit, factors: list[float]) -> Refusal
 
 
 def _resize_factors(graph: Graph, unit: NodeUnit) -> list[float] | Refusal:
-    """Return by how much height and width change, if nothing else does and it is constant."""
+    """Return the constant factors of height and width, if nothing else changes."""
     shape = shape_of(graph, unit) or ()
     scales, sizes = values_of(graph, unit, 2), values_of(graph, unit, 3)
     if not scales and not sizes:
@@ -445,7 +445,7 @@ def _pow(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _grid_sample(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """As the list's note says it."""
+    """The node fits the note in onnxruntime's list."""
     del graph
     mode = attribute(unit, "mode", "linear")
     padding, aligned = attribute(unit, "padding_mode", "zeros"), attribute(unit, "align_corners", 0)

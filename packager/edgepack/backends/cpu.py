@@ -11,7 +11,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     """Refuse int8 activations on x86-64, where they leave convolutions in float.
 
     Source: 1 of 3 Conv became QLinearConv with int8 activations, 3 of 3 with uint8 (onnxruntime
-    1.31.1, measured); on aarch64 all do with either.
+    1.31.1, measured); on aarch64 all did with both.
     """
     dialect = variant.dialect
     if dialect is None or device.arch != "x86-64" or dialect.activations == "uint8":
@@ -21,7 +21,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
 
 
 def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
-    """Return nothing: the CPU takes all that a session can be made of."""
+    """Return nothing: the CPU takes every node of a model that loads."""
     del graph, variant
     return {}
 

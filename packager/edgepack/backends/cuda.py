@@ -1,9 +1,9 @@
 """onnxruntime's CUDA execution provider: it runs an operator if it has a kernel for it.
 
 Kernels are matched node by node: operator, version, dtypes. The list in ``data/cuda.yaml`` is that
-of onnxruntime-gpu 1.31.1 itself. Two more rules were found by trying (1.31.1, no GPU needed to
-place nodes, 2026-11-21): arithmetic on shapes stays on the CPU, and a few attributes send an
-operator there.
+of onnxruntime-gpu 1.31.1 itself. We found two more rules by trying (1.31.1, no GPU needed to place
+nodes, 2026-11-21): arithmetic on shapes stays on the CPU, and a few attributes send an operator
+there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgepack.project.profile import DeviceKind, Variant
 def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     """Refuse int8: no kernel multiplies what a QDQ model stores (the list of kernels, 1.31.1).
 
-    Its operators would run as float between Q and DQ nodes, slower than fp16.
+    The operators would run as float between Q and DQ nodes, slower than fp16.
     """
     del device
     if variant.dialect is None:
@@ -46,7 +46,7 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "fp16"}),
     misfits=misfits,
     refusals=refusals,
-    # Have float32 kernels and no float16 ones (data/cuda.yaml).
+    # These have float32 kernels and no float16 ones (data/cuda.yaml).
     float32_ops=frozenset({"EyeLike", "GridSample", "Range"}),
     knobs=(
         Knob(
@@ -69,11 +69,11 @@ _ACTIVATIONS = {
     "GRU": ["sigmoid", "tanh"],
     "RNN": ["tanh"],
 }
-"""All that cuDNN has for each."""
+"""All values of the attribute that cuDNN supports."""
 
 
 def _attribute_refusal(node: Node) -> Refusal | None:
-    """Return why a node with a kernel goes to the CPU all the same.
+    """Return why a node goes to the CPU although it has a kernel.
 
     Source: tried, each attribute alone (onnxruntime-gpu 1.31.1).
     """
@@ -136,14 +136,14 @@ _READS_HOST_VALUES: dict[str, tuple[int, ...]] = {
 }
 """Inputs that the CUDA kernels themselves read from the CPU's memory."""
 _SMALL = 100
-"""Most elements of a constant that goes along to the CPU."""
+"""The largest number of elements of a constant that moves to the CPU with its reader."""
 
 
 def _shape_arithmetic(graph: Graph, refused: set[int]) -> set[int]:
-    """Return the nodes that compute from shapes alone, and so stay on the CPU.
+    """Return the nodes that compute only from shapes, and so stay on the CPU.
 
-    Source: GetCpuPreferredNodes in core/framework/fallback_cpu_capability.cc, followed as far as
-    placements of 1.31.1 confirm it.
+    Source: GetCpuPreferredNodes in core/framework/fallback_cpu_capability.cc, as far as placements
+    of 1.31.1 confirm it.
     """
     host = {
         name

@@ -14,20 +14,21 @@ from edgepack.project.profile import Profile, load_profile, target_files
 
 @dataclass(frozen=True)
 class ListedTarget:
-    """A target in short; of a profile that cannot be used, only the first, the file and why."""
+    """A target in short; for an unusable profile only the first field, the file and the problem."""
 
     id: str
     title: str
     grade: str
-    """How far it is proven: a word of :data:`edgepack.project.grades.Grade`."""
+    """The target's grade, which says how well it is tested: a word of
+    :data:`edgepack.project.grades.Grade`."""
     variants: tuple[str, ...]
     file: str
     error: str
-    """Why its profile cannot be used; empty if it can."""
+    """Why the profile cannot be used; empty if it can."""
 
 
 def list_targets() -> list[ListedTarget]:
-    """Return all targets: how far each is proven, its variants, where its profile lies."""
+    """Return all targets: the grade, the variants and the profile's path of each."""
     evidence = read_evidence()
     return [_listed(name, path, evidence) for name, path in target_files().items()]
 
@@ -48,7 +49,7 @@ def _listed(name: str, path: Path, evidence: list[Evidence]) -> ListedTarget:
 
 
 def show_target(target: str) -> str:
-    """Return a target's profile as its file has it, after a comment that names the file.
+    """Return the text of a target's profile, after a comment that names the file.
 
     Args:
         target: Its id, or ``host``.

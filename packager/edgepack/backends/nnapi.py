@@ -1,14 +1,15 @@
-"""Android's NNAPI, which Google deprecated in Android 15: whole graphs of known shape, uint8.
+"""Android's NNAPI, which Google deprecated in Android 15: it takes known shapes, and uint8.
 
 Which operators it has is read from the installed onnxruntime
 (:mod:`edgepack.backends.wheel_tables`). What the nodes must be is read from the op builders,
 ``core/providers/nnapi/nnapi_builtin/builders`` of onnxruntime main, 2023 to 2026 as each file was
-stored (looked up 2026-11-21); 1.31.1's own were not at hand. They are asked as on Android 11 (API
-level 30): below, NNAPI has fewer operators, and at 27, its first, none of Abs, Cast, Gather or Pow.
+stored (looked up 2026-11-21); 1.31.1's own were not available. The rules are those of Android 11
+(API level 30): older versions of NNAPI have fewer operators, and the first one, 27, has no Abs,
+Cast, Gather or Pow.
 
-The builders' limit of opset 28 is above what onnxruntime 1.31.1 loads, so there is no rule for it.
-Not predicted: transposes that onnxruntime adds for NHWC, weights in external files (refused), and
-what the phone's driver does with an operator that onnxruntime hands to NNAPI.
+The builders' limit of opset 28 is above what onnxruntime 1.31.1 loads, so there is no rule for
+that. Not predicted: transposes that onnxruntime adds for NHWC, weights in external files (refused),
+and what the phone's driver does with an operator that onnxruntime hands to NNAPI.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
 MIN_API_LEVEL = 27
-"""Source: nnapi_lib, ``GetMinSupportedNNAPIFeatureLevel``: there is no NNAPI below."""
+"""The lowest API level with NNAPI. Source: nnapi_lib, ``GetMinSupportedNNAPIFeatureLevel``."""
 STOP_OPS_KEY = "ep.nnapi.partitioning_stop_ops"
-"""Session config key; NonMaxSuppression where it is not set (session_options_config_keys.h)."""
+"""Session config key; its default is NonMaxSuppression (session_options_config_keys.h)."""
 
 INT8_GROUPS = frozenset({
     "Add", "AveragePool", "Concat", "Conv", "Gemm", "MatMul", "Mul", "Reshape", "Resize", "Softmax",
@@ -98,7 +99,7 @@ BACKEND = Backend(
     provider="NnapiExecutionProvider",
     # Half precision is the flag USE_FP16 on a float32 model, not another model.
     recipes=frozenset({"fp32", "int8-static"}),
-    # A fixed .ort file holds fused operators of the CPU, which NNAPI does not have.
+    # A fixed .ort file has fused operators of the CPU, which NNAPI lacks.
     formats=frozenset({"onnx", "ort-runtime"}),
     misfits=misfits,
     refusals=refusals,
@@ -128,7 +129,7 @@ _OUT = "it runs on the CPU in int8; if that splits the model too much, export it
 def _behind_stop_ops(
     units: Sequence[NodeUnit], refused: dict[NodeUnit, Refusal], variant: Variant
 ) -> dict[NodeUnit, Refusal]:
-    """Refuse what depends on a stop operator (nnapi_execution_provider.cc, ``GetCapability``)."""
+    """Refuse nodes behind a stop operator (nnapi_execution_provider.cc, ``GetCapability``)."""
     listed = variant.session.config.get(STOP_OPS_KEY, "NonMaxSuppression")
     stops = {op.strip() for op in listed.split(",")}
     reached: dict[str, str] = {}
@@ -149,7 +150,7 @@ def _behind_stop_ops(
 def _uint8_from_outside(
     graph: Graph, units: Sequence[NodeUnit], refused: dict[NodeUnit, Refusal]
 ) -> dict[NodeUnit, Refusal]:
-    """Refuse uint8 tensors from outside: nothing tells NNAPI their scale.
+    """Refuse uint8 tensors from outside: NNAPI cannot know their scale.
 
     Source: helper.cc, ``IsInternalQuantizationSupported``.
     """
@@ -196,7 +197,7 @@ def _dtype(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _floats(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """The first input is float32, of some operators uint8; both inputs of Pow are float32."""
+    """The first input is float32, or uint8 for some operators; both inputs of Pow are float32."""
     places = (0, 1) if unit.op == "Pow" else (0,)
     allowed = ("float32", "uint8") if unit.op in _UINT8_TOO else ("float32",)
     for place in places:
@@ -265,7 +266,7 @@ def _signed_weights(graph: Graph, unit: NodeUnit, value: QdqValue) -> Refusal | 
 
 
 def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """2-D alone, and dilated only where not grouped (conv_op_builder.cc)."""
+    """It is 2-D, and dilated only where it is not grouped (conv_op_builder.cc)."""
     shape = shape_of(graph, unit, 1)
     if shape is None or len(shape) != 4:
         return Refusal(f"its weights have {words(shape)}; NNAPI has 2-D convolutions alone", EXPORT)
@@ -356,7 +357,7 @@ def _scalar(graph: Graph, name: str) -> float:
 
 
 def _softmax_rank(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    # Before opset 13 Softmax is of a matrix, whatever the rank.
+    # Before opset 13 Softmax works on a matrix, whatever the rank.
     return rank_in(0, 1, 2, 3, 4)(graph, unit) if graph.opset >= 13 else None
 
 
@@ -435,7 +436,7 @@ def _resize_mode(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Height and width alone change, and shrink without a remainder."""
+    """Only height and width change, and they shrink without a remainder."""
     shape = shape_of(graph, unit) or ()
     scales, sizes = values_of(graph, unit, 2), values_of(graph, unit, 3)
     if not scales and not sizes:

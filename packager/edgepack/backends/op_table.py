@@ -1,7 +1,8 @@
 """Tables of the operators that providers take: ``data/<backend>.yaml``, each fact with its source.
 
 A table lists kernels: operator, the versions of it that one serves, and the element types. It is
-read once, when first asked. What a table cannot say (shapes, attributes) is code in the backend.
+read once, when it is first needed. Conditions that a table cannot express (shapes, attributes) are
+code in the backend.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class KernelLines(StrictModel):
     """One kernel, or several that differ in types alone."""
 
     opsets: str
-    """Versions of the operator (not of the model): ``7-12`` from and to; ``13`` just that one, as
-    onnxruntime matches kernels that were registered without an end; ``11-`` from there on."""
+    """Versions of the operator (not of the model): ``7-12`` is a range; ``13`` is only that
+    version, as onnxruntime matches kernels that were registered without an end; ``11-`` is 11 and
+    all later ones."""
     types: dict[str, str] = {}
-    """Dtypes, or names of groups, by what ONNX calls the type (``T``) or the input (``shape``);
+    """Dtypes, or names of groups, by ONNX's name of the type (``T``) or of the input (``shape``);
     ``first`` for the first input, ``all`` for every input and output."""
 
 
@@ -40,11 +42,11 @@ class OpTable(StrictModel):
     source: str
     """File or page that the facts come from."""
     version: str
-    """Of onnxruntime or of the compiler, or the date of the source's commit."""
+    """The version of onnxruntime or of the compiler, or the date of the source's commit."""
     checked: str
     """Date."""
     unverified: bool = False
-    """Whether the source is of another version than profiles pin, or was never tried."""
+    """Whether the source describes another version than profiles pin, or was never tried."""
     groups: dict[str, str] = {}
     """Names for sets of dtypes."""
     ops: dict[str, list[KernelLines]]
@@ -52,7 +54,7 @@ class OpTable(StrictModel):
 
     @cached_property
     def kernels(self) -> Mapping[str, tuple[Kernel, ...]]:
-        """The same, ready to be asked."""
+        """The parsed kernels of each operator."""
         return {
             op: tuple(Kernel(lines, self.groups) for lines in lines_of_op)
             for op, lines_of_op in self.ops.items()
@@ -70,7 +72,7 @@ class Kernel:
         self.types = {name: _dtypes(words, groups) for name, words in lines.types.items()}
 
     def serves(self, version: int | None) -> bool:
-        """Return whether it is for this version of its operator; an unknown one may be."""
+        """Return whether the kernel serves this version of its operator; an unknown one may fit."""
         return version is None or self.first <= version <= self.last
 
 
@@ -135,7 +137,7 @@ def _words(dtypes: frozenset[str]) -> str:
 
 
 def typed_tensors(node: Node, opset: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield inputs and outputs that are there, with what tables call each one's type."""
+    """Yield the inputs and outputs that are present, with the names of their types in tables."""
     schema = _schema(node.op, opset, node.domain)
     sides = ((node.inputs, schema.inputs), (node.outputs, schema.outputs)) if schema else ()
     if not schema:
@@ -149,7 +151,7 @@ def typed_tensors(node: Node, opset: int) -> Iterator[tuple[str, tuple[str, ...]
 
 
 def op_version(node: Node, opset: int) -> int | None:
-    """Return which version of its operator a node is; None where onnx does not know."""
+    """Return the version of a node's operator; None where onnx does not know it."""
     schema = _schema(node.op, opset, node.domain)
     return schema.since_version if schema else None
 

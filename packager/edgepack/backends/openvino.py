@@ -1,14 +1,15 @@
 """OpenVINO's execution provider: Intel processors, graphics and NPUs.
 
-It asks of every node alone whether its table has it, then gives pieces back by rules about the
-graph around them. Source: onnxruntime core/providers/openvino/ov_versions/data_ops.cc,
-capability.cc and utils.cc (trees for OpenVINO 2025.0 to 2025.2, read 2026-11-21), held against
-onnxruntime-openvino 1.24.1 (OpenVINO 2025.4.1) on its CPU by ``tests/placement``. The same for
-GPU and NPU was read, not tried.
+The provider checks for each node alone whether its table has it, then gives pieces back by rules
+about the graph around them. Source: onnxruntime core/providers/openvino/ov_versions/data_ops.cc,
+capability.cc and utils.cc (trees for OpenVINO 2025.0 to 2025.2, read 2026-11-21), which
+``tests/placement`` compares with onnxruntime-openvino 1.24.1 (OpenVINO 2025.4.1) on its CPU. The
+rules for GPU and NPU were read, not tried.
 
-The plugin onnxruntime-ep-openvino is another program, which asks OpenVINO itself. It took all that
-is taken here and more (scalars, graphs of one node, Hardmax, IsInf): for it this is the least
-(1.8.1 on an emulated Intel CPU, about 190 small models, 2026-11-21).
+The plugin onnxruntime-ep-openvino is another program, which queries OpenVINO itself. It took all
+nodes that these rules take, and more (scalars, graphs of one node, Hardmax, IsInf): so for the
+plugin the prediction is a lower bound (1.8.1 on an emulated Intel CPU, about 190 small models,
+2026-11-21).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _ByDevice(StrictModel):
     cpu_only: list[str]
 
     def on(self, device: str) -> frozenset[str]:
-        """Return what a device has; the NPU is asked with the CPU's table (capability.cc)."""
+        """Return the table of a device; the NPU uses the CPU's (capability.cc)."""
         return frozenset(self.both) | frozenset(self.cpu_only if device != "GPU" else ())
 
 
@@ -66,8 +67,8 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
 
     Source: onnxruntime-openvino 1.24.1, measured 2026-11-21 on an x86-64 CPU with AVX2. Time of one
     thread, SqueezeNet 1.1: fp32 78 ms; int8 weights with uint8 activations 40 ms, with int8 ones 45
-    to 50; uint8 weights 89; uint16 activations 94 (ResNet-20 alike). A bare ``AUTO`` put all 12
-    nodes of a network on the CPU provider, ``AUTO:CPU`` none. GPU and NPU were not tried.
+    to 50; uint8 weights 89; uint16 activations 94 (ResNet-20 is similar). A bare ``AUTO`` put all
+    12 nodes of a network on the CPU provider, ``AUTO:CPU`` none. GPU and NPU were not tried.
     """
     del device
     found: list[Misfit] = []
@@ -85,7 +86,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
 
 
 def device_type(variant: Variant) -> str:
-    """Return the device that a variant's OpenVINO provider is for, such as ``GPU``."""
+    """Return the device that a variant's OpenVINO provider uses, such as ``GPU``."""
     for provider in variant.providers:
         if provider.name == BACKEND.provider:
             return provider.options.get("device_type", "CPU")
@@ -95,9 +96,9 @@ def device_type(variant: Variant) -> str:
 def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that OpenVINO's provider leaves, by index, each with the reason.
 
-    Where it takes nodes that OpenVINO then cannot compile there is no session at all: in the cases
-    that are known all nodes are refused, with that reason. Not known here: an If with a body that
-    the provider takes in part, and operands that OpenVINO's own importer refuses.
+    If it takes nodes that OpenVINO then cannot compile, no session can be made: in the known cases
+    all nodes are refused, with that reason. Not predicted: an If with a body that the provider
+    takes in part, and operands that OpenVINO's own importer refuses.
     """
     name = device_type(variant)
     if name in _META_DEVICES:
@@ -121,7 +122,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
 
 
 def cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
-    """Return as many as the provider has threads, on the CPU; 1 drives a GPU or an NPU."""
+    """Return the provider's number of threads on the CPU; 1 for a GPU or an NPU."""
     if options.get("device_type", "CPU").startswith("CPU"):
         return int(options.get("num_of_threads", cpu_count))
     return one_core(options, session_threads, cpu_count)
@@ -172,7 +173,7 @@ def _refuse_alone(graph: Graph, node: Node, device: str) -> Refusal | None:
 
 
 def _tensors(node: Node) -> list[str]:
-    """Return what a node reads, in its bodies too, and what it makes."""
+    """Return the tensors that a node reads, in its bodies too, and those that it makes."""
     return [name for name in (*node.inputs, *node.outer_inputs, *node.outputs) if name]
 
 
@@ -237,7 +238,7 @@ def _upsample_problem(graph: Graph, node: Node) -> str | None:
 
 
 def _refuse_whole(graph: Graph) -> dict[int, Refusal]:
-    """Return what is given back of a graph whose nodes would all be taken alone."""
+    """Return the nodes that the provider gives back although it would take each of them alone."""
     if not graph.nodes:
         return {}
     if not graph.inputs:
@@ -267,10 +268,10 @@ def _alone_in_vain(graph: Graph, node: Node) -> bool:
 def _given_back(
     graph: Graph, refused: Collection[int]
 ) -> tuple[dict[int, Refusal], list[list[Node]]]:
-    """Return the nodes that go back because of their piece, and the pieces that stay.
+    """Return the nodes that are given back because of their piece, and the pieces that stay.
 
-    A piece of one node goes back unless it is the last; if the next piece reads it, it joins that.
-    Source: GetCapability::Execute.
+    A piece of one node is given back unless it is the last; if the next piece reads it, it joins
+    that piece. Source: GetCapability::Execute.
     """
     pieces = list(_pieces(graph, refused))
     found: dict[int, Refusal] = {}
@@ -304,7 +305,7 @@ def _pieces(graph: Graph, refused: Collection[int]) -> Iterator[list[Node]]:
 
 
 def _in_session_order(graph: Graph) -> list[Node]:
-    """Return the nodes as a session lists them: depth first from the last node that none reads.
+    """Return the nodes in a session's order: depth first from the last node that no other reads.
 
     Source: Graph::ReverseDFSFrom and GraphViewer, onnxruntime core/graph (1.24 tree).
     """
@@ -349,7 +350,7 @@ def _readers(graph: Graph, node: Node) -> Iterator[Node]:
 
 
 def _leaves_early(graph: Graph, piece: list[Node]) -> Node | None:
-    """Return the Conv or Identity that makes a whole piece go back.
+    """Return the Conv or Identity because of which a whole piece is given back.
 
     Its output leaves the piece, and some node reads it: it is not just an output of the model.
     """
@@ -365,7 +366,7 @@ def _leaves_early(graph: Graph, piece: list[Node]) -> Node | None:
 
 
 def _breaks(graph: Graph, piece: list[Node]) -> tuple[str, str] | None:
-    """Return reason and remedy if OpenVINO cannot compile a piece; measured, as tests/placement."""
+    """Return reason and remedy if OpenVINO cannot compile a piece (measured by tests/placement)."""
     inside = {node.index for node in piece}
     for node in piece:
         if node.op == "Loop":

@@ -1,6 +1,6 @@
 """Quantized operators as onnxruntime's providers see them: an operator with its Q/DQ nodes.
 
-In a QDQ model an int8 operator is spelt DequantizeLinear(s) -> operator -> QuantizeLinear(s).
+In a QDQ model an int8 operator is written as DequantizeLinear(s) -> operator -> QuantizeLinear(s).
 Providers that compile (NNAPI, QNN) or match kernels (XNNPACK) take or refuse such a group as one
 *node unit*; a Q or DQ that belongs to no group is a unit of its own.
 
@@ -14,13 +14,14 @@ Providers that compile (NNAPI, QNN) or match kernels (XNNPACK) take or refuse su
         unit.inputs[0].scale                # tensor name; graph.constants may have its value
     refusals = spread(refused)              # {unit: Refusal} to {node index: Refusal}
 
-:func:`node_units` says what may form a group; whether a provider takes it (dtypes above all) is the
-backend's to say. Give it the graph of :func:`~edgepack.model.graph.partitioned_graph`: the groups
+:func:`node_units` says what may form a group; the backend decides whether a provider takes it (by
+dtypes above all). Pass it the graph of :func:`~edgepack.model.graph.partitioned_graph`: the groups
 form only after onnxruntime gave every operator DQ nodes of its own.
 
-Source: onnxruntime main of 2026 (read in a stored copy, 2026-11-21; nearest to 1.31.1 that was at
-hand), ``core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc`` (what forms a group),
-``.../shared/utils.cc`` (which operators), ``core/framework/node_unit.cc`` (inputs and outputs).
+Source: onnxruntime main of 2026 (read in a stored copy, 2026-11-21; the nearest to 1.31.1 that was
+available), ``core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc`` (what forms a
+group), ``.../shared/utils.cc`` (which operators), ``core/framework/node_unit.cc`` (inputs and
+outputs).
 """
 
 from __future__ import annotations
@@ -58,18 +59,19 @@ class QdqValue:
 
 @dataclass(frozen=True)
 class NodeUnit:
-    """What a provider takes or refuses at once: a node, or one with its Q and DQ nodes."""
+    """What a provider takes or refuses as a whole: a node, or one with its Q and DQ nodes."""
 
     target: Node
     """The operator itself."""
     dequantizers: tuple[Node, ...]
-    """DQ nodes before it, in the order of its inputs; none where it is no group."""
+    """DQ nodes before the operator, in the order of its inputs; empty where the unit is no
+    group."""
     quantizers: tuple[Node, ...]
-    """Q nodes behind it."""
+    """Q nodes after the operator."""
     clip: Node | None
     """A Relu or Clip between target and Q that the Q makes redundant."""
     inputs: tuple[QdqValue, ...]
-    """In the order of the target's inputs; of QLinear operators, the data inputs alone."""
+    """Inputs in the order of the target's; for QLinear operators, only the data inputs."""
     outputs: tuple[QdqValue, ...]
 
     @property
@@ -123,7 +125,7 @@ def same_quantization(graph: Graph, first: Node, second: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A node with the Q and DQ nodes around it, before the rules of its operator are asked."""
+    """A node with the Q and DQ nodes around it, before its operator's rules are applied."""
 
     graph: Graph
     node: Node
@@ -183,7 +185,7 @@ def _readers(graph: Graph, node: Node, op: str) -> tuple[Node, ...]:
 
 
 def _edges(graph: Graph, node: Node) -> int:
-    """Return how many inputs of other nodes a node feeds, those of their bodies included."""
+    """Return how many inputs of other nodes a node feeds, including those in their bodies."""
     return sum(
         (*reader.inputs, *reader.outer_inputs).count(name)
         for name in node.outputs
@@ -222,7 +224,7 @@ def _is_redundant(graph: Graph, clip: Node, quantizer: Node) -> bool:
 
 
 def _is_closed(candidate: _Candidate) -> bool:
-    """Return whether nothing but the operator reads its DQ nodes, and nothing but Q its results.
+    """Return whether only the operator reads its DQ nodes, and only Q nodes read its results.
 
     Source: ``NodeGroup::CanCreateNodeGroup`` in core/framework/node_unit.cc.
     """
@@ -249,8 +251,8 @@ def _is_complete(
 
     Args:
         candidate: The node and what is around it.
-        wanted: How many inputs must; all that the node has unless given.
-        open_end: Whether it may do without Q nodes.
+        wanted: How many inputs must come from DQ nodes; default: all inputs of the node.
+        open_end: Whether the node may have no Q nodes.
 
     Source: ``NodeGroupSelector::CheckQDQNodes``.
     """
@@ -465,7 +467,7 @@ def single(node: Node) -> NodeUnit:
 
 
 def _own_values(node: Node) -> tuple[tuple[QdqValue, ...], tuple[QdqValue, ...]]:
-    """Return inputs and outputs of a node that is no group, with the scales it names itself.
+    """Return inputs and outputs of a node that is no group, with the scales that it names itself.
 
     QLinear operators take x, scale, zero point (twice for two inputs), then the output's scale and
     zero point, then a bias.

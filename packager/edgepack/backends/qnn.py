@@ -1,9 +1,9 @@
 """Qualcomm's QNN: phones and boards with a Hexagon processor (HTP), quantized models above all.
 
 The provider takes node units (QDQ groups) by operator, compiles them, and wants every dimension
-known. The operators are in ``data/qnn.yaml``; what the chip says of each, only trying on the device
-shows. int8 there means uint8 or uint16 activations; float
-models run in float16 (option ``enable_htp_fp16_precision``, on unless 0).
+known. The operators are in ``data/qnn.yaml``; only a trial on the device shows what the chip takes.
+int8 there means uint8 or uint16 activations; float models run in float16 (option
+``enable_htp_fp16_precision``, on unless 0).
 
 Sources: onnxruntime/onnxruntime-qnn, the documentation of provider 2.3.0 and
 ``builder/opbuilder/{gemm,resize}_op_builder.cc`` (stored copies of 2026, looked up 2026-11-21 and
@@ -88,7 +88,7 @@ BACKEND = Backend(
     refusals=refusals,
     static_shapes=True,
     # What onnxruntime's configuration for QNN (1.31.1, execution_providers/qnn/quant_config.py)
-    # asks for: all operators, ranges at least this wide, and these scales of 16-bit outputs.
+    # requires: all operators, ranges at least this wide, and these scales of 16-bit outputs.
     every_op=True,
     least_span=1e-4,
     output_grids=(
@@ -166,7 +166,7 @@ def _layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _second_layout(graph: Graph, value: QdqValue) -> Refusal | None:
-    """What weights, biases and second activations must be."""
+    """Check the layouts of weights, biases and second activations."""
     dtype, scales = graph.dtype(value.tensor), graph.constants.get(value.scale)
     if scales is None:
         return Refusal(f"the scale of {value.tensor!r} must be constant", MAKE_CONSTANT)

@@ -1,4 +1,4 @@
-"""Every backend by the name that profiles use: a line each."""
+"""Lists every backend by the name that profiles use."""
 
 from __future__ import annotations
 

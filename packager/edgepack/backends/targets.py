@@ -1,4 +1,4 @@
-"""Whether a profile's variants are what their backends take: found before anything is built."""
+"""Checks that backends take a profile's variants, before anything is built."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ FAMILIES: dict[str, Family] = {
     "android": "android",
     "ios": "apple",
 }
-"""The folder in ``templates/`` whose files a device's bundles get, by its operating system."""
+"""The folder in ``templates/`` with the files for a device's bundles, by its operating system."""
 
 _PROCESSORS = {"arm": "aarch64", "amd64": "x86-64"}
-"""The architecture of a device, by the word that ``.ort`` files are written for it with."""
+"""The architecture of a device, by the name of it that ``.ort`` files are written with."""
 
 _REPLAYS_SINCE = "1.30"
 """An onnxruntime that loads .ort files of style runtime: see :func:`_replays`."""
@@ -46,20 +46,20 @@ _AS_SPELT = "keys and values are spelt as onnxruntime spells them"
 
 
 def load_target(target: str) -> Profile:
-    """Return the profile of a target, proven to be one that its backends take.
+    """Return the profile of a target after checking that its backends take its variants.
 
     Raises:
         UsageError: There is no such target.
-        ProfileError: Its file is wrong; names every place.
+        ProfileError: Its file is wrong; the error names every place.
     """
     return check_target(target_file(target))
 
 
 def check_target(path: Path) -> Profile:
-    """Return the profile in a file, proven to be one that its backends take.
+    """Return the profile in a file after checking that its backends take its variants.
 
     Raises:
-        ProfileError: The file is wrong; names every place.
+        ProfileError: The file is wrong; the error names every place.
     """
     profile, source = read_profile_source(path)
     problems = [
@@ -91,7 +91,7 @@ def _device_problems(profile: Profile) -> Iterator[_Problem]:
 
 
 def _pin_problems(profile: Profile) -> Iterator[_Problem]:
-    """Yield pins that nothing could be held against: the device check and pip would end on them."""
+    """Yield pins that no version can match: the device check and pip would fail on them."""
     on_python = profile.device.python is not None
     for name, pin in profile.runtime.packages.items():
         if on_python and not _is_specifier(pin):
@@ -111,8 +111,8 @@ def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
     """Yield the profiles of a project's targets, with the project's own variants.
 
     Raises:
-        ProfileError: A target is not there or is given twice with other variants, its file is
-            wrong, or a variant does not fit; names the place in the project file.
+        ProfileError: A target does not exist or is given twice with other variants, its file is
+            wrong, or a variant does not fit. The error names the place in the project file.
     """
     seen: dict[str, Profile] = {}
     entries = [
@@ -147,7 +147,7 @@ def chosen_targets(loaded: LoadedProject, targets: Sequence[str]) -> Iterator[Pr
 
     Raises:
         UsageError: There is no such target.
-        ProfileError: As :func:`project_targets`.
+        ProfileError: The same as for :func:`project_targets`.
     """
     names = target_ids(targets)
     own: dict[str, Profile] = {}
@@ -253,7 +253,7 @@ def _format(variant: Variant) -> str:
 
 
 def _kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
-    """Yield whether a file is written with kernels for other processors than the target's."""
+    """Yield a problem if a file is written with kernels for other processors than the target's."""
     chosen = variant.model_format
     if isinstance(chosen, OrtFormat) and _PROCESSORS[chosen.platform] != profile.device.arch:
         right = next(word for word, arch in _PROCESSORS.items() if arch == profile.device.arch)
@@ -265,7 +265,7 @@ def _kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
 
 
 def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
-    """Yield what keeps optimizations that a file leaves to the session from being done there.
+    """Yield why the target's session cannot do the optimizations that a file leaves to it.
 
     Source: a file that onnxruntime 1.31.1 writes does not load in 1.23.2 ("Missing action
     1DQ_CPU"), and does in 1.30.0 (tried 2026-11-21; versions between were not).
@@ -280,7 +280,7 @@ def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
 
 
 def _recipes(variant: Variant, profile: Profile) -> Iterator[Misfit]:
-    """Yield whether a target's onnxruntime is older than what a recipe writes."""
+    """Yield a problem if a target's onnxruntime is older than a recipe's models need."""
     since = RECIPE_RULES[variant.recipe].since
     if since and (runtime := _older_runtime(profile, since.onnxruntime)):
         yield Misfit(
@@ -297,7 +297,7 @@ def _older_runtime(profile: Profile, version: str) -> str:
 
 
 def _names(variant: Variant) -> Iterator[Misfit]:
-    """Yield options and session keys that onnxruntime does not know: it accepts most in silence."""
+    """Yield options and session keys that onnxruntime does not know: it reports few of them."""
     for index, provider in enumerate(variant.providers):
         for key, value in provider.options.items():
             if problem := provider_option_problem(provider.name, key, value):

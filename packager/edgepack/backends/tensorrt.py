@@ -1,13 +1,14 @@
 """NVIDIA's TensorRT: the subgraphs that its ONNX parser takes, compiled on the device.
 
 What the parser does not take goes to CUDA, and to the CPU what CUDA does not take either. The
-operators and what is asked of them are those of TensorRT 10.15's own list (``data/tensorrt.yaml``);
-JetPack 6 has 10.3, so a newer operator may fall back there. Of int8, TensorRT takes int8 with zero
-point 0 (the same list: DequantizeLinear, QuantizeLinear). An int32 bias that a DequantizeLinear
-reads is folded by onnxruntime's provider before TensorRT sees it (the class ConstantFoldingDQ,
-named in the library of onnxruntime-gpu 1.31.1).
+operators and their conditions are those of TensorRT 10.15's own list (``data/tensorrt.yaml``);
+JetPack 6 has 10.3, so a newer operator may fall back there. TensorRT takes int8 with zero point 0
+(the same list: DequantizeLinear, QuantizeLinear). An int32 bias that a DequantizeLinear reads is
+folded by onnxruntime's provider before TensorRT sees it (the class ConstantFoldingDQ, named in the
+library of onnxruntime-gpu 1.31.1).
 
-Not predicted: whether the bodies of If, Loop and Scan are taken, without which they are not.
+Not predicted: whether TensorRT takes the bodies of If, Loop and Scan, and so the operators
+themselves.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _DIALECT = "quantize with int8 for both, symmetric: true and bias: float32"
 def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     """Refuse dialects that TensorRT does not take as int8.
 
-    Source: data/tensorrt.yaml's; NVIDIA's guide leaves biases in float.
+    Source: that of data/tensorrt.yaml; NVIDIA's guide leaves biases in float.
     """
     del device
     dialect = variant.dialect
@@ -88,13 +89,13 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "fp16", "int8-static"}),
     misfits=misfits,
     refusals=refusals,
-    # Dynamic ones work with a range given (shape_options), known ones best.
+    # Dynamic shapes work with a given range (shape_options); known shapes work best.
     static_shapes=False,
     # An engine is built for a range of sizes, and built again for each size outside it, which takes
     # minutes. Source: onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html,
     # "Explicit shape range for dynamic shape input": all three keys, every dynamic input.
     shape_options=("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes"),
-    # Is taken in float32 alone (data/tensorrt.yaml).
+    # TensorRT takes these only in float32 (data/tensorrt.yaml).
     float32_ops=frozenset({"STFT"}),
     knobs=(
         Knob(

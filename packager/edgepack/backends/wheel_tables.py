@@ -3,7 +3,7 @@
 onnxruntime ships them for its own mobile usability checker. Read from the installed version, they
 follow what that version can do; what they say in words (notes) is encoded in the backends.
 
-Oddities of 1.31.1, mended here: the MLProgram list writes ``Argmax`` for ArgMax, and the
+Errors of 1.31.1's lists, fixed here: the MLProgram list writes ``Argmax`` for ArgMax, and the
 NeuralNetwork list ``ai.onnx.ReduceSum`` with a dot for the colon; both hide from the checker.
 """
 
@@ -32,10 +32,11 @@ _SPELLINGS = {"Argmax": "ArgMax"}
 
 @dataclass(frozen=True)
 class WheelOpTable:
-    """The operators that one provider takes, as its list says."""
+    """The operators that one provider takes according to its list."""
 
     notes: Mapping[str, str]
-    """Operator, with its domain unless that is ai.onnx, to the list's note on it, or nothing."""
+    """Operator, with its domain unless that is ai.onnx, to the list's note on it, which may be
+    empty."""
     respelled: frozenset[str]
     """Operators that the list spells so that an exact comparison does not find them."""
 

@@ -1,13 +1,13 @@
-"""XNNPACK, the library of fast kernels for ARM and x86 CPUs that phones have in onnxruntime.
+"""XNNPACK, a library of fast kernels for ARM and x86 CPUs, in onnxruntime's mobile packages.
 
 It takes a handful of operators one by one: float32 ones, and int8 ones as QDQ groups. Weights must
-be constant, and of images all but the batch known. From the sources, onnxruntime 1.24 and older
-(stored copies, looked up 2026-11-21; nothing was tried, for no wheel has XNNPACK):
+be constant, and all dimensions of images but the batch known. From the sources, onnxruntime 1.24
+and older (stored copies, looked up 2026-11-21; nothing was tried, for no wheel has XNNPACK):
 ``core/providers/xnnpack/detail/node_support_checker.cc``, ``detail/utils.cc``, ``nn/*.cc``,
 ``math/*.cc``, ``tensor/resize.cc``.
 
 A Gemm computes as many rows as its input's shape says when the session is made (``math/gemm.cc``):
-with a dynamic batch just one. Fix the batch for models that end in one.
+with a dynamic batch this is only one. Fix the batch for models that end in one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
 def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that XNNPACK leaves to the CPU.
 
-    A Relu or Clip behind a float Conv or pool that it takes goes with it.
+    XNNPACK also takes a Relu or Clip behind a float Conv or pool that it takes.
     """
     del variant
     refused: dict[NodeUnit, Refusal] = {}
@@ -99,7 +99,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
 
 
 def cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
-    """Return as many as its own pool has threads: by itself, as the session."""
+    """Return the number of threads of its own pool; by default the session's."""
     return int(options.get("intra_op_num_threads", session_threads)) or cpu_count
 
 
@@ -107,7 +107,7 @@ BACKEND = Backend(
     name="xnnpack",
     provider="XnnpackExecutionProvider",
     recipes=frozenset({"fp32", "int8-static"}),
-    # Not .ort: onnxruntime would call for a compiler, which XNNPACK has not (from the source).
+    # Not .ort: onnxruntime would call XNNPACK's compiler, which does not exist (from the source).
     formats=frozenset({"onnx"}),
     misfits=misfits,
     refusals=refusals,
@@ -215,7 +215,7 @@ def _matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Scales or sizes are constant, leave the channels, and shrink by whole factors."""
+    """Scales or sizes are constant, keep the channels, and shrink by whole factors."""
     shape = shape_of(graph, unit) or ()
     scales = values_of(graph, unit, 1 if graph.opset == 10 else 2)
     sizes = values_of(graph, unit, 3)

@@ -1,1 +1,1 @@
-"""Ground that knows no model and no device: processes, files, YAML, progress, statistics."""
+"""Helpers that know no model and no device: processes, files, YAML, progress, statistics."""

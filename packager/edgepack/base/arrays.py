@@ -1,4 +1,4 @@
-"""What numpy's arrays are called in annotations."""
+"""Names numpy's arrays for annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report of a bug needs: the version, the machine and the traceback."""
+"""Collects what a bug report needs: the version, the machine and the traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that edgepack keeps for its user: written whole or not at all, read with their version."""
+"""Writes files whole or not at all, and reads them with their schema version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 PRIVATE, SHARED = 0o600, 0o644
-"""Modes of new files: of those that edgepack keeps, and of those that its user names."""
+"""The modes of new files: those that edgepack keeps, and those that its user names."""
 
 
 def write_atomically(path: Path, data: str | bytes, *, mode: int = PRIVATE) -> None:
@@ -28,11 +28,11 @@ def write_atomically(path: Path, data: str | bytes, *, mode: int = PRIVATE) -> N
 
     Args:
         path: The file; folders above it are made.
-        data: What it holds then.
-        mode: Of a file that is new.
+        data: The file's new content.
+        mode: The mode of a file that is new.
 
     Raises:
-        OSError: It cannot be written; the old one is as it was.
+        OSError: The file cannot be written; the old one is unchanged.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,10 +54,10 @@ def write_atomically(path: Path, data: str | bytes, *, mode: int = PRIVATE) -> N
 
 
 def require_writable(path: Path, option: str) -> None:
-    """Try to write now what an option names: no measurement may be lost for want of a folder.
+    """Check early that a file named by an option can be written, so that no measurement is lost.
 
     Raises:
-        UsageError: It cannot be written. What is there stays as it is.
+        UsageError: It cannot be written. An existing file stays unchanged.
     """
     if path.is_file():
         return
@@ -80,12 +80,12 @@ def writing(
     path: Path,
     hint: str = "free some space, or set XDG_DATA_HOME to a folder that can be written to",
 ) -> Iterator[None]:
-    """Let what cannot be written be one clear error.
+    """Turn a failure to write into one clear error.
 
     Args:
         what: What is written: ``the report``.
-        path: Where.
-        hint: What to do; by default for what lies in the user's data directory.
+        path: The path.
+        hint: What to do; the default fits files in the user's data directory.
 
     Raises:
         ToolError: The block raised an :class:`OSError`.
@@ -105,7 +105,7 @@ def read_model(path: Path, model: type[ModelT], *, version: int, what: str, reme
 
     Args:
         path: The file.
-        model: What it holds.
+        model: The model of its content.
         version: The schema version that ``model`` describes.
         what: What the file is, for errors: ``the report``.
         remedy: The hint of an error about a broken file.

@@ -1,4 +1,4 @@
-"""What this machine is, as far as it decides results."""
+"""Describes this machine, as far as it decides results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def has_vnni() -> bool:
 
 
 def architecture() -> str:
-    """Return ``x86-64``, ``aarch64``, or the system's own word for anything else."""
+    """Return ``x86-64``, ``aarch64``, or the system's own name for any other architecture."""
     machine = platform.machine()
     return {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(machine, machine)
 
@@ -47,10 +47,10 @@ def cores() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Return how much memory can be taken without pushing others out, container limits included.
+    """Return how much memory a process can take without evicting others, within container limits.
 
-    Source: ``MemAvailable`` of /proc/meminfo, and memory.max and memory.current of cgroup v2
-    (Linux kernel documentation). Elsewhere half of the machine's memory.
+    Source: ``MemAvailable`` of /proc/meminfo, and memory.max and memory.current of cgroup v2 (Linux
+    kernel documentation). On other systems it is half of the machine's memory.
     """
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()

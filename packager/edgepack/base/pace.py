@@ -1,7 +1,7 @@
-"""How fast the parts of a task are done, and how long the rest takes: an estimate, or none.
+"""Estimates how long the rest of a task takes, from how fast its parts were done.
 
-Parts of one kind are taken to take as long as those of that kind that are done. While a kind is
-left of which no part is done, there is no estimate: it would be a guess.
+A part is expected to take as long as the finished parts of its kind. While no part of a kind is
+finished, there is no estimate: it would be a guess.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LEAST_S = 2.0
-"""A rate within a part is believed after so long, and less time left is not worth a word."""
+"""Seconds after which a rate within a part is used; a shorter time left is not shown."""
 
 
 @dataclass
@@ -22,22 +22,22 @@ class Part:
     kind: str
     began: float
     done: int = 0
-    """Of ``total``, within the part; 0 if it does not tell."""
+    """Units of ``total`` done within the part; 0 if the part does not report them."""
     total: int = 0
     is_whole: bool = True
-    """Whether that is how far the whole part is, not only what it is at."""
+    """Whether this measures the whole part, and not only its present step."""
     counted_from: tuple[float, int] | None = None
-    """When it first told how far it is, and how far that was."""
+    """The time of its first report, and how far it was then."""
 
     def within(self, done: int, total: int, now: float, *, is_whole: bool = True) -> None:
-        """Take in how far it is; another total begins another count."""
+        """Record how far the part is; another total begins another count."""
         self.is_whole = is_whole
         if self.counted_from is None or total != self.total or done < self.done:
             self.counted_from = (now, done)
         self.done, self.total = done, total
 
     def left_s(self, now: float) -> float | None:
-        """Return how long the rest of it takes, from the rate so far; None if that says nothing."""
+        """Return the seconds that the rest takes at the rate so far; None without a rate."""
         if self.counted_from is None:
             return None
         since, first = self.counted_from
@@ -57,7 +57,7 @@ class Pace:
     running: dict[str, Part] = field(default_factory=dict)
     """By part."""
     _took: dict[str, list[float]] = field(default_factory=dict)
-    """By kind: how long those that are done took."""
+    """By kind: how long the finished parts took, in seconds."""
 
     @classmethod
     def of(cls, kinds: Mapping[str, int], now: float) -> Pace:
@@ -65,11 +65,11 @@ class Pace:
         return cls(now, Counter(kinds))
 
     def begin(self, part: str, kind: str, now: float) -> None:
-        """Take in that a part begins."""
+        """Record that a part begins."""
         self.running[part] = Part(kind, now)
 
     def end(self, part: str, kind: str, now: float) -> None:
-        """Take in that a part is done; one that never began took no time."""
+        """Record that a part is done; a part that never began took no time."""
         begun = self.running.pop(part, None)
         if begun is not None:
             kind = begun.kind
@@ -78,9 +78,9 @@ class Pace:
             self.left[kind] -= 1
 
     def left_s(self, now: float) -> float | None:
-        """Return about how long the rest takes, as many parts at a time as before; None if unknown.
+        """Return about how many seconds the rest takes at the same parallelism; None if unknown.
 
-        A part that has taken longer than others of its kind leaves that unknown, too.
+        It is also unknown while a part takes longer than the others of its kind did.
         """
         works = [self._running_s(part, now) for part in self.running.values()]
         waiting = Counter({kind: count for kind, count in self.left.items() if count > 0})

@@ -1,4 +1,4 @@
-"""Child processes: programs with a deadline, and workers that run steps.
+"""Starts child processes: programs with a deadline, and workers that run steps.
 
 The only module that starts processes on this machine.
 """
@@ -24,7 +24,8 @@ from edgepack.errors import BugError, ToolError
 
 Value = TypeVar("Value")
 OnProgress = Callable[..., None]
-"""Takes how many parts are done, of how many, and of what if that is not all of the call."""
+"""Gets the number of finished parts, their total, and what they are parts of, if not of the whole
+call."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ProgramResult:
 
     argv: tuple[str, ...]
     exit_code: int
-    """128 + N where signal N ended it, as a shell says it."""
+    """128 + N where signal N ended it, as in a shell."""
     stdout: bytes
     stderr: bytes
 
@@ -64,7 +65,7 @@ def start_program(  # noqa: PLR0913  (as Popen has them)
     stderr: int = subprocess.PIPE,
     own_session: bool = True,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own; ending its process group is the caller's duty.
+    """Start a program in its own session; the caller has to end its process group.
 
     Without ``own_session`` it can ask on this process's terminal, and has its process group.
 
@@ -95,7 +96,7 @@ def run_program(
     input_bytes: bytes = b"",
     environment: Mapping[str, str] | None = None,
 ) -> ProgramResult:
-    """Run a program to its end in a process group of its own, and kill the group if it must stop.
+    """Run a program to its end in its own process group, and kill the group if it must stop.
 
     Raises:
         ToolError: The program is missing or took longer than ``timeout_s``.
@@ -131,8 +132,8 @@ def run_on_terminal(
 ) -> ProgramResult:
     """Run a program that may ask for something on this process's terminal.
 
-    What is typed goes to the program alone. Where there is no terminal its stdin is empty, and it
-    has ``timeout_s`` instead of ``asking_timeout_s``.
+    Only the program gets what is typed. Where there is no terminal its stdin is empty, and its
+    limit is ``timeout_s`` instead of ``asking_timeout_s``.
 
     Raises:
         ToolError: The program is missing or took longer than it may.
@@ -166,10 +167,10 @@ def _end_gently(child: subprocess.Popen[bytes]) -> None:
 def run_supervised(
     argv: Sequence[str], *, timeout_s: float, cwd: Path | None = None
 ) -> ProgramResult:
-    """Run a program that ends with this process, whatever ends this process.
+    """Run a program that ends when this process ends, for whatever reason.
 
-    The supervisor that runs commands on devices runs it here too: it kills the program's group
-    when its stdin ends, and the other end of that pipe is ours.
+    The supervisor that runs commands on devices also runs this program. It kills the program's
+    group when its stdin ends; this process has the other end of that pipe.
 
     Raises:
         ToolError: The program is missing or took longer than ``timeout_s``.
@@ -194,10 +195,10 @@ def run_supervised(
 
 
 class Workers:
-    """Processes that run library code: their memory is theirs, and they can crash or be killed.
+    """Processes that run library code, with memory of their own; they can crash or be killed.
 
-    Use it as a context manager; leaving it kills whatever still runs. :meth:`call` may be used
-    from several threads; each call gets a process to itself, and idle processes are used again.
+    Use it as a context manager; leaving it kills whatever still runs. :meth:`call` may be used from
+    several threads; each call gets a process to itself, and idle processes are reused.
     """
 
     def __init__(self, count: int) -> None:
@@ -207,7 +208,7 @@ class Workers:
         self._idle: list[Worker] = []
         self._all: list[Worker] = []
         self._killed = False
-        # What workers that are killed leave there goes with it.
+        # Files that killed workers leave there are deleted with the folder.
         self._scratch = tempfile.TemporaryDirectory(
             prefix="edgepack-workers-", ignore_cleanup_errors=True
         )
@@ -246,13 +247,15 @@ class Workers:
                 :func:`edgepack.base.worker.tell`.
             arguments: Its arguments.
             on_progress: Called in this thread with what the function reports.
-            on_note: Called in this thread with each line that it tells.
+            on_note: Called in this thread with each line that the function passes to the user.
 
         Raises:
             EdgepackError: Whatever the function raised.
-            BugError: It raised one, or something else; with its traceback.
-            OSError: Likewise; a full disk, say.
-            ToolError: The process cannot be started, or died; then with the last lines it printed.
+            BugError: The function raised one, or an unexpected exception; the error has its
+                traceback.
+            OSError: The function raised it, for example on a full disk.
+            ToolError: The process cannot be started, or died; then the error has the last lines it
+                printed.
         """
         with self._slots:
             worker = self._take()
@@ -330,7 +333,7 @@ class Worker:
             try:
                 told[kind](*value)
             except BaseException:
-                # Its answer is still to come, and the next call would take it for its own.
+                # Its answer is still to come, and the next call would take it for its own answer.
                 self.kill()
                 raise
             kind, value = self._receive(function)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 Unit = Literal["parts", "bytes"]
 
 STATUS_EVERY_S = 5.0
-"""How often a log has a line about what a task is at."""
+"""Seconds between a log's lines about a task's present step."""
 LEFT_EVERY_S = 30.0
-"""How often a log says how long a task still takes, and how far within a part it is."""
+"""Seconds between a log's lines about the time left and the progress within a part."""
 
 
 class Task(Protocol):
@@ -36,23 +36,23 @@ class Task(Protocol):
         Args:
             part: Its name.
             by: How many units.
-            kind: Of a part that did not begin, because it was done before the task.
-            found: What it found, in words.
+            kind: The kind of a part that did not begin, because it was done before the task.
+            found: What the part found, in words.
         """
 
     def begin(self, part: str, doing: str = "", kind: str = "") -> None:
         """Say that a part begins.
 
         Args:
-            part: Its name, which it is ended with.
+            part: Its name; the part is ended by the same name.
             doing: What is done, in plain words; default: the name.
-            kind: What the others are that take about as long, of the task's ``kinds``.
+            kind: One of the task's ``kinds``: the parts of a kind take about as long as each other.
         """
 
     def within(self, part: str, done: int, total: int, doing: str = "") -> None:
-        """Say how far one part is; with ``doing`` what it is at, of which ``total`` is the most.
+        """Report how far one part is; with ``doing``, ``done`` and ``total`` count that step.
 
-        A total of 0 is not known.
+        A total of 0 means unknown.
         """
 
 
@@ -65,12 +65,12 @@ class Work:
     total: int
     """How many parts, or bytes."""
     kinds: Mapping[str, int] | None = None
-    """How many parts of each kind there are, for an estimate of the time left; those of no kind
-    take too little to count. None gives no estimate."""
+    """The number of parts of each kind, for an estimate of the time left; parts of no kind take too
+    little time to count. With None there is no estimate."""
     at_most: bool = False
     """Whether it may end earlier."""
     finds: bool = False
-    """Whether parts find something: a log then tells their end, not their beginning."""
+    """Whether parts find something: a log then reports their end, not their beginning."""
     unit: Unit = "parts"
     """What ``total`` counts."""
 
@@ -80,15 +80,15 @@ class Progress(ABC):
 
     @abstractmethod
     def task(self, work: Work) -> AbstractContextManager[Task]:
-        """Give what reports the parts of a task."""
+        """Return an object that reports the parts of a task."""
 
     @abstractmethod
     def status(self, text: str) -> None:
-        """Say what the running task is at; each takes the place of the one before."""
+        """Show the running task's present step; each text replaces the one before."""
 
     @abstractmethod
     def note(self, text: str) -> None:
-        """Say one line."""
+        """Print one line."""
 
 
 class SilentTask:
@@ -105,7 +105,7 @@ class SilentTask:
 
 
 class Silent(Progress):
-    """No progress: what the library's functions use unless told otherwise."""
+    """Reports no progress: the default of the library's functions."""
 
     @contextmanager
     def task(self, work: Work) -> Iterator[Task]:
@@ -122,7 +122,7 @@ class Silent(Progress):
 
 @dataclass
 class _Counted:
-    """A task whose parts are counted and timed; what is shown of them is a subclass's."""
+    """A task that counts and times its parts; subclasses decide what to show."""
 
     work: Work
     pace: Pace
@@ -130,7 +130,7 @@ class _Counted:
     doing: dict[str, str] = field(default_factory=dict)
     """By part that runs: what is done, in words."""
     at: dict[str, str] = field(default_factory=dict)
-    """By part that runs: what of it is done just now."""
+    """By part that runs: its present step."""
     lock: Lock = field(default_factory=Lock)
 
     @classmethod
@@ -190,7 +190,7 @@ class _Counted:
         return took * (self.work.total - self.done) / self.done
 
     def said(self, part: str) -> str:
-        """Return what a running part does, how far it is, and how long it still takes."""
+        """Return in words what a running part does, how far it is, and how long it still takes."""
         running, at = self.pace.running[part], self.at.get(part, "")
         doing, left_s = self.doing.get(part, part), running.left_s(time.monotonic())
         far = f", {running.done}/{running.total}" if running.total and not at else ""
@@ -199,11 +199,11 @@ class _Counted:
 
 
 class _LinesTask(_Counted):
-    """A line when a part begins; when it is done if it finds something, or never began."""
+    """Writes a line when a part begins, or when it ends if it finds something or never began."""
 
     named: int = 0
     unsaid: int = 0
-    """How many parts were done before, and no line says so yet."""
+    """How many parts were done before and have no line yet."""
     said_left: float = 0.0
 
     def begun(self, part: str) -> None:
@@ -240,7 +240,7 @@ class _LinesTask(_Counted):
         _write(f"{self.work.title}{count}{text}{left and f' ({left})'}")
 
     def _is_due(self, began: float = 0.0) -> bool:
-        """Return whether a log wants to know how far it is: now and then, not at the beginning."""
+        """Return whether a progress line is due: from time to time, not at the beginning."""
         now = time.monotonic()
         if now - max(self.said_left, self.pace.began, began) < LEFT_EVERY_S:
             return False
@@ -256,13 +256,13 @@ class Lines(Progress):
 
     @contextmanager
     def task(self, work: Work) -> Iterator[Task]:
-        """Write a line for each part; of bytes, only now and then."""
+        """Write a line for each part; for bytes, only from time to time."""
         task = _LinesTask.begin_now(work)
         yield task
         task.tell_skipped()
 
     def status(self, text: str) -> None:
-        """Write it as a line, but not more often than a log wants it."""
+        """Write the text as a line, but not more often than a log needs it."""
         now = time.monotonic()
         if now >= self._status_after:
             self._status_after = now + STATUS_EVERY_S
@@ -279,7 +279,7 @@ def _write(text: str) -> None:
 
 
 class _BarTask(_Counted):
-    """A bar, which a line below it for each part that runs explains."""
+    """A bar, with a line below it for each part that runs."""
 
     bars: RichProgress
 
@@ -288,7 +288,7 @@ class _BarTask(_Counted):
 
     @property
     def bar(self) -> TaskID:
-        """The task as rich knows it: the only one, which its first drawing needs already."""
+        """The only task of rich's display; it must exist before the first drawing."""
         return self.bars.task_ids[0]
 
     def ended(self, text: str, *, begun: bool) -> None:
@@ -324,14 +324,14 @@ class Bars(Progress):
                 self._running = None
 
     def status(self, text: str) -> None:
-        """Show it below the task's bar."""
+        """Show the text below the task's bar."""
         if self._running is not None:
             self._running.bars.update(self._running.bar, last=text)
 
     def note(self, text: str) -> None:
         """Write one line."""
         if self._running is not None:
-            # What is written past rich would tear the bar.
+            # Output that bypasses rich would break the bar.
             self._running.bars.console.print(printable(text), markup=False, highlight=False)
         else:
             _write(text)

@@ -1,7 +1,7 @@
-"""Where the files that ship with edgepack lie: profiles, templates, the example.
+"""Finds the files that ship with edgepack: profiles, templates, the example.
 
-In a wheel they lie in ``edgepack/_data``; in a checkout they lie at its top. This module is the
-only one that knows.
+In a wheel they are in ``edgepack/_data``; in a checkout they are at its top. Only this module knows
+it.
 """
 
 from __future__ import annotations

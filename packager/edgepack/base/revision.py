@@ -1,4 +1,4 @@
-"""Which commit edgepack was made of.
+"""Says from which commit edgepack was made.
 
 A wheel and an sdist carry ``commit.txt``, which their build wrote (``hatch_build.py``). A checkout
 has ``.git``, which is read here as gitrepository-layout(5) describes it: git may be missing, and
@@ -32,17 +32,18 @@ class Revision:
 def version_text() -> str:
     """Return the version, and the commit if known: ``0.1.0 (commit 1a2b3c4, 2026-11-23)``.
 
-    A checkout tells no day, and its newest commit also where it has been changed since.
+    For a checkout there is no day, and the commit is its newest one even if files have changed
+    since.
     """
     try:
         known = revision(data_root())
     except (ToolError, OSError, ValueError):
-        known = None  # the version and the report of a bug are told by a damaged installation, too
+        known = None  # a damaged installation reports its version and its bugs, too
     return f"{__version__} ({known})" if known else __version__
 
 
 def revision(root: Path) -> Revision | None:
-    """Return the commit that a checkout, an sdist or an installation's data was made of.
+    """Return the commit from which a checkout, an sdist or an installation's data was made.
 
     Raises:
         OSError: A file of it cannot be read.

@@ -1,4 +1,4 @@
-"""What all documents are made of: strict models, identifiers, and values that are not there."""
+"""Base types of all documents: strict models, identifiers, and values that are not measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StrictModel(BaseModel):
 
 
 class NotMeasured(StrictModel):
-    """Something that was not measured, or that a device or a run does not tell."""
+    """Stands for a value that was not measured, or that a device or a run does not report."""
 
     kind: Literal["not-measured"] = "not-measured"
     reason: Annotated[str, Field(max_length=10_000)]

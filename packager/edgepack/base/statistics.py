@@ -93,7 +93,7 @@ def standard_deviation(values: Sequence[float]) -> float:
 
 
 def outliers(values: Sequence[float]) -> Outliers:
-    """Count what lies far from the median, measured in scaled MADs.
+    """Count the numbers far from the median, measured in scaled MADs.
 
     Where more than half of the values are equal the MAD is 0, and every other value is far.
     """

@@ -1,4 +1,4 @@
-"""A worker process: reads calls on stdin, answers on stdout, ends when stdin ends.
+"""A worker process: it reads calls from stdin, answers on stdout, and ends when stdin ends.
 
 Started by :class:`edgepack.base.processes.Workers`. What libraries print goes to stderr, because
 stdout carries the answers.
@@ -46,7 +46,7 @@ def _receive_bytes(stream: IO[bytes]) -> bytes:
 
 
 class _Reports:
-    """How far a call is, sent between its start and its answer, a few times a second at most."""
+    """Sends how far a call is, between its start and its answer, a few times a second at most."""
 
     stream: IO[bytes] | None = None
     """Where the answers go; None in a process that is no worker."""
@@ -67,20 +67,21 @@ _reports = _Reports()
 
 
 def report(done: int, total: int, doing: str = "") -> None:
-    """Tell the process that made the running call how many of its parts are done.
+    """Report to the process that made the running call how many of its parts are done.
 
     Outside a worker this does nothing. Call it in the thread that runs the call.
 
     Args:
-        done: Parts of ``total``.
-        total: Of the whole call; with ``doing``, of that, and it is the most; 0 if not known.
-        doing: What the call is at, in words.
+        done: The number of finished parts of ``total``.
+        total: The number of parts of the whole call, or with ``doing`` the most that this step can
+            have; 0 if not known.
+        doing: The call's present step, in words.
     """
     _reports.send(done, total, doing)
 
 
 def tell(line: str) -> None:
-    """Give the process that made the running call a line for its user; see :func:`report`."""
+    """Send a line for its user to the process that made the running call; see :func:`report`."""
     _reports.tell(line)
 
 

@@ -1,6 +1,6 @@
-"""What is wrong with a document, in words of its own keys: pydantic's findings explained.
+"""Explains pydantic's findings about a document in the words of its own keys.
 
-pydantic says how a value misses every member of a union; a reader wants to know what is wrong with
+pydantic says how a value misses every member of a union; a reader needs to know what is wrong with
 the member that was meant.
 """
 
@@ -21,9 +21,9 @@ from edgepack.errors import nearest
 _Path = tuple[str | int, ...]
 _MAX_SHOWN = 80
 _KEY = "[key]"
-"""pydantic's last part of a location when it is the key itself that is wrong."""
+"""pydantic's last part of a location when the key itself is wrong."""
 _NO_MEMBER = "no_member"
-"""Our own type of error: the value is like no member of a union."""
+"""Our own type of error: the value fits no member of a union."""
 _HINTS = {
     "string_type": "give text; put it in quotes if it looks like something else",
     "int_type": "give a whole number",
@@ -38,7 +38,7 @@ _WORDS: dict[object, str] = {float: "a number", int: "a whole number", str: "tex
 def explain(
     model: type[BaseModel], values: object, error: ValidationError
 ) -> Iterator[tuple[_Path, str, str]]:
-    """Yield, for each problem, the keys and indices that lead to it, what it is, and a hint."""
+    """Yield for each problem its path of keys and indices, its text, and a hint."""
     for detail in _relevant(model, values, error.errors()):
         place = _place(model, detail["loc"])
         path = place.path
@@ -49,18 +49,18 @@ def explain(
 
 @dataclass(frozen=True)
 class _Place:
-    """What pydantic's location of an error means in the document and in the model."""
+    """The place of an error in the document and in the model, from pydantic's location."""
 
     path: _Path
     """Keys and indices, without the parts that name a member of a union."""
     kind: object
-    """The annotation that holds there."""
+    """The annotation of that place."""
     owner: object
     """The model, list or dict that the last key belongs to."""
     others: tuple[object, ...]
     """All members of the union that the owner is one of."""
     unions: tuple[tuple[_Path, str], ...]
-    """The location of each union on the way, and pydantic's name of the member taken."""
+    """The location of each union on the way, and pydantic's name of the chosen member."""
 
 
 def _place(model: type[BaseModel], loc: _Path) -> _Place:
@@ -127,7 +127,7 @@ def _keys(kind: object, *, required: bool = False) -> list[str]:
 def _relevant(
     model: type[BaseModel], values: object, details: list[ErrorDetails]
 ) -> list[ErrorDetails]:
-    """Keep of each union only the errors of the member that was meant, or one if none was.
+    """Keep only the errors of the member that was meant in each union, or one error if none was.
 
     pydantic reports how the value misses every member; most of that is noise to the reader.
     """
@@ -155,7 +155,7 @@ def _meant(
 ) -> str | None:
     """Return the member whose keys are most like the given ones; None if there is no such."""
     if len(wrong) == 1:
-        return next(iter(wrong))  # told by its tag
+        return next(iter(wrong))  # its tag names it
     place = _place(model, union)
     value = _value(values, place.path)
     scores = {}
@@ -167,7 +167,7 @@ def _meant(
 
 
 def _likeness(value: object, member: object) -> tuple[int, int, int]:
-    """Count the given keys that nearly are the member's, those that are, and, below 0, missing."""
+    """Count the given keys that nearly match the member's, those that match, and -(missing)."""
     given = [str(key) for key in value] if isinstance(value, dict) else []
     known = _keys(member)
     near = sum(bool(get_close_matches(key, known, n=1)) for key in given)

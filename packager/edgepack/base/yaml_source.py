@@ -1,4 +1,4 @@
-"""Strict YAML with positions: the one way edgepack reads a YAML file.
+"""Reads strict YAML with positions: the only way edgepack reads a YAML file.
 
 YAML 1.2 core scalars (``no`` is a string, ``1e-3`` a number, ``017`` a string), no duplicate
 keys, and every problem of a file reported at once with file, line and column.
@@ -22,7 +22,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _Path = tuple[str | int, ...]
 _KEEP_ONE = "keep one of the two"
 _MAX_VALUES = 100_000
-"""Far above any file of edgepack's; aliases can make a few lines stand for billions."""
+"""Far more values than any edgepack file has; with aliases a few lines can stand for billions."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -63,10 +63,10 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 @dataclass(frozen=True)
 class YamlSource:
-    """A YAML document, its values, and where each of them stands."""
+    """A YAML document: its values and their positions."""
 
     name: str
-    """What to call the file in messages."""
+    """The file's name in messages."""
     text: str
     values: Any
     """Plain Python values: dict, list, str, int, float, bool, None."""
@@ -93,7 +93,7 @@ class YamlSource:
             raise _as_one_error(self, model, error) from error
 
     def refuse(self, problems: Sequence[tuple[_Path, str, str]]) -> EdgepackError:
-        """Return one error for all problems: the key's path, what is wrong, and what to do."""
+        """Return one error for all problems: each key's path, what is wrong, and what to do."""
         placed = [
             (*_mark(self, path), self.where(path), problem, hint)
             for path, problem, hint in problems
@@ -150,7 +150,7 @@ def parse_yaml(text: str, *, name: str) -> YamlSource:
 
 
 def _load(text: str, name: str, marks: dict[_Path, tuple[int, int]]) -> object:
-    """Return the document's values and fill in where each stands; an empty one is an empty dict."""
+    """Return the document's values and fill in their positions; an empty one is an empty dict."""
     loader = _Loader(text)
     loader.name = name
     try:
@@ -177,7 +177,7 @@ def _require_few(node: yaml.Node, name: str, counts: dict[int, int | None]) -> i
     """Return how many values a node stands for, aliases expanded but each looked at once.
 
     Raises:
-        ProfileError: They are too many, or the node holds itself.
+        ProfileError: There are too many, or the node contains itself.
     """
     if id(node) not in counts:
         counts[id(node)] = None  # not known until all that it holds is

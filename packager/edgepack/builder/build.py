@@ -39,7 +39,7 @@ from edgepack.project.project import find_project
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build made."""
+    """The result of a build: its bundles, and what was left out of them."""
 
     bundles: tuple[BuiltBundle, ...]
     missed: tuple[MissedLimit, ...]
@@ -51,26 +51,27 @@ class BuildResult:
     slower: tuple[SlowerVariant, ...]
     """int8 variants that took longer than fp32 on this host, if only because it was busy."""
     warnings: tuple[str, ...]
-    """What is wrong with preprocessing or the calibration samples, that there are none, limits that
-    could not be judged, and targets that require an older onnxruntime than the one that built."""
+    """Problems with preprocessing or the calibration samples, missing samples, limits that could
+    not be checked, and targets that require an older onnxruntime than the one of this build."""
     steps: int
     from_cache: int
-    """How many of the steps were there already."""
+    """How many steps the cache had already."""
     aars: tuple[Path, ...] = ()
     """Compiled libraries for Android apps, in the Maven repository ``maven`` beside the bundles."""
     saw: tuple[str, ...] = ()
-    """What fp32 answers to the samples, a line for each described output that tells."""
+    """fp32's answers to the samples, a line for each described output that has some."""
     uncompiled: tuple[EdgepackError, ...] = ()
-    """Why a bundle has no such library that was asked for."""
+    """Why a bundle lacks a library that the user asked for."""
 
     def require_all(self) -> None:
-        """Return if every variant that was asked for is shipped, or is left out for a good reason.
+        """Check that every requested variant is shipped, or is left out for a good reason.
 
         Raises:
-            BugError: A variant met what edgepack did not foresee.
-            EdgepackError: Of the class that the first variant, or library, failed with.
-            LimitError: A variant missed its limit; names each and what it lost.
-            ModelError: A target has no bundle; names each of its variants and why it is left out.
+            BugError: A variant failed in a way that edgepack did not foresee.
+            EdgepackError: The error of the first variant, or library, that failed.
+            LimitError: A variant missed its limit; the error names each and what it lost.
+            ModelError: A target has no bundle; the error names each of its variants and why it is
+                left out.
         """
         shipped = ", ".join(str(built.bundle.path) for built in self.bundles) or "nothing"
         if self.failed:
@@ -119,7 +120,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     """Build bundles and return them.
 
     Args:
-        model: A bare model file; or use ``project``, or an ``edgepack.yaml`` lying here.
+        model: A bare model file; or use ``project``, or an ``edgepack.yaml`` in this folder.
         project: The project file.
         targets: Target ids; default: those of the project.
         variants: Only these variants of each target.
@@ -129,11 +130,11 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         aar: Also compile the bundles for Android, into the Maven repository ``out/maven``.
         jars: For that, a Maven repository or folder with the Kotlin compiler and what it compiles
             against; default: Maven's own on this machine.
-        progress: Where to report; default: nowhere.
+        progress: Where to report progress; default: nowhere.
 
     Raises:
-        EdgepackError: As the error tree says. What befalls single variants is not raised but
-            returned, and the others are shipped: see :meth:`BuildResult.require_all`.
+        EdgepackError: The build failed; the class says how. Failures of single variants are
+            returned instead, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
     job = _planned(model, project, targets, variants)
     toolchains = _toolchains(job.plan, jars, aar=aar)
@@ -198,7 +199,7 @@ def _subject(job: Job) -> Subject:
 
 
 def _toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, Toolchain]:
-    """Return what compiles each target's module, so that what is missing is said at once."""
+    """Return what compiles each target's module, so that missing tools are reported at once."""
     if not aar:
         if jars is not None:
             raise UsageError(
@@ -224,9 +225,9 @@ def _libraries(
     repository: Path,
     progress: Progress,
 ) -> Iterator[Path | EdgepackError]:
-    """Write the library of each bundle that there is a toolchain for; yield its path, or why not.
+    """Write the library of each bundle that has a toolchain; yield its path, or why it failed.
 
-    Bundles are written by then, and what else is to be said of the build has not been said.
+    By then the bundles are written, but the rest of the result is not reported yet.
     """
     for bundle in (built.bundle for built in bundles):
         if toolchain := toolchains.get(bundle.manifest.target):

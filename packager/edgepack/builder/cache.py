@@ -1,6 +1,6 @@
 """The content-addressed cache of step outputs: ``<cache>/steps/<key>/``.
 
-An entry is there whole or not at all: a step writes into a folder beside it, which is renamed.
+An entry exists as a whole or not at all: a step writes into a folder beside it, which is renamed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Artifact:
     """File name to sha256."""
 
     def require_whole(self) -> None:
-        """Make sure that the files still are what they were, before something is made from them.
+        """Check that the files are unchanged, before a step uses them.
 
         Raises:
-            ToolError: One is not.
+            ToolError: A file was changed.
         """
         for name, sha256 in self.files.items():
             if file_sha256(self.path / name) != sha256:
@@ -87,7 +87,7 @@ class StepCache:
         """Let ``fill`` write into an empty folder, which becomes the entry, whole or not at all.
 
         Builds may do this for the same key at the same time: the first one's entry stays. With
-        ``by_content`` the entry is found by what was written, not by the key alone.
+        ``by_content`` the key and the written files together name the entry.
 
         Raises:
             ToolError: The cache cannot be written, or the disk is full.
@@ -143,7 +143,7 @@ def own_cache() -> StepCache:
 
 
 def temporary_cache(stack: ExitStack) -> StepCache:
-    """Return an empty cache that goes when the stack closes: what ``--no-cache`` builds in."""
+    """Return an empty cache that is deleted when the stack closes: ``--no-cache`` uses it."""
     return StepCache(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-"))))
 
 

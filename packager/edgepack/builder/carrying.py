@@ -1,4 +1,4 @@
-"""Models that are quantized or float16 already: which variants carry them as they are."""
+"""Decides which variants carry a model that is quantized or float16 already."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from edgepack.project.profile import Dialect, Variant
 class Carrying:
     """What becomes of a target's variants with a model that is quantized or float16 already.
 
-    Such a model is not changed. It is carried by the int8-static variants whose dialect it speaks,
-    or by those of fp16 if it is float16, and otherwise by those of fp32, the recipe that keeps
+    Such a model is not changed. The int8-static variants of its dialect carry it, or the fp16
+    variants if it is float16, and otherwise the fp32 variants, because that recipe does not change
     numbers.
     """
 
@@ -58,7 +58,7 @@ class Carrying:
         return f"{found}, which {variant.recipe} would change"
 
     def _differences(self, dialect: Dialect) -> list[str]:
-        """Return what the dialect wants and the model has not."""
+        """Return what the dialect needs and the model lacks."""
         found = self.quantization
         wanted = []
         if found.activations != (dialect.activations,) or (

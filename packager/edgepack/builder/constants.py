@@ -1,4 +1,4 @@
-"""Which inputs the project gives one value for good, held against the model."""
+"""Checks the inputs that the project makes constants against the model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def project_constants(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> tu
         inputs: All the model's.
 
     Raises:
-        ProfileError: The model has no such input, or it does not hold the value, or its size is not
-            known; or ``inputs`` or ``state`` of the project are about it, too.
+        ProfileError: The model has no such input, the input cannot have the value, or its size is
+            not known; or ``inputs`` or ``state`` of the project describe it, too.
     """
     project = loaded.project
     specs = {spec.name: spec for spec in sized(inputs, project.fixed_dims)}
@@ -81,7 +81,7 @@ def _constant(spec: TensorSpec, value: ConstantValue, where: str) -> Constant:
 
 
 def _require_numbers(spec: TensorSpec, numbers: Iterable[float], where: str) -> None:
-    """Make sure that the input's element type holds every number."""
+    """Check that the input's element type can represent every number."""
     for number in numbers:
         kind = spec.is_plain and isinstance(number, bool) == (spec.dtype == "bool")
         if not kind or not holds(number, spec.dtype):
@@ -93,7 +93,7 @@ def _require_numbers(spec: TensorSpec, numbers: Iterable[float], where: str) -> 
 
 
 def holds(value: float, dtype: str) -> bool:
-    """Return whether an element type holds a value: any finite number fits a float in range."""
+    """Return whether an element type can represent a value; a float only needs the range."""
     kind = np.dtype(dtype)
     if kind.kind == "f":
         return abs(value) <= float(np.finfo(kind).max)
@@ -104,7 +104,7 @@ def holds(value: float, dtype: str) -> bool:
 
 
 def _fits(given: Sequence[int], wanted: Sequence[int | str]) -> bool:
-    """Return whether a shape is the one wanted; a dimension without a name takes any size."""
+    """Return whether a shape fits the expected one; a dimension without a name takes any size."""
     return len(given) == len(wanted) and all(
         want in (have, "?") for have, want in zip(given, wanted, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What a step does, in words for somebody who watches a build, and for which variants."""
+"""Describes what a step does and for which variants, for somebody who watches a build."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS = {
     "unrolled": "running the float model over streams",
     "python-samples": "running the samples' function",
 }
-"""By a step's name; those of recipes have their own."""
+"""By a step's name; recipes bring their own words."""
 
 LONG = {
     "bucketed",
@@ -49,7 +49,7 @@ LONG = {
     "python-samples",
     "unrolled",
 }
-"""Steps that a build's time goes to, besides recipes; others are not counted in an estimate."""
+"""Steps that take most of a build's time, besides recipes; an estimate does not count others."""
 
 
 def words_of(name: str) -> str:
@@ -58,7 +58,7 @@ def words_of(name: str) -> str:
 
 
 def takes_long(name: str) -> bool:
-    """Return whether a build's time goes to steps of a name."""
+    """Return whether steps of this name take most of a build's time."""
     return RECIPES[name].takes_long if name in RECIPES else name in LONG
 
 
@@ -69,7 +69,7 @@ class Doing:
     plan: Plan
 
     def text(self, step: PlannedStep, samples: int | None = None) -> str:
-        """Return for whom a step is, and what it does; with ``samples``, on how many."""
+        """Return for which variants a step is, and what it does; with ``samples``, on how many."""
         what = words_of(step.step.name)
         if step.step.name.endswith("samples") and (role := self._roles.get(step.id)):
             what += f" for {role}"
@@ -79,7 +79,7 @@ class Doing:
         return f"{whom}: {what}{shared}" if whom else f"{what}{shared}"
 
     def whom(self, step: PlannedStep) -> str:
-        """Return for whom a step is, as the beginning of a line; nothing if for several targets."""
+        """Return for which variants a step is, to begin a line; empty for several targets."""
         found, _ = described(self._variants.get(step.id, ()), self._all)
         return f"{found}: " if found else ""
 
@@ -115,7 +115,7 @@ class Doing:
 
 
 def described(variants: Sequence[tuple[str, str]], every: int) -> tuple[str, str]:
-    """Return whom a step is for, and with how many others it is shared, if it is.
+    """Return which variant a step is for, and how many others share it, if any do.
 
     Args:
         variants: Target and variant of each that needs it.

@@ -1,4 +1,4 @@
-"""Lines of Python for a bundle's README: from pictures and texts to answers."""
+"""Writes lines of Python for a bundle's README: from pictures and texts to answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def prediction_lines(
     """Return an example of ``Model.predict``; no lines where the project describes nothing.
 
     Args:
-        project: Whose descriptions say what the inputs are made from.
+        project: The project, which describes what the inputs are made from.
         examples: The inputs that a caller gives to the model itself.
-        outputs: What the model gives.
+        outputs: The model's outputs.
     """
     described = project.inputs
     tokens = [d.tokens for d in described.values() if d.tokens is not None]

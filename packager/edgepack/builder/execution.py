@@ -1,4 +1,4 @@
-"""Executing a plan: each step from the cache or in a worker process, as parallel as allowed."""
+"""Executes a plan: each step comes from the cache or runs in a worker process, in parallel."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _UNKNOWN = ActivationSizes(0, 0)
 
 @dataclass(frozen=True)
 class Execution:
-    """What came out of a plan."""
+    """The outputs of a plan's steps, and the failures."""
 
     artifacts: Mapping[str, Artifact]
     """By step id."""
     from_cache: frozenset[str]
     """Ids of the steps whose output was already there before this build."""
     failed: Mapping[str, EdgepackError]
-    """Steps that failed, or need one that did, and that some variant can do without."""
+    """Steps that failed or that need a failed one, while some variant does not need them."""
 
 
 def execute(
@@ -47,12 +47,12 @@ def execute(
     progress: Progress,
     subject: Subject | None = None,
 ) -> Execution:
-    """Run every step of a plan that the cache does not hold.
+    """Run every step of a plan that is not in the cache.
 
-    As many run at once as ``jobs`` says and the machine's free memory allows. A step that refuses
-    its model takes along only the variants that need it. Any other error, or one in a step that
-    all variants need, ends the build: steps that are running are killed, none is half-kept.
-    Of a ``subject`` it says how much memory is needed, before the first step that has to run.
+    As many run at once as ``jobs`` says and the machine's free memory allows. If a step refuses its
+    model, only the variants that need it are lost. Any other error, or one in a step that all
+    variants need, ends the build: running steps are killed, and no partial output stays. With a
+    ``subject`` it reports how much memory is needed, before the first step that has to run.
 
     Raises:
         EdgepackError: Whatever a step raised.
@@ -71,19 +71,19 @@ class _Run:
     progress: Progress
     jobs: int
     subject: Subject | None
-    """None once its memory was told."""
+    """None once its memory was reported."""
     activations: ActivationSizes = _UNKNOWN
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     from_cache: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)
-    """Cache keys of this run's own outputs, which steps that turn out to be the same share."""
+    """Cache keys of this run's own outputs; steps that turn out to be equal share them."""
     failed: dict[str, EdgepackError] = field(default_factory=dict)
     task: Task = field(default_factory=SilentTask)
     begun: set[str] = field(default_factory=set)
     """Ids of the steps that were begun here."""
     telling: Lock = field(default_factory=Lock)
     locks: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
-    """By cache key: steps that turn out to be the same are run once."""
+    """By cache key: steps that turn out to be equal run once."""
 
     def __post_init__(self) -> None:
         self.sources = {source.id: source for source in self.plan.sources}
@@ -190,7 +190,7 @@ class _Run:
             raise
 
     def _tell_memory(self) -> None:
-        """Say once how much memory is needed, in a worker that is there anyway."""
+        """Report once how much memory is needed, computed in an existing worker."""
         with self.telling:
             subject, self.subject = self.subject, None
             if subject is None:

@@ -1,4 +1,4 @@
-"""Operators of onnxruntime-extensions in a bundle's models: where there can be some."""
+"""Says where a bundle's models may have operators of onnxruntime-extensions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from edgepack.project.profile import Profile, Variant
 from edgepack.project.project import Project
 
 PINS = {"onnxruntime-extensions": "==0.15.2"}
-"""The Python package; what a bundle with such operators needs besides the target's."""
+"""The Python package that a bundle with such operators needs besides the target's."""
 
 
 def extension_operators(project: Project, facts: ModelFacts) -> str:
-    """Return what needs onnxruntime-extensions, for people; nothing where nothing does."""
+    """Return what needs onnxruntime-extensions, in words; empty where nothing does."""
     own = [name for name in facts.op_counts if name.split(":")[0] in EXTENSION_DOMAINS]
     return ", ".join([*project.preprocess.extensions, *own])
 
@@ -22,7 +22,7 @@ _INSTEAD = {
     "decode_image": ", which takes pixels with preprocess: {in_graph: true} alone",
     "tokenize": ", which makes the token ids of WordPiece itself without 'tokenize'",
 }
-"""What an app does where its model cannot."""
+"""The hint: what an app has to do itself where its model cannot."""
 
 
 def with_extensions(variant: Variant) -> Variant:
@@ -32,11 +32,11 @@ def with_extensions(variant: Variant) -> Variant:
 
 
 def without_extensions(operators: str, profile: Profile, variant: Variant) -> str:
-    """Return why a variant of a target cannot have the operators, or nothing if it can.
+    """Return why a variant of a target cannot have the operators; empty if it can.
 
     Source: github.com/microsoft/onnxruntime-extensions, issues 950 and 1093: the newest binaries
-    for phones are 0.13.0 of October 2024, that for Android not aligned to 16 KB pages; the Python
-    package was at 0.15.2 in November 2026.
+    for phones are 0.13.0 of October 2024, and the one for Android is not aligned to 16 KB pages;
+    the Python package was at 0.15.2 in November 2026.
     """
     if profile.family != "linux":
         instead = "".join(text for name, text in _INSTEAD.items() if name in operators)

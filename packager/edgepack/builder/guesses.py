@@ -23,9 +23,9 @@ from edgepack.samples.sources import image_samples
 from edgepack.steps.proofs.input_check import InputCheck, ranked
 
 _TELLING = 0.7
-"""Of the bits that predictions can tell of photos: with less, they favour nothing."""
+"""The share of the bits that predictions can say about photos: with less, photos favour no way."""
 _NEAR = 0.5
-"""A distance from the first BatchNormalization, in nats, that is near enough."""
+"""The largest distance from the first BatchNormalization, in nats, that counts as near."""
 _LEVEL = 0.00392157
 
 
@@ -35,13 +35,13 @@ class Guess:
 
     image: ImageInput
     why: str
-    """Of scale, mean and std; nothing where it is the usual."""
+    """The reason for scale, mean and std; empty where they are the usual ones."""
     is_told: bool
-    """Whether the model tells it, so that only the order is left to be tried."""
+    """Whether the model itself shows the scale, so that only the channel order is left to try."""
 
 
 def told_guess(facts: ModelFacts, model: Path, image: ImageInput) -> Guess:
-    """Return what the model tells of the scale: in its metadata, or by what it begins with.
+    """Return what the model shows about the scale, in its metadata or its first nodes.
 
     Args:
         facts: Of the model, with one input, of pictures.
@@ -85,7 +85,7 @@ def _scaled(
 
 
 def _normalized(image: ImageInput, start: Beginning) -> Guess:
-    """Return what a BatchNormalization on the input itself was trained with."""
+    """Return the scale and mean that a BatchNormalization on the input itself was trained with."""
     found = start.normalization
     if found is None or not found.direct or start.nodes:
         return Guess(image, "", is_told=False)
@@ -109,10 +109,10 @@ def tried_guess(
     files: Sequence[Path],
     labels: Sequence[int] | None,
 ) -> Guess:
-    """Return the guess that photos favour, with what was measured; runs the model on some of them.
+    """Return the guess that photos favour, with the measurement; it runs the model on some of them.
 
-    Where the model does not run, or is too large to try, or photos favour nothing, it is the same
-    guess, and says so.
+    Where the model does not run, is too large to try, or photos favour no way, the guess stays the
+    same and says so.
     """
     with Workers(1) as workers:
         try:
@@ -165,7 +165,7 @@ def _ranked(
     files: Sequence[Path],
     labels: Sequence[int] | None,
 ) -> tuple[list[RankedWay], int]:
-    """Return ways to make the input of photos, best first, and on how many they were tried."""
+    """Return ways to make the input from photos, best first, and on how many they were tried."""
     step = InputCheck(((spec.name, image),), scores_output, (), "")
     with tempfile.TemporaryDirectory(prefix="edgepack-init-") as folder, loadable(model) as file:
         given = None if labels is None else np.array(labels)

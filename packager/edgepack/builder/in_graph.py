@@ -1,4 +1,4 @@
-"""What preprocessing in the graph decides about a model's inputs and their sizes."""
+"""Works out a model's inputs and their sizes when preprocessing is in the graph."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from edgepack.steps.in_graph.texts import made_names
 
 
 def given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[TensorSpec, ...]:
-    """Return the inputs with pictures and texts for the tensors made of them.
+    """Return the inputs, with pictures and texts in place of the tensors made from them.
 
     A picture is uint8 ``(H, W, 3)``, with the symbolic dimensions ``<input>_height`` and
     ``<input>_width``, or the bytes of a file, with ``<input>_bytes``; so is a text. Where the model
-    has a dimension of that name, there is a number behind it.
+    has a dimension of that name already, a number is appended.
     """
     used = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
 
@@ -39,10 +39,10 @@ def given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[Tensor
 
 
 def made_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[str, int]:
-    """Return the sizes that symbolic dimensions have because the tensors made have them.
+    """Return the sizes of symbolic dimensions that follow from the tensors made in the graph.
 
     Raises:
-        ProfileError: A picture does not become what the model takes, or ``dims`` says otherwise.
+        ProfileError: A picture does not become what the model takes, or ``dims`` has another size.
     """
     project = loaded.project
     found: dict[str, int] = {}

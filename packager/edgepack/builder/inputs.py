@@ -1,4 +1,4 @@
-"""What a plan is made from: a project and its model, each held against the other."""
+"""Compares a project with its model, and returns what a plan is made from."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class PlanInputs:
 
     loaded: LoadedProject
     facts: ModelFacts
-    """Without the inputs that are constants."""
+    """The model's inputs without those that are constants."""
     constants: tuple[Constant, ...]
     state: tuple[TensorSpec, ...]
     """Inputs that hold the state."""
     scores_output: str | None
     """The output that may hold class scores."""
     described: tuple[tuple[str, OutputDescription], ...]
-    """What the project says of outputs."""
+    """The project's descriptions of outputs."""
     named: frozenset[str]
     """Targets whose variants the project names."""
     extensions: str
-    """What needs onnxruntime-extensions, for people; empty where nothing does."""
+    """What needs onnxruntime-extensions, in words; empty where nothing does."""
     dims: Mapping[str, int]
     """The sizes of symbolic dimensions with one size."""
     signature: tuple[TensorSpec, ...]
-    """The inputs that a bundle's models take: pictures and texts for what is made of them."""
+    """The inputs of a bundle's models: pictures and texts instead of what is made from them."""
     whole_signature: tuple[TensorSpec, ...]
     """The same with the constants."""
 
@@ -56,7 +56,7 @@ class PlanInputs:
 
     @property
     def prepared(self) -> Prepared:
-        """The step that all variants begin with; a state is zeros in the samples it has."""
+        """The step that all variants begin with; its samples have zeros as state."""
         own = {size for spec in self.facts.inputs for size in spec.shape or ()}
         dims = tuple(sorted((name, size) for name, size in self.dims.items() if name in own))
         return Prepared(dims, self.constants)
@@ -68,14 +68,15 @@ class PlanInputs:
 
 
 def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
-    """Hold a project and its model against each other; no sample is looked at.
+    """Check that a project and its model agree; this reads no sample.
 
     Args:
         loaded: The project.
         facts: Of its model.
 
     Raises:
-        ProfileError: They do not agree, or a file of the project is not there; names the place.
+        ProfileError: They do not agree, or a file of the project is missing; the error names the
+            place.
     """
     project, given = loaded.project, facts.inputs
     constants = project_constants(loaded, given)

@@ -1,4 +1,4 @@
-"""``edgepack inspect``: facts of a model, and per variant the nodes that stand in its way."""
+"""``edgepack inspect``: facts of a model, and per variant the nodes that its provider refuses."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class VariantInspection:
     variant: str
     provider: str
     nodes: int
-    """Nodes of the model as the variant would have it, quantized and rewritten; 0 where it cannot
-    be made."""
+    """The number of nodes of the variant's model, quantized and rewritten; 0 where it cannot be
+    made."""
     taken: int
     """Those that the provider takes, as predicted."""
     partitions: int
     needed: float
-    """The share of nodes that its placement asks for, 0 to 1."""
+    """The share of nodes, 0 to 1, that the variant's placement requires."""
     enough: bool
     """Whether the variant would be shipped: the provider takes what is needed."""
     findings: tuple[Finding, ...]
@@ -60,13 +60,13 @@ class Inspection:
 
     facts: ModelFacts
     findings: tuple[Finding, ...]
-    """What holds everywhere."""
+    """Findings that apply to all variants."""
     variants: tuple[VariantInspection, ...]
     constants: Mapping[str, ConstantValue] = field(default_factory=dict)
-    """Inputs that the project gives one value for good."""
+    """Inputs that the project makes constants."""
     memory_bytes: int = 0
-    """About what a build for these targets takes with its default of jobs; 0 where none is
-    possible."""
+    """The estimated memory of a build for these targets with the default number of jobs; 0 where no
+    build is possible."""
 
 
 def inspect(
@@ -77,13 +77,13 @@ def inspect(
 ) -> Inspection:
     """Return facts of a model, and what each variant of the targets would make of it.
 
-    The variants are those of the targets given, of the project's, or of ``host``. The graph that is
-    judged is the one that a build of the project without its samples would judge, to the byte, with
-    the model for the largest size where there are several, but it is not proven. For int8-static,
-    which needs samples, it is the one that a build would begin its search with, with ranges that
-    mean nothing: all that can be quantized is. With samples a build may leave nodes in float that
-    are judged here as fp16 or int8. All libraries run in processes of their own, so that a model
-    that crashes them is a finding too.
+    The variants are those of the targets given, of the project's, or of ``host``. The checked graph
+    is, to the byte, the one that a build of the project without its samples would check, but it is
+    not proven. Where there are several sizes, it is the model of the largest. For int8-static,
+    which needs samples, it is the graph with which a build would begin its search, with placeholder
+    ranges: all operators that can be quantized are. With samples a build may leave nodes in float
+    that count here as fp16 or int8. All libraries run in separate processes, so that a model that
+    crashes them becomes a finding, too.
 
     Raises:
         ModelError: The file cannot be read as a model.
@@ -153,12 +153,12 @@ def inspect_drafts(plan: Plan, drafts: Sequence[Draft]) -> list[VariantInspectio
 
 @dataclass
 class _Making:
-    """Does steps in folders of their own, without their proofs, each once."""
+    """Runs each step once in its own folder, without its proofs."""
 
     steps: Mapping[str, PlannedStep]
     folder: Path
     made: dict[str, Path | EdgepackError]
-    """What each source is, and each step wrote, or why it failed."""
+    """The path of each source and of each step's output, or why the step failed."""
     placed: dict[str, PredictedPlacement] = field(default_factory=dict)
 
     def placement(self, step_id: str, variant: Variant) -> PredictedPlacement:
@@ -169,10 +169,10 @@ class _Making:
         return self.placed[key]
 
     def output(self, origin: str) -> Path:
-        """Return what a source or step gives.
+        """Return the output of a source or step.
 
         Raises:
-            EdgepackError: The step's own, or that of one that it needs.
+            EdgepackError: The step failed, or one that it needs.
         """
         if origin not in self.made:
             self.made[origin] = self._make(self.steps[origin])
@@ -199,7 +199,7 @@ def _inspect_variant(making: _Making, draft: Draft) -> VariantInspection:
         placement = making.placement(planned.judged, planned.variant)
     except EdgepackError as error:
         return _impossible(profile, variant, error.problem, error.hint)
-    # A build asks the other backends only: the CPU takes what there is, and be it nothing.
+    # A build checks only the other backends: the CPU takes every node, even of an empty graph.
     enough = variant.backend == "cpu" or placement.share >= _needed(variant)
     left = [placed for placed in placement.nodes if placed.refusal is not None]
     findings = [

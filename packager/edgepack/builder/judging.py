@@ -1,4 +1,4 @@
-"""Which variants are shipped: those whose provider takes the model, and that lose little enough."""
+"""Decides which variants ship: those whose provider takes the model and that lose little enough."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from edgepack.steps.recipes.calibration import Calibration
 from edgepack.steps.recipes.recipes import RECIPES
 
 UNJUDGED = "it is shipped whatever it loses; build from the float model to have them judged"
-"""What follows where limits cannot be held against fp32."""
+"""The text for limits that cannot be compared with fp32."""
 NOTICEABLE_DROP = 0.01
-"""Of fp32's value of a metric: what loses more does not stand in a bundle without one in float."""
+"""The share of fp32's metric that a variant may lose to be in a bundle without a float variant."""
 MOST_LOST = 0.05
-"""Of fp32's value of a metric: without a limit of the user's, what loses more comes behind fp32."""
+"""The share of fp32's metric above which a variant comes after fp32, if the user sets no limit."""
 _HALF = 0.5
 LEAST_SAMPLES = 8
-"""With fewer, nothing is shown of a variant."""
+"""The fewest samples that show something about a variant."""
 _REASONS_SHOWN = 12
 _NODES_SHOWN = 4
 _KINDS_SHOWN = 3
@@ -70,10 +70,11 @@ class FailedVariant:
 
 @dataclass(frozen=True)
 class RefusedVariant:
-    """A variant that is left out, which is no failure as long as another one is shipped.
+    """A variant that is left out; this is no failure as long as another one ships.
 
-    It cannot be planned, its provider would leave too much of the model to another one, it is int8
-    that nobody asked for and that cannot be made, or it was only offered and did not come out well.
+    Either it cannot be planned, or its provider would leave too much of the model to another one,
+    or it is int8 that nobody asked for and cannot be made, or edgepack only offered it and it is
+    not good enough.
     """
 
     target: str
@@ -97,7 +98,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
     """Decide about every variant of a bundle.
 
     Raises:
-        ToolError: What a step found is not what the cache kept.
+        ToolError: A step's output in the cache was changed.
     """
     target = planned.profile.id
     shipped, missed, failed = [], [], []
@@ -107,7 +108,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             (execution.failed[s] for s in variant.steps if s in execution.failed), None
         ):
             lost = FailedVariant(target, variant.variant.id, error)
-            # A bug is told whoever asked for the variant: the others are shipped all the same.
+            # A bug is reported whoever asked for the variant; the others ship all the same.
             if variant.may_fail and not isinstance(error, BugError):
                 refused.append(RefusedVariant(target, lost.variant, lost.reason))
             else:
@@ -128,18 +129,19 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
                 missed.append(MissedLimit(target, variant.variant.id, f"{reason}{tried}"))
         else:
             shipped.append((variant, accuracy))
-    # As the profile has them, which is by speed; what nothing shows to be as good comes behind,
-    # unless the user gave the order.
+    # The profile's order, which is by speed; variants that are not shown to be as good come last,
+    # unless the user set the order.
     shipped.sort(key=lambda e: not e[0].named and bool(unproven(e[0], e[1], limits)))
     verdict = Verdict(target, tuple(shipped), tuple(missed), tuple(failed), tuple(refused))
     return verdict if planned.most is None else with_most(verdict, planned.most)
 
 
 def unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
-    """Return why what a variant says is not worth shipping, or nothing.
+    """Return why a variant's outputs are too poor to ship it; empty if they are not.
 
-    That is no more than a constant says, or, of one that nobody named, less than half of what fp32
-    says, by the metric of an output's kind, labels or the user's.
+    A variant is too poor if it is no better than a constant. A variant that nobody named is too
+    poor, too, if it reaches less than half of fp32's value, by the output's own metric, the labels
+    or the user's metric.
     """
     if isinstance(accuracy, NotMeasured):
         return ""
@@ -154,7 +156,7 @@ def unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
 
 
 def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
-    """Return why nothing shows that a quantized variant is as good as it has to be, or nothing."""
+    """Return why a quantized variant is not shown to be good enough; empty if it is."""
     if variant.carried or not is_quantized(variant):
         return ""
     if isinstance(accuracy, NotMeasured):
@@ -180,10 +182,11 @@ def _rounded_up(drop: float | None) -> str:
 
 
 def most_lost(accuracy: Accuracy) -> tuple[float, str]:
-    """Return how much of fp32's value is lost, and of which metric.
+    """Return which share of fp32's value is lost, and of which metric.
 
-    0 where it is none that anything is a part of. Beside mean average precision, which sees the
-    order of scores alone, F1 counts: of scores that are all lower nothing reaches an application.
+    It is 0 where the value has no meaningful shares. F1 counts beside mean average precision, which
+    sees only the order of scores: if all scores become lower, an application's threshold drops
+    them.
     """
     found = {accuracy.metric: _share(accuracy.fp32, accuracy.drop)}
     if accuracy.metric in PRECISIONS and (f1 := accuracy.values.get("f1")):
@@ -204,8 +207,8 @@ def is_quantized(variant: PlannedVariant) -> bool:
 def with_most(verdict: Verdict, most: int) -> Verdict:
     """Return a verdict that ships the best variants.
 
-    One for the CPU is among them if there is one, and one in float where those that are quantized
-    lose something, or nobody knows what they lose.
+    They include one for the CPU if there is one, and one in float where the quantized ones lose
+    something or their loss is unknown.
     """
     first = verdict.shipped[:most]
     needed: list[Callable[[PlannedVariant], bool]] = [lambda v: v.variant.backend == "cpu"]
@@ -215,7 +218,7 @@ def with_most(verdict: Verdict, most: int) -> Verdict:
     def met(chosen: Sequence[tuple[PlannedVariant, object]]) -> int:
         return sum(any(is_it(variant) for variant, _ in chosen) for is_it in needed)
 
-    # They come in the order of preference, and of those that meet as much the first is taken.
+    # They are in order of preference, so the first of equally good choices wins.
     best = max(combinations(verdict.shipped, len(first)), key=met)
     reason = (
         f"a bundle for {verdict.target} holds {most} at most, which are"
@@ -260,7 +263,7 @@ def attempts(variant: PlannedVariant, execution: Execution) -> list[Attempt]:
 def warnings(
     plan: Plan, judged: Sequence[Verdict], execution: Execution, limits: Limits
 ) -> Iterator[str]:
-    """Yield what the user should know of preprocessing, the calibration samples and the limits."""
+    """Yield warnings about preprocessing, the calibration samples and the limits."""
     for topic, name in (("preprocessing", InputCheck.name), ("calibration", Calibration.name)):
         of_topic = [step.id for step in plan.steps if step.step.name == name]
         made = (
@@ -283,7 +286,7 @@ def warnings(
 
 
 def _not_looked_at(plan: Plan, execution: Execution) -> Iterator[str]:
-    """Yield which looks at samples and answers failed, where the model itself was made."""
+    """Yield the checks of samples and answers that failed although the model itself was made."""
     looks = [s for s in plan.steps if s.step.name in (InputCheck.name, ReadAnswers.name)]
     for look in looks:
         lost = execution.failed.get(look.id)
@@ -293,7 +296,7 @@ def _not_looked_at(plan: Plan, execution: Execution) -> Iterator[str]:
 
 
 def _doubt(limits: Limits, variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
-    """Return what nothing shows of a variant, or nothing."""
+    """Return what is not shown about a variant; empty if all is."""
     limited = limits != Limits()
     if variant.carried:
         return f"limits are not judged, {NO_FP32}: {UNJUDGED}" if limited else ""
@@ -305,14 +308,14 @@ def _doubt(limits: Limits, variant: PlannedVariant, accuracy: Accuracy | NotMeas
 
 
 def answers(plan: Plan, execution: Execution) -> Iterator[Sequence[str]]:
-    """Yield what fp32 answers to samples, a line for each output."""
+    """Yield fp32's answers to samples, a line for each output."""
     for step in plan.steps:
         if step.step.name == ReadAnswers.name and step.id in execution.artifacts:
             yield read_notes(execution.artifacts[step.id].path).facts["saw"]
 
 
 def _broken_outside(judged: Sequence[Verdict], execution: Execution) -> Iterator[str]:
-    """Yield which inputs unlike the samples break variants that are shipped."""
+    """Yield the inputs unlike the samples on which shipped variants go wrong."""
     for target, variant in ((v.target, planned) for v in judged for planned, _ in v.shipped):
         artifact = execution.artifacts.get(variant.outside or "")
         if artifact and (found := read_outside(artifact.path)):
@@ -327,7 +330,7 @@ def _broken_text(found: Sequence[dict[str, Any]]) -> str:
 
 
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:
-    """Return why a variant would run elsewhere than it says, or nothing."""
+    """Return why a variant would not run on its own provider; empty if it would."""
     if planned.placed is None:
         return ""
     placement = read_placement(execution.artifacts[planned.placed].path)
@@ -342,7 +345,7 @@ def unplaced(planned: PlannedVariant, execution: Execution) -> str:
 
 
 def _listed(nodes: Sequence[dict[str, Any]]) -> str:
-    """Return the nodes that are not taken, a line for those with the same kind of reason."""
+    """Return the refused nodes, a line for those with the same kind of reason."""
     groups = group_findings(
         Finding("", "blocks", f"{node['name']!r} ({node['op']})", node["reason"], node["remedy"])
         for node in nodes
@@ -359,7 +362,7 @@ def _listed(nodes: Sequence[dict[str, Any]]) -> str:
 
 
 def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | NotMeasured:
-    """Return what the evaluation step found, or that the plan has none."""
+    """Return the evaluation step's result, or that the plan has no such step."""
     if variant.evaluation is None:
         return NotMeasured(reason="the project has no evaluation samples")
     return as_accuracy(read_notes(execution.artifacts[variant.evaluation].path).facts)
@@ -378,7 +381,7 @@ def drifting(accuracy: Accuracy | NotMeasured) -> str:
 
 
 def unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
-    """Return that too few samples show that the limit of a drop is met, and how many would.
+    """Return how many samples would show that a limit is met, if there are too few.
 
     Nothing where the limit is missed, where the interval is within it, where there is no interval,
     or where outputs equal fp32's.
@@ -391,7 +394,8 @@ def unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
     if accuracy.worst.sqnr_db >= EQUAL_SQNR_DB:
         return ""
     times = (interval[1] - drop) / (limit - drop)
-    # That of no difference at all, 3 in n, shrinks with the samples, others with their square root.
+    # The interval of no difference at all, 3 in n, shrinks with the samples; others shrink with
+    # their square root.
     by_three = drop == 0 and math.isclose(interval[1] * accuracy.samples, 3)
     enough = accuracy.samples * (times if by_three else times**2)
     return (
@@ -404,8 +408,8 @@ def unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
 def missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
     """Return why a limit is missed, or nothing: also where there is no fp32 model to lose against.
 
-    The drop that was measured decides, and its interval says how sure that is: a limit is missed
-    even if the interval reaches below it, because nothing has shown that it is met.
+    The measured drop decides, and its interval says how certain that is. A limit is missed even if
+    the interval reaches below it, because nothing has shown that it is met.
     """
     if isinstance(accuracy, NotMeasured) or accuracy.drop is None or accuracy.worst is None:
         return ""

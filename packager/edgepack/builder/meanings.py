@@ -1,7 +1,7 @@
-"""Whether what a project says about its inputs and outputs can be so, before anything is built.
+"""Checks that a project's descriptions of inputs and outputs fit the model, before the build.
 
-The device-side modules that do what is said (``ondevice/runtime/edgepack_images.py``,
-``edgepack_answers.py``, ``edgepack_wordpiece.py``) refuse the same at run time, as far as shapes
+The device-side modules that implement the descriptions (``ondevice/runtime/edgepack_images.py``,
+``edgepack_answers.py``, ``edgepack_wordpiece.py``) refuse the same errors at run time, where shapes
 are not known here.
 """
 
@@ -33,7 +33,7 @@ from edgepack.samples.tokenizers import parse_tokenizer
 
 _Place = tuple[str, ...]
 BEFORE_SCORES = {"yolo": 4, "yolov5": 5}
-"""Values of a box that stand before its class scores."""
+"""The number of a box's values before its class scores."""
 
 
 def check_meanings(
@@ -42,17 +42,17 @@ def check_meanings(
     outputs: Sequence[TensorSpec],
     table_rows: Mapping[str, int],
 ) -> None:
-    """Hold the descriptions of inputs and outputs against the model.
+    """Compare the descriptions of inputs and outputs with the model.
 
     Args:
         loaded: The project, whose names of inputs and outputs the model has.
         inputs: What the model takes, with the sizes that the project fixes.
-        outputs: What it gives, likewise.
+        outputs: The model's outputs, likewise.
         table_rows: See :class:`~edgepack.model.facts.ModelFacts`.
 
     Raises:
-        ProfileError: A file is none of the project's, or not what it has to be, or a shape cannot
-            be what is described.
+        ProfileError: A file does not belong to the project or has the wrong content, or a shape
+            cannot be as described.
     """
     check = _Check(loaded, {spec.name: spec for spec in inputs}, table_rows)
     for name, described in loaded.project.inputs.items():
@@ -115,7 +115,7 @@ class _Check:
             )
 
     def _check_vocabulary(self, name: str, tokens: TokensInput, text: str) -> None:
-        """Make sure that each word's id is a row of the model's table: others end a run."""
+        """Check that each word's id is a row of the model's table: another id would end a run."""
         vocabulary = json.loads(text)["model"]["vocab"]
         word, highest = max(vocabulary.items(), key=lambda item: item[1])
         rows = self.table_rows.get(name, highest + 1)
@@ -128,7 +128,7 @@ class _Check:
             )
 
     def _check_beside(self, name: str, tokens: TokensInput, length: int | str) -> None:
-        """Make sure that what goes with the ids has inputs of its own, which can take it."""
+        """Check that the tensors beside the ids have their own inputs, which can take them."""
         project = self.loaded.project
         texts = [(n, d.tokens) for n, d in project.inputs.items() if d.tokens]
         filled = [each for n, t in texts for each in (n, t.attention_mask, t.token_type_ids)]
@@ -314,7 +314,7 @@ class _Check:
 
 
 def _other_tokenizer(text: str, *, in_graph: bool) -> str:
-    """Return what to do about a tokenizer that is not taken."""
+    """Return the hint for a tokenizer that edgepack does not support."""
     ids = "leave 'tokens' out and give token ids"
     if not in_graph:
         with contextlib.suppress(TokenizerError):

@@ -1,4 +1,4 @@
-"""How much memory a build needs, from what is known before it: a guess that tells 1 GB from 4."""
+"""Estimates a build's memory before it begins: good enough to tell 1 GB from 4 GB apart."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from edgepack.steps.recipes.kind import MODEL_COPIES
 from edgepack.steps.recipes.recipes import RECIPES
 
 MAIN_BYTES = 65_000_000
-"""The process that plans, starts workers and writes bundles."""
+"""Memory of the process that plans, starts workers and writes bundles."""
 WORKER_BYTES = 85_000_000
-"""A worker that has loaded numpy, onnx and onnxruntime, before it has a model."""
+"""Memory of a worker with numpy, onnx and onnxruntime, before it loads a model."""
 _CALIBRATING = 4
 """Processes of one calibration, at most (``quantization/ranges/collecting.py``)."""
 _SHARED_BYTES = 5_000_000
-"""Activations of a sample from which on more than one calibrates, with a hundred samples."""
+"""Bytes of a sample's activations above which several processes calibrate, with a hundred
+samples."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Subject:
 
     path: Path
     sizes: Mapping[str, int]
-    """Of its symbolic dimensions, as far as the project says them; the largest of several."""
+    """The sizes of its symbolic dimensions, as far as the project sets them; the largest of
+    several."""
     weights: int
     """Bytes."""
     steps: frozenset[str]
@@ -45,9 +47,9 @@ def step_bytes(name: str, models: int, activations: ActivationSizes) -> int:
     2048 x 2048) up to 2.0 GB. The errors of layers are found from all tensors of two models.
 
     Args:
-        name: The step's.
+        name: The step's name.
         models: Size of the models that it takes.
-        activations: Of one sample.
+        activations: Bytes of one sample's activations.
     """
     kind = RECIPES.get(name)
     held = WORKER_BYTES + (kind.weight_copies if kind else MODEL_COPIES) * models
@@ -65,11 +67,11 @@ def step_bytes(name: str, models: int, activations: ActivationSizes) -> int:
 def build_bytes(subject: Subject, activations: ActivationSizes, jobs: int) -> int:
     """Return about how many bytes a build takes at its peak, all its processes together.
 
-    Its largest step is taken to run beside plain ones, as many as ``jobs`` allows.
+    The estimate assumes that the largest step runs beside as many plain ones as ``jobs`` allows.
 
     Args:
         subject: What is built.
-        activations: Of one sample.
+        activations: Bytes of one sample's activations.
         jobs: How many steps run at the same time.
     """
     plain = step_bytes("", subject.weights, activations)
@@ -78,7 +80,7 @@ def build_bytes(subject: Subject, activations: ActivationSizes, jobs: int) -> in
 
 
 def default_jobs() -> int:
-    """Return how many steps of a build run at the same time where nobody says it."""
+    """Return how many steps of a build run at the same time by default."""
     return min(os.cpu_count() or 1, 4)
 
 

@@ -1,4 +1,4 @@
-"""The steps that make a variant's model, from the user's to the one that is judged."""
+"""Plans the steps that make a variant's model from the user's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from edgepack.steps.recipes.recipes import RECIPES
 
 GOLDEN_COUNT = 4
 _PICTURE_RANK = 3
-"""Of an input of uint8, at least: with fewer axes it holds bytes."""
+"""The fewest axes of a uint8 input with pictures: with fewer axes the input has bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class PlannedModel:
     """The steps that a variant's model goes through."""
 
     variant: Variant
-    """With shape profiles, where the provider takes some."""
+    """The variant, with shape profiles where the provider takes them."""
     reference: str
     """The step whose fp32 model takes the same inputs."""
     tensor_reference: str
-    """The same before pictures or texts are put in front."""
+    """The same step before preprocessing is put into the graph."""
     recipe: str
-    """The step that changes numbers; its model takes tensors."""
+    """The step that changes the number format; its model takes tensors."""
     model: str
     """The finished model, with symbolic dimensions if it has some."""
     bucketed: str | None
@@ -53,19 +53,19 @@ class PlannedModel:
 
     @property
     def judged(self) -> str:
-        """The step whose ``model.onnx`` says where nodes run: of several sizes the largest's."""
+        """The step whose ``model.onnx`` decides where nodes run: the largest of several sizes."""
         return self.bucketed or self.model
 
 
 @dataclass(frozen=True)
 class ModelSteps:
-    """Adds the steps that make models to a plan; variants share those that are alike."""
+    """Adds the steps that make models to a plan; variants share equal steps."""
 
     inputs: PlanInputs
     samples: PlannedSamples
     builder: PlanBuilder
     proofs: bool = True
-    """Whether the models are to be proven: else nothing is added that only proofs take."""
+    """Whether to prove the models; if not, steps that only proofs need are left out."""
 
     def add(self, profile: Profile, variant: Variant) -> PlannedModel:
         """Add the steps of one variant's model."""
@@ -91,22 +91,22 @@ class ModelSteps:
         )
 
     def choice(self, reference: str) -> str:
-        """Add the step that chooses the samples that goldens are made of."""
+        """Add the step that chooses the samples for goldens."""
         step = GoldenChoice(GOLDEN_COUNT, processor())
         return self.builder.step(step, model=reference, **self.golden_samples)
 
     @property
     def golden_samples(self) -> dict[str, str | None]:
-        """The samples that goldens are made of, by whether they are the user's."""
+        """The samples for goldens, by whether they are the user's."""
         return {"samples" if self.samples.real else "made": self.samples.probes}
 
     def _changed(self, step: Step, model: str, samples: str | None) -> str:
         return self.builder.step(step, model=model, samples=samples)
 
     def _float_model(self, variant: Variant) -> tuple[str, list[str]]:
-        """Add the steps before numbers change; return the fp32 reference, and all in order.
+        """Add the steps before quantization; return the fp32 reference, and all steps in order.
 
-        All targets share them, as far as their backends do not want the graph rewritten.
+        All targets share them, except where a backend needs rewrites of the graph.
         """
         samples = self.samples.tensors
         first = self.inputs.prepared
@@ -120,7 +120,7 @@ class ModelSteps:
         return reference, steps
 
     def _recipe(self, profile: Profile, variant: Variant, before: list[str]) -> Iterator[str]:
-        """Add the steps that change numbers, after others, and yield them in order.
+        """Add the steps that change the number format, and yield them in order.
 
         A model that is quantized already is carried as it is.
         """
@@ -156,7 +156,7 @@ class ModelSteps:
         yield self.builder.step(kind.step(asked), model=model, **taken)
 
     def _limit_search(self) -> LimitSearch | None:
-        """Return what a model is searched for: the project's limits, if it has any."""
+        """Return what the search for a model has to reach: the project's limits, if it has any."""
         project = self.inputs.project
         source = project.samples.evaluation
         if project.limits == Limits() or source is None:
@@ -195,12 +195,12 @@ class ModelSteps:
 
 
 def needs_calibration(inputs: PlanInputs, variant: Variant) -> bool:
-    """Return whether a variant needs calibration: what is quantized already is only carried."""
+    """Return whether a variant needs calibration; a model that is quantized already does not."""
     return inputs.facts.quantization is None and RECIPES[variant.recipe].needs_calibration
 
 
 def unlike_samples(inputs: PlanInputs) -> Outside:
-    """Return which inputs are changed: floats and pictures that are no masks and no state."""
+    """Return the inputs to change: floats and pictures that are neither masks nor state."""
     project = inputs.project
     changed: list[tuple[str, ImageInput | None]] = []
     fed = {name for _, name in inputs.state_pairs}

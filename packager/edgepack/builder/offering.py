@@ -12,10 +12,10 @@ from edgepack.project.profile import Profile, Variant, target_file
 from edgepack.project.project import LoadedProject
 
 MAINLY = 0.5
-"""The part of multiply-adds from which on a model is one of matrix products."""
+"""The share of multiply-adds in matrix products above which int8-dynamic suits a model."""
 
 Offers = Mapping[tuple[str, str], str]
-"""Why a variant was added, by target and variant; one that cannot be had is no failure."""
+"""Why a variant was added, by target and variant; it is no failure if it cannot be made."""
 
 _BEFORE = "int8-static"
 _OFFERED = "int8-dynamic"
@@ -39,7 +39,7 @@ def offer_int8_dynamic(
         facts: Of the model.
         profiles: The targets'.
         named: Targets whose variants the project names: they stay as they are too.
-        workers: Where the model is looked at.
+        workers: The worker processes that read the model.
     """
     changed = {p.id: new for p in profiles if p.id not in named and (new := _with_offer(p))}
     products = sum(facts.op_counts.get(op, 0) for op in MATRIX_PRODUCTS)

@@ -1,4 +1,4 @@
-"""A folder of photos as ``edgepack init`` finds it: where it lies, and what labels it has."""
+"""Reads a folder of photos for ``edgepack init``: its path, and its labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgepack.samples.spreading import spread
 
 _LABELS = "labels.csv"
 _READ, _LOOKED_AT = 100, 32
-"""Photos that are read, at most, and those of them that ways to make the input are tried on."""
+"""The most photos that are read, and the most that ways to make the input are tried on."""
 _MEASURED = 8
 
 
@@ -31,18 +31,18 @@ class Photos:
     labels: str
     """``folders``, or the path of a CSV of labels; nothing where there are none."""
     unlabelled: str
-    """Why labels that may be some are not taken; nothing where there are none."""
+    """Why possible labels are not used; empty where there are none."""
     looked_at: list[Path]
     """Some of the photos, which can be read."""
     broken: list[SamplesError]
-    """What is wrong with others of these."""
+    """The problems of photos that cannot be read."""
 
     @classmethod
     def of(cls, folder: Path, project: Path, facts: ModelFacts) -> Photos:
-        """Look at a folder.
+        """Read a folder of photos.
 
         Labels are a ``labels.csv`` in it or beside it, or the names of its folders where each is a
-        class. They are taken where the model's first output has a score for each of them.
+        class. They are used where the model's first output has a score for each class.
 
         Raises:
             SamplesError: There is no image in it.
@@ -57,7 +57,7 @@ class Photos:
         return cls(folder, project, files, written, labels, why_not, whole, [*broken.values()])
 
     def have_size(self, height: int, width: int) -> bool:
-        """Return whether the photos have a size already, as far as some of them tell."""
+        """Return whether the photos have this size already, judging by some of them."""
         sizes = {image_pixels(path).shape[:2] for path in spread(self.looked_at, _MEASURED)}
         return sizes == {(height, width)}
 
@@ -73,13 +73,13 @@ def written_path(path: Path, project: Path) -> str:
     """Return a path as a project file names it: relative where it is near, else absolute.
 
     Near is within the project's folder or the one above it: these are moved together. A path that
-    climbs further holds only as long as neither is moved, and does not say where it leads.
+    climbs further breaks when either is moved, and does not show where it leads.
     """
     if path == project.parent:
         return ".."
     if path.is_relative_to(project):
         return path.relative_to(project).as_posix()
-    # The root and the folders of a whole system's users are above everything.
+    # The root and the folder of all users' homes are above everything.
     if len(project.parent.parts) > 2 and path.is_relative_to(project.parent):
         return f"../{path.relative_to(project.parent).as_posix()}"
     return path.as_posix()
@@ -88,7 +88,7 @@ def written_path(path: Path, project: Path) -> str:
 def _found_labels(
     folder: Path, project: Path, files: Sequence[Path], facts: ModelFacts
 ) -> tuple[str, str]:
-    """Return what ``labels`` is to be, and why it is not what it might be."""
+    """Return the value for ``labels``, and why possible labels are not used."""
     shape = facts.outputs[0].shape or ()
     if len(shape) not in (2, 4) or any(size != 1 for size in shape[2:]):
         return "", ""
@@ -107,7 +107,7 @@ def _found_labels(
 def _if_fitting(
     labels: str, folder: Path, project: Path, files: Sequence[Path], classes: int | None
 ) -> tuple[str, str]:
-    """Return labels if each photo has one that is a class, else why not."""
+    """Return the labels if each photo has a valid class, else why not."""
     try:
         highest = int(image_labels(files, folder, labels, project).max())
     except SamplesError as error:

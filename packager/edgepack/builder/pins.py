@@ -1,4 +1,4 @@
-"""Whether targets require an older onnxruntime than the one that computes golden outputs."""
+"""Finds targets that require an older onnxruntime than the one that computes golden outputs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _PACKAGE = "onnxruntime"
 
 
 def older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]:
-    """Yield a line if targets pin an older onnxruntime than a newer one that is installed here.
+    """Yield a line if targets pin an older onnxruntime than the one that is installed here.
 
-    The pin stays. It is the version that a profile's facts are about (the newest files it loads,
-    what its providers take), that `device check` and `provision` ask for, and in which bundles were
-    run. An older pin than the newest of the shipped targets is no surprise: that of a board whose
-    onnxruntime is old was run with bundles built by the newest. Beyond that, nothing was.
+    The pin stays. It is the version that a profile's facts describe (the newest files it loads,
+    what its providers take), that `device check` and `provision` require, and in which bundles were
+    run. A pin that is older than the newest one of the shipped targets is expected: bundles built
+    by the newest were run on that older version. No other combination was run.
 
     Args:
-        profiles: Of the bundles.
+        profiles: The bundles' profiles.
         installed: The version of the onnxruntime that builds.
     """
     older = {

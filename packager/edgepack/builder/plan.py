@@ -1,4 +1,4 @@
-"""Plans: the steps and outputs of a build as pure data. Printing one is ``--dry-run``."""
+"""Plans: the steps and outputs of a build as pure data. ``--dry-run`` prints one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Source:
     id: str
     path: Path
     digest: str
-    """Of everything that is read from it; empty where only running a hook tells."""
+    """The digest of everything that is read from it; empty where only running a hook shows it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PlannedVariant:
 
     variant: Variant
     model: str
-    """The step whose model is judged: the .onnx that the shipped file is made from."""
+    """The step whose model is checked: the .onnx that the shipped file is made from."""
     shipped: str
     """The step whose model is shipped."""
     reference: str
@@ -56,17 +56,18 @@ class PlannedVariant:
     fusion: str | None
     """The step that counts fused integer kernels; None unless the CPU runs int8."""
     layers: str | None
-    """The step that finds the error of each node, without which the variant is as good; None unless
-    it makes int8-static of a float model."""
+    """The step that finds the error of each node; the variant does not depend on it. None unless
+    the variant is int8-static made from a float model."""
     outside: str | None
-    """The step that looks for inputs that break it, without which it is as good; None unless it
-    makes int8 of a float model, and there are samples."""
+    """The step that looks for inputs on which the variant goes wrong; the variant does not depend
+    on it. None unless the variant is int8 made from a float model, and there are samples."""
     history: tuple[str, ...]
     """The steps that the model went through, in order."""
     carried: bool = False
     """Whether the model came quantized or float16, so that there is no fp32 model of it."""
     offered: str = ""
-    """Why the plan has it though the profile has not: if it cannot be had, it is left out."""
+    """Why the plan has the variant although the profile does not; if it cannot be made, it is left
+    out."""
     named: bool = True
     """Whether the user named it, and not only the target's profile."""
     bucketed: str | None = None
@@ -81,7 +82,7 @@ class PlannedVariant:
 
     @property
     def may_fail(self) -> bool:
-        """Whether it is left out without an error if it cannot be made: int8 nobody asked for."""
+        """Whether it may be left out without an error: it is int8 that nobody asked for."""
         return bool(self.offered) or (not self.named and self.variant.dialect is not None)
 
 
@@ -99,11 +100,11 @@ class PlannedBundle:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a build will do, for one or more targets; steps they share are there once."""
+    """Everything a build will do, for one or more targets; shared steps occur once."""
 
     sources: tuple[Source, ...]
     steps: tuple[PlannedStep, ...]
-    """Each after those it needs."""
+    """The steps, each after those that it needs."""
     bundles: tuple[PlannedBundle, ...]
 
     @property
@@ -121,7 +122,7 @@ class Plan:
         )
 
     def only(self, wanted: Collection[str]) -> Plan:
-        """Return the plan of just these steps and all that they need; it makes no bundle."""
+        """Return the plan of only these steps and all that they need; it makes no bundle."""
         needed = self.needed_for(wanted)
         return Plan(self.sources, tuple(s for s in self.steps if s.id in needed), ())
 

@@ -1,4 +1,4 @@
-"""From a project and profiles to a plan. Reads digests of the user's files, runs nothing."""
+"""Makes a plan from a project and profiles. It hashes the user's files and runs nothing."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a build for the given targets, or for only some of their variants.
 
-    ``offers`` says which of the variants were added to the profiles, and why; one that is asked for
-    by name counts as any other.
+    ``offers`` says which of the variants were added to the profiles, and why; a variant that is
+    requested by name counts like any other.
 
     Raises:
         ModelError: No target's runtime loads the model's opset, or the language of a phone's apps
             has no type for an input or output.
-        UsageError: A variant that was asked for is not there, or cannot be built.
+        UsageError: A requested variant does not exist, or cannot be built.
         ProfileError: The project names a variant that cannot be built, an input that the model does
-            not have, or a glob that is none; a file of it is not there, or cannot be in an app; or
-            a phone's package managers do not take its version.
+            not have, or an invalid glob; a file of it is missing, or cannot be in an app; or a
+            phone's package managers do not take its version.
         SamplesError: A source of samples is missing or empty.
     """
     inputs = plan_inputs(loaded, facts)
@@ -97,15 +97,15 @@ class Draft:
     variant: Variant
     planned: PlannedModel | Obstacle
     uncalibrated: bool
-    """Whether a build leaves it out for want of calibration samples."""
+    """Whether a build leaves it out because there are no calibration samples."""
 
 
 def draft_models(inputs: PlanInputs, profiles: Sequence[Profile]) -> tuple[Plan, tuple[Draft, ...]]:
     """Return the steps that make the models of all variants, and which step makes each's.
 
     They are those of a build of the project without its samples: none is proven, and none needs
-    samples to be done by :func:`~edgepack.steps.base.draft_step`. Variants that a build leaves out
-    for want of samples are among them.
+    samples to be done by :func:`~edgepack.steps.base.draft_step`. They include variants that a
+    build leaves out because there are no samples.
     """
     without = inputs.project.samples.calibration is None
     builder = _builder(inputs)
@@ -158,7 +158,7 @@ def _unfit(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Obstacl
 
 
 def _obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Obstacle | None:
-    """Return what keeps a variant from being made, whatever samples there are."""
+    """Return what prevents a variant from being made, whatever samples there are."""
     sizes = inputs.project.buckets
     static = wants_static(variant, sizes)
     if static and (problem := static_problem(variant, inputs.signature, sizes)):
@@ -171,7 +171,7 @@ def _obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Obstacl
 
 @dataclass(frozen=True)
 class _Planner:
-    """Plans bundles: chooses variants, and adds to their models what proves and ships them."""
+    """Plans bundles: chooses variants, and adds the steps that prove and ship their models."""
 
     inputs: PlanInputs
     samples: PlannedSamples
@@ -246,7 +246,7 @@ class _Planner:
         fusion = None
         if cpu and RECIPES[variant.recipe].in_pairs:
             fusion = self.builder.step(Fusion(profile.device.arch), model=made.recipe)
-        # The largest size stands for all: what a provider takes does not depend on sizes.
+        # The largest size represents all: what a provider takes does not depend on sizes.
         placed = None if cpu else self.builder.step(Placed(variant), model=made.judged)
         variant, as_file = self._as_ort(variant, model)
         kind = RECIPES[self._numbers(variant)]
@@ -291,7 +291,7 @@ class _Planner:
         return (_replaying(variant) if file_format.ort == "runtime" else variant), file
 
     def _input_check(self, reference: str) -> None:
-        """Add the step that looks for wrong preprocessing, where there are samples."""
+        """Add the step that checks for wrong preprocessing, where there are samples."""
         project = self.inputs.project
         source = project.samples.evaluation or project.samples.calibration
         if source is None:
@@ -319,7 +319,7 @@ class _Planner:
             self.builder.step(look, model=reference, samples=samples)
 
     def _layers(self, variant: Variant, model: str) -> str | None:
-        """Add the step that holds an int8 model's tensors beside those it was made from."""
+        """Add the step that compares an int8 model's tensors with those of the float model."""
         if self._carried or not RECIPES[variant.recipe].in_pairs:
             return None
         reference = self.builder.steps[model].inputs["model"]
@@ -368,7 +368,7 @@ def init_command(loaded: LoadedProject) -> str:
 
 
 def unsampled(loaded: LoadedProject) -> Iterator[str]:
-    """Yield what numbers mean where no samples are given."""
+    """Yield what the figures mean where there are no samples."""
     if loaded.project.samples.calibration or loaded.project.samples.evaluation:
         return
     images = f"{init_command(loaded)} for pictures, or " if loaded.source is None else ""

@@ -1,4 +1,4 @@
-"""What a project says of a model's inputs and outputs, held against the model."""
+"""Checks what a project says about a model's inputs and outputs against the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgepack.project.project import LoadedProject
 def check_names(
     loaded: LoadedProject, what: str, described: Iterable[str], specs: Sequence[TensorSpec]
 ) -> None:
-    """Make sure that the model has the inputs or outputs that the project describes.
+    """Check that the model has the inputs or outputs that the project describes.
 
     Args:
         loaded: The project.
@@ -22,7 +22,7 @@ def check_names(
         specs: Those of the model.
 
     Raises:
-        ProfileError: It has not.
+        ProfileError: The model lacks one.
     """
     known = [spec.name for spec in specs]
     for name in described:
@@ -35,11 +35,11 @@ def check_names(
 
 
 def check_fillings(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> None:
-    """Make sure that what the project says about padding and masks is of the model's inputs.
+    """Check what the project says about padding and masks against the model's inputs.
 
     Raises:
-        ProfileError: A mask is over no dimension of its input, or over one that no other input
-            tells, or an input does not hold what it is padded with.
+        ProfileError: A mask is over no dimension of its input, or over one that no other input has;
+            or an input cannot have its padding value.
     """
     masks = {n: d.mask for n, d in loaded.project.inputs.items() if d.mask is not None}
     others = [spec for spec in inputs if spec.name not in masks]

@@ -1,4 +1,4 @@
-"""The steps that make a plan's samples; digests of the user's files are read for them."""
+"""Plans the steps that make samples, and hashes the user's files for them."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ class PlannedSamples:
     """The steps that make samples, by id; None where there are none."""
 
     calibration: str | None = None
-    """Tensors that recipes take, as is ``evaluation``."""
+    """Tensors that recipes take, like ``evaluation``."""
     evaluation: str | None = None
     frames: str | None = None
     """Tensors as given, whose state, if they have any, is not filled in."""
     given: str | None = None
     """Evaluation samples as a bundle's models take them."""
     real: str | None = None
-    """Those, or else the calibration samples."""
+    """The evaluation samples as given, or else the calibration samples."""
     probes: str | None = None
-    """What a finished model is proven on: ``real``, or pictures and texts that are made up."""
+    """The samples that prove a finished model: ``real``, or generated pictures and texts."""
 
     @property
     def tensors(self) -> str | None:
-        """What the float model is proven on."""
+        """The samples that prove the float model."""
         return self.evaluation or self.calibration
 
 
 NO_SAMPLES = PlannedSamples()
-"""Of a plan that proves nothing."""
+"""The samples of a plan that proves nothing: none."""
 
 
 def plan_samples(inputs: PlanInputs, builder: PlanBuilder) -> PlannedSamples:
     """Add the steps that make samples: as they are given, as tensors, along streams.
 
     Raises:
-        ProfileError: A glob is none, or images have no input that they go to.
+        ProfileError: A glob is invalid, or no input takes the images.
         SamplesError: A source of samples is missing or empty.
     """
     both = inputs.project.samples
@@ -80,7 +80,7 @@ def plan_samples(inputs: PlanInputs, builder: PlanBuilder) -> PlannedSamples:
 
 
 def plan_tokenizers(inputs: PlanInputs, builder: PlanBuilder) -> dict[str, str]:
-    """Return the files of the tokenizers that are put into the model, by a step's inputs.
+    """Return the files of the tokenizers that become part of the model, by a step's inputs.
 
     Raises:
         SamplesError: One cannot be read.
@@ -121,7 +121,7 @@ class _Steps:
         return self.builder.step(step, project=PROJECT_SOURCE)
 
     def tensors(self, samples: str | None) -> str | None:
-        """Add the step that makes tensors, for the model itself, of pictures and texts."""
+        """Add the step that turns pictures and texts into tensors for the model itself."""
         if samples is None or not self.inputs.in_graph:
             return samples
         project = self.inputs.project
@@ -132,7 +132,7 @@ class _Steps:
         )
 
     def unrolled(self, samples: str | None, frames: str | None) -> str | None:
-        """Add the step that fills in the state of frames, so that each stands for itself."""
+        """Add the step that fills in the state of frames, so that each is independent."""
         if samples is None:
             return None
         model = self.builder.step(self.inputs.prepared, source=MODEL_SOURCE, samples=frames)
@@ -197,7 +197,7 @@ class _Steps:
         return bool(one) and one == other
 
     def _class_names(self) -> tuple[str, ...]:
-        """Return what the classes of the first detection are called; nothing without names."""
+        """Return the class names of the first detection; empty without names."""
         outputs = self.inputs.project.outputs.values()
         files = [each.labels for each in outputs if isinstance(each, DetectionOutput)]
         if not files or files[0] is None:

@@ -1,4 +1,4 @@
-"""``edgepack init``: an ``edgepack.yaml`` with what model and photos tell; guesses are marked."""
+"""``edgepack init``: writes an ``edgepack.yaml`` from model and photos, and marks guesses."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ _ELSEWHERE = "free some space, or copy the model to a folder that can be written
 def init(model: Path, *, images: Path | None = None, progress: Progress | None = None) -> Path:
     """Write ``edgepack.yaml`` beside a model and return its path.
 
-    Where the model tells names of classes, and what they are for, ``names.txt`` is written too,
-    unless there is one. What a build will stop at, the model or photos, is said to ``progress``.
+    Where the model has class names and says what they are for, ``names.txt`` is written too, unless
+    it exists. ``progress`` gets a note about each problem of the model or photos at which a build
+    would stop.
 
     Raises:
         ModelError: The model cannot be read.
@@ -73,7 +74,7 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
 
 
 def _warnings(model: Path, facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
-    """Yield what a build will stop at."""
+    """Yield problems at which a build would stop."""
     with Workers(1) as workers:
         blocked = workers.call(session_findings, model) or carrying_findings(facts)
     for finding in blocked:
@@ -182,7 +183,7 @@ def _constants(facts: ModelFacts) -> Iterator[str]:
 
 
 def _state(facts: ModelFacts) -> Iterator[str]:
-    """Yield outputs that may feed an input beside others: alike, and with its name in theirs."""
+    """Yield outputs that may feed an input: of the same kind, and with its name in theirs."""
     pairs: dict[str, str] = {}
     for output, spec in product(facts.outputs, facts.inputs):
         if spec.name in output.name and spec.name not in pairs.values() and _alike(spec, output):
@@ -225,7 +226,7 @@ def _inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> It
 
 
 def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
-    """Yield what the first output means; a detection needs the image that is described above."""
+    """Yield what the first output means; a detection needs the image described above."""
     about = "# What the output means, so that devices give answers. See docs/answers.md."
     output = facts.outputs[0]
     if meaning := _meaning(facts):
@@ -245,7 +246,7 @@ def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
 
 
 def _meaning(facts: ModelFacts) -> str:
-    """Return what ultralytics' metadata tells of the first output; nothing where it does not.
+    """Return what ultralytics' metadata says about the first output; empty without it.
 
     Source: its exporter writes ``task`` and ``names``; a detection without suppression in it is
     ``(batch, 4 + classes, boxes)``, a classification ``(batch, classes)`` after softmax
@@ -261,7 +262,7 @@ def _meaning(facts: ModelFacts) -> str:
 
 
 def _tokens(facts: ModelFacts, tokenizer: Path) -> Iterator[str]:
-    """Yield how texts become token ids, where a tokenizer that devices can run lies there."""
+    """Yield how texts become token ids, if there is a tokenizer that devices can run."""
     ids = [s for s in facts.inputs if s.name == "input_ids" and len(s.shape or ()) == 2]
     if not ids or not tokenizer.is_file():
         return

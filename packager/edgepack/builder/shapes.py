@@ -1,4 +1,4 @@
-"""Symbolic dimensions with several sizes, as providers that compile are told about them."""
+"""Passes the sizes of symbolic dimensions to providers that compile."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def with_shape_profiles(
 ) -> Variant:
     """Return the variant with its backend's ``shape_options``, where the project gives all sizes.
 
-    Without a size for each symbolic dimension nothing is said, and the provider finds out as inputs
-    come.
+    Without a size for each symbolic dimension the option stays unset, and the provider sees the
+    sizes as inputs come.
     """
     backend = BACKENDS[variant.backend]
     spans = _spans(project)

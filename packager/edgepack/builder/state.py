@@ -1,4 +1,4 @@
-"""Which outputs feed which inputs in the next run, held against the model."""
+"""Checks which outputs feed which inputs in the next run against the model."""
 
 from __future__ import annotations
 

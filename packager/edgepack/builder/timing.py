@@ -1,6 +1,6 @@
-"""Whether int8 is faster than fp32 on this machine: a short look, not a benchmark.
+"""Checks whether int8 is faster than fp32 on this machine: a short test, not a benchmark.
 
-What is measured here depends on the hour, so it is neither kept in the cache nor put into a bundle.
+The result depends on the machine's load, so it goes neither into the cache nor into a bundle.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BUDGET_S = 1.2
 _MOST_RUNS = 100
 _SLOWER = 1.05
 _LEAST_BYTES = 100_000
-"""Smaller models are mostly graph, whose size is nobody's concern."""
+"""Smaller models are mostly graph, whose size does not matter."""
 _TURNS = (0, 1, 1, 0)
-"""Of int8 and of fp32: A B B A, so that a machine that gets slower slows both alike."""
+"""The order of int8 and fp32: A B B A, so that a machine that gets slower affects both equally."""
 
 
 @dataclass(frozen=True)
 class LatencyComparison:
-    """How long two models took on this machine, run in turns."""
+    """How long two models took on this machine, run alternately."""
 
     int8_ms: float
     """Median of all runs."""
@@ -40,7 +40,7 @@ class LatencyComparison:
     runs: int
     """Of each model."""
     inconclusive: str = ""
-    """Why the times do not tell which is slower; empty if they do."""
+    """Why the times do not show which is slower; empty if they do."""
 
     @property
     def ratio(self) -> float:
@@ -49,7 +49,7 @@ class LatencyComparison:
 
     @property
     def int8_took_longer(self) -> bool:
-        """Whether int8 took at least 5 % longer; less than that, this look cannot tell."""
+        """Whether int8 took at least 5 % longer; this test cannot detect less."""
         return self.ratio >= _SLOWER
 
 
@@ -57,7 +57,7 @@ class LatencyComparison:
 class SlowerVariant:
     """An int8 variant that took longer than fp32 on this machine, which is of the target's kind.
 
-    Whether it is slower, ``measured.inconclusive`` says.
+    ``measured.inconclusive`` says whether it is really slower.
     """
 
     target: str
@@ -93,11 +93,11 @@ def compare_latency(
 def judge_turns(
     turns_s: Sequence[Sequence[float]], other_work: Mapping[str, object]
 ) -> LatencyComparison:
-    """Return what turns of two models tell.
+    """Return the comparison of two models from their turns.
 
     Args:
         turns_s: The seconds of every run, of a turn of int8, two of fp32 and another of int8.
-        other_work: What others took of the processor meanwhile, as a harness says it: an
+        other_work: How much of the processor others used meanwhile, as a harness reports it: an
             :class:`~edgepack.records.run.OtherWork`, or why it is not known.
     """
     int8_s, fp32_s = ([*turns_s[a], *turns_s[b]] for a, b in ((0, 3), (1, 2)))
@@ -180,7 +180,7 @@ def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
 
 
 def _samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Path | None:
-    """Return the samples that the goldens come from."""
+    """Return the samples from which the goldens are made."""
     goldens = next(step for step in plan.steps if step.id == planned.goldens)
     samples = goldens.inputs.get("samples")
     return execution.artifacts[samples].path if samples else None
@@ -189,7 +189,7 @@ def _samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Path 
 def _time_in_turns(
     int8: Path, fp32: Path, samples: Path | None, config: dict[str, str]
 ) -> tuple[list[list[float]], dict[str, object]]:
-    """Return the seconds of every run of each turn, and what others took meanwhile.
+    """Return the seconds of every run of each turn, and how much of the processor others used.
 
     Called in a worker.
     """

@@ -1,4 +1,4 @@
-"""The archive of a bundle: ``.tar.gz`` whose bytes depend on nothing but the files."""
+"""Writes and unpacks a bundle's archive, a ``.tar.gz`` whose bytes depend only on the files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def folder_of(bundle: Path, stack: ExitStack) -> Path:
-    """Return a bundle's folder; that of an archive is a temporary one, which goes with the stack.
+    """Return a bundle's folder; an archive's is temporary, and is deleted with the stack.
 
     Raises:
         BundleError: As :func:`unpack_archive`.
@@ -53,11 +53,11 @@ def folder_of(bundle: Path, stack: ExitStack) -> Path:
 def unpack_archive(archive: Path, folder: Path) -> Path:
     """Unpack a bundle into an empty folder, and return the bundle's own folder in it.
 
-    An archive comes from anywhere: but files and folders within the folder, everything in it is
-    refused, links too.
+    An archive may come from anywhere: only files and folders within the folder are accepted.
+    Everything else is refused, links too.
 
     Raises:
-        BundleError: It cannot be read, or does not hold one bundle.
+        BundleError: The archive cannot be read, or does not have exactly one bundle.
     """
     try:
         # Not tarfile's own filters, which Python 3.11 has from 3.11.4 on: Debian 12 has 3.11.2.
@@ -97,7 +97,7 @@ def _unpack(tar: tarfile.TarFile, entry: tarfile.TarInfo, archive: Path, folder:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file so that the target is the old one or the new one, whole.
+    """Copy a file atomically: the target is the whole old file or the whole new one.
 
     Raises:
         ToolError: The place cannot be written, or the disk is full.

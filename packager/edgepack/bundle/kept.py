@@ -1,6 +1,6 @@
-"""What was found out about a bundle, kept for as long as its files stay as they are.
+"""Caches what was found out about a bundle, for as long as its files stay unchanged.
 
-A push to five hundred devices hashes and cuts the bundle once.
+So a push to five hundred devices hashes and cuts the bundle once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ValueT = TypeVar("ValueT")
 _Stamp = tuple[str, int, int, int, int, int]
 
 MOST = 16
-"""Values that are kept; a rollout has one bundle for each target."""
+"""The number of values that are kept; a rollout has one bundle for each target."""
 
 
 @dataclass
@@ -28,13 +28,13 @@ class _Entry(Generic[ValueT]):
 
 
 class Kept(Generic[KeyT, ValueT]):
-    """A function of files whose value is made again when they have changed, and else kept.
+    """A function of files whose value is kept until the files change.
 
-    Threads that ask for the same value wait for the one that makes it. An error is not kept.
+    Threads that need the same value wait for the one that makes it. An error is not kept.
 
     Args:
         make: Returns the value.
-        stamp: Returns what differs once the files do, as :func:`stamps`.
+        stamp: Returns a value that changes when the files do, such as :func:`stamps`.
     """
 
     def __init__(self, make: Callable[[KeyT], ValueT], stamp: Callable[[KeyT], object]) -> None:
@@ -51,22 +51,22 @@ class Kept(Generic[KeyT, ValueT]):
             while len(self._entries) > MOST:
                 del self._entries[next(iter(self._entries))]
         with entry.lock:
-            now = self._stamp(key)  # before the value: what changes meanwhile is noticed next time
+            now = self._stamp(key)  # before the value: a change meanwhile is noticed next time
             if entry.made is None or entry.made[0] != now:
                 entry.made = (now, self._make(key))
             return entry.made[1]
 
     def begin(self, key: KeyT) -> None:
-        """Make the value in a thread, for whoever asks for it; an error is raised only there."""
+        """Make the value in a thread, in advance; an error is raised only where it is used."""
         pool = ThreadPoolExecutor(1)
         pool.submit(self, key)
         pool.shutdown(wait=False)
 
 
 def stamps(*paths: Path) -> frozenset[_Stamp]:
-    """Return name, inode, mode, size and times of files, and of all that lies below folders.
+    """Return name, inode, mode, size and times of files, and of everything below folders.
 
-    Whatever writes to a file changes its ``st_ctime_ns``, which nothing can set.
+    Each write to a file changes its ``st_ctime_ns``, which no program can set.
     """
     found: set[_Stamp] = set()
     for path in paths:

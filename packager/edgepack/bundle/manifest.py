@@ -1,6 +1,6 @@
-"""``manifest.json``: what a bundle holds, and what was proven about it.
+"""``manifest.json``: what is in a bundle, and what was proven about it.
 
-The device-side loader reads the same file with nothing but ``json``; names here are its contract.
+The device-side loader reads the same file with only ``json``, and relies on these names.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ class Tensor(StrictModel):
 
 
 class GoldenQuantities(StrictModel):
-    """Which channels of an output are compared by themselves: boxes in pixels, and their scores."""
+    """The channels of an output that are compared separately: boxes in pixels, and their scores."""
 
     size: Annotated[int, Field(ge=1)]
-    """How many values of a channel lie behind each other, in C order; then the next channel's
-    come, and after the last one's the first one's again."""
+    """How many values of one channel follow each other in C order, before those of the next
+    channel; after the last channel the first one begins again."""
     runs: list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]]
-    """How many channels in a row are of which quantity."""
+    """Runs of channels: how many in a row have which quantity."""
     extra_db: list[float]
-    """By quantity: how much more than the variant's ``min_sqnr_db`` it must reach, or less."""
+    """By quantity: the decibels by which it must exceed the variant's ``min_sqnr_db``; negative if
+    it may stay below."""
 
 
 class GoldenTensor(StrictModel):
@@ -74,15 +75,15 @@ class GoldenTensor(StrictModel):
     shape: list[Annotated[int, Field(ge=0)]]
     """The model's: of an output with a ``stride`` the file has fewer values."""
     stride: Annotated[int, Field(ge=1, exclude_if=lambda stride: stride == 1)] = 1
-    """Of an output: only every so many-th of its values, in C order from the first on, is in the
-    file and compared."""
+    """Of an output: the step between the values that are in the file and compared, in C order from
+    the first value on."""
     extra_db: Annotated[float, Field(ge=0, exclude_if=lambda extra: extra == 0)] = 0.0
-    """Of an output: how much more than the variant's ``min_sqnr_db`` it must reach, because it
+    """Of an output: the decibels by which it must exceed the variant's ``min_sqnr_db``, because it
     varies little over samples for its size."""
     quantities: Annotated[
         GoldenQuantities | None, Field(exclude_if=lambda quantities: quantities is None)
     ] = None
-    """Of an output that holds several, each of which must be near."""
+    """Of an output with several quantities: each of them must be near."""
 
 
 class Golden(StrictModel):
@@ -90,7 +91,7 @@ class Golden(StrictModel):
 
     inputs: list[GoldenTensor]
     outputs: dict[str, list[GoldenTensor]]
-    """By variant id."""
+    """The expected outputs by variant id."""
 
 
 class Closeness(StrictModel):
@@ -105,18 +106,19 @@ class Closeness(StrictModel):
 class R2(StrictModel):
     """The coefficient of determination of an output over the evaluation samples.
 
-    fp32's is the truth, element by element, and of quantities as far apart as pixels and scores the
-    worst counts: 1 is its own, 0 is the best constant's, and less is worse than a constant.
+    fp32's output is the truth, element by element. Where an output has quantities as different as
+    pixels and scores, the worst counts. 1 is fp32's own value, 0 is the best constant's, and less
+    is worse than a constant.
     """
 
     value: float
     low: float
-    """Of the 95 % interval."""
+    """The lower end of the 95 % interval."""
     high: float
 
 
 class OutputAccuracy(StrictModel):
-    """How near a variant's answers in one output are to fp32's, by the metric of its kind."""
+    """How near a variant's answers in one output are to fp32's, by its kind's metric."""
 
     metric: str
     """``agreement``, ``decisions``, ``f1@0.5``, ``iou``, ``neighbours``, ``r2``, ``signal``,
@@ -124,7 +126,7 @@ class OutputAccuracy(StrictModel):
     value: float
     """1 is fp32's own."""
     interval: tuple[float, float] | None
-    """At 95 %; None of a single sample."""
+    """The 95 % interval; None for a single sample."""
     others: dict[str, float] = {}
     """Second figures, by name."""
 
@@ -140,8 +142,8 @@ class MetricValue(StrictModel):
 class Drift(StrictModel):
     """How a variant's errors grow along streams, where its own state is fed back to it.
 
-    Of the output where they grow most: R² over the first and over the last quarter of each stream,
-    with one variance for both.
+    It is taken from the output where they grow most: R² over the first and over the last quarter of
+    each stream, with one variance for both.
     """
 
     output: str
@@ -150,7 +152,7 @@ class Drift(StrictModel):
 
     @property
     def grows(self) -> bool:
-        """Whether the errors' energy becomes more than four times as large, and that is seen."""
+        """Whether the errors' energy becomes more than four times as large, and visibly so."""
         return 1 - self.last > 4 * (1 - self.first) and self.first - self.last > 0.01
 
 
@@ -158,15 +160,15 @@ class Accuracy(StrictModel):
     """What the evaluation on the build host's CPU found for one variant."""
 
     metric: str
-    """That of the labels, as ``top1``, the hook's name, that of the value that decides where the
-    hook returns several, or that of the ``output``'s."""
+    """The metric's name: that of the labels, such as ``top1``; the hook's, or that of the deciding
+    value where the hook returns several; or that of the ``output``'s metric."""
     output: str = ""
-    """The output that the metric is of, the worst one; nothing with labels or a hook."""
+    """The output that the metric is measured on, the worst one; empty with labels or a hook."""
     higher_is_better: bool
     samples: int
     fp32: float | NotMeasured
-    """Not measured where the model came quantized or float16: there is no fp32 model of it. Nothing
-    is compared with fp32 then, and what follows ``value`` is None."""
+    """Not measured where the model came quantized or float16, because it has no fp32 model. Nothing
+    is compared with fp32 then, and the fields after ``value`` are None."""
     value: float
     drop: float | None
     """How much worse than fp32, in the metric's unit; negative is better."""
@@ -176,19 +178,19 @@ class Accuracy(StrictModel):
     """Share of samples with the same top-1 as fp32; None where outputs are not class scores."""
     worst: Closeness | None
     outputs: dict[str, OutputAccuracy | NotMeasured] = {}
-    """By output; not measured where the samples tell nothing of it."""
+    """Accuracy by output; not measured where the samples show nothing about it."""
     r2: dict[str, R2] = {}
-    """By output of floats; those that tell nothing of the samples are left out."""
+    """R² by output of floats; outputs that do not vary over the samples are left out."""
     says_nothing: str = ""
-    """Why the variant is no better than a constant; nothing where it is."""
+    """Why the variant is no better than a constant; empty where it is better."""
     says_little: Annotated[str, Field(exclude_if=lambda said: not said)] = ""
-    """Which output says less than half of what fp32's says; such a variant is shipped only where it
-    was named."""
+    """The output that explains less than half of fp32's variance; such a variant ships only where
+    the user named it."""
     values: dict[str, MetricValue] = {}
-    """All that the hook or the labels' metric gives, where it is several values; ``metric`` is one
-    of them."""
+    """All values of the hook or the labels' metric, where there are several; ``metric`` is one of
+    them."""
     drift: Annotated[Drift | None, Field(exclude_if=lambda given: given is None)] = None
-    """Of a model that is fed its own state, judged over streams of 8 frames or more."""
+    """The drift of a model that is fed its own state, measured over streams of 8 frames or more."""
 
     @property
     def others(self) -> dict[str, MetricValue]:
@@ -197,7 +199,7 @@ class Accuracy(StrictModel):
 
 
 class Predicted(StrictModel):
-    """Where nodes are predicted to run; a device's report says where they did."""
+    """Where nodes are predicted to run; a device's report says where they really ran."""
 
     provider: str
     share: float
@@ -211,7 +213,7 @@ class Fused(StrictModel):
     """What onnxruntime's optimizer makes of a quantized model on the target's kind of CPU."""
 
     coverage: float
-    """The part of the kernels, 0 to 1, that run on integers where they could."""
+    """The share, 0 to 1, of the kernels that could run on integers and do."""
     leftover_quantize: int
     leftover_dequantize: int
     islands: list[str]
@@ -225,7 +227,8 @@ class LayerError(StrictModel):
     """The node of the float model that makes the tensor."""
     op: str
     sqnr_db: float
-    """Over all values and some samples; 200 stands for equal, -200 for no signal at all."""
+    """SQNR in dB over all values and some samples; 200 stands for equal, -200 for no signal at
+    all."""
 
 
 class OutsideError(StrictModel):
@@ -236,37 +239,38 @@ class OutsideError(StrictModel):
     ``clipped``, ``saturated``, ``shortest`` or ``longest``: docs/evaluating.md."""
     output: str
     error: float
-    """Root mean square, in what fp32's output deviates by over the samples; 1e9 stands for outputs
-    that are no numbers."""
+    """Root mean square error, in units of the standard deviation of fp32's output over the samples;
+    1e9 stands for outputs that are no numbers."""
     plain: float
-    """The same of the samples."""
+    """The same error on the samples."""
 
 
 class Attempt(StrictModel):
-    """One thing that was tried so that an int8 model is as near to fp32 as can be."""
+    """One attempt to bring an int8 model nearer to fp32."""
 
     what: str
     stage: Literal["activations", "model", "limit"]
-    """What is judged: ``activations`` in integers with exact weights, on held-out calibration
-    samples; the whole ``model`` in integers, on the same; or that on the evaluation samples, for
-    the project's ``limit``. Figures of two stages are of different things."""
+    """What is measured: ``activations`` in integers with exact weights, on held-out calibration
+    samples; the whole ``model`` in integers, on the same samples; or the whole model on the
+    evaluation samples, for the project's ``limit``. Figures of different stages cannot be compared.
+    """
     kept: bool
-    """The last of ``model`` and ``limit`` that is kept is what is shipped."""
+    """The last kept attempt of ``model`` and ``limit`` is the model that ships."""
     why: str
-    """Why it was kept or not."""
+    """Why the attempt was kept or not."""
     sqnr_db: float | None
-    """Of the worst group of channels of the worst output; 200 stands for equal."""
+    """SQNR in dB of the worst group of channels of the worst output; 200 stands for equal."""
     agreement: float | None
     """Share of samples with fp32's best class; None where there are no classes."""
     metric_drop: float | None
-    """How much worse than fp32's the metric is, in its unit; of ``limit`` only."""
+    """How much worse than fp32's the metric is, in its unit; only for ``limit``."""
 
 
 class Bucket(StrictModel):
     """The model for one size of each symbolic dimension."""
 
     dims: dict[str, Annotated[int, Field(gt=0)]]
-    """By name as the manifest's ``inputs`` have it, the size that is fixed."""
+    """The fixed size by dimension name, as in the manifest's ``inputs``."""
     model: str
     """Path of the model file in the bundle."""
     model_sha256: str
@@ -291,25 +295,26 @@ class ManifestVariant(StrictModel):
     model: str
     """Path of the model file in the bundle. Variants with the same bytes share a file."""
     model_sha256: str
-    """Of the file, and of its external data where it has any."""
+    """The bytes of the file, and of its external data if it has any."""
     model_format: Literal["onnx"] | OrtFormat = "onnx"
-    """Of all the variant's model files; an ``.ort`` file is written for one kind of processor."""
+    """Of all model files of the variant; an ``.ort`` file is written for one kind of processor."""
     buckets: list[Bucket] = []
     """Models with static shapes, smallest first; the last is ``model``. The loader takes the first
-    that holds the inputs, pads them at the end (``input_descriptions``), and cuts the outputs.
-    Empty where one model takes all sizes."""
+    model that is large enough for the inputs, pads them at the end (``input_descriptions``), and
+    cuts the outputs. Empty where one model takes all sizes."""
     slices: list[Slice] = []
     exact: bool = False
-    """Whether the buckets' sizes alone are taken, because padding would change the outputs."""
+    """Whether only the buckets' own sizes are allowed, because padding would change the outputs."""
     providers: Annotated[list[Provider], Field(min_length=1)]
     placement: Literal["all"] | float
     session: SessionSettings
     requires: Requires
     min_sqnr_db: float
-    """What the golden outputs must reach on the device, less each one's ``extra_db``."""
+    """The SQNR that the golden outputs must reach on the device, without each one's
+    ``extra_db``."""
     untold: Annotated[list[str], Field(exclude_if=lambda untold: not untold)] = []
-    """What the bundle's goldens do not tell: changes of the model that change its outputs, while
-    the golden ones stay as near as they must be. Of those that the build tried."""
+    """What the bundle's goldens do not detect: changes of the model that change its outputs, while
+    the golden outputs stay within the limit. These are among the changes that the build tried."""
     accuracy: Accuracy | NotMeasured
     predicted: Predicted | None = None
     """None for the CPU, which takes every node."""
@@ -318,8 +323,8 @@ class ManifestVariant(StrictModel):
     layers: list[LayerError] | NotMeasured = []
     """In the order of the graph; empty unless int8-static was made from a float model."""
     outside: list[OutsideError] | NotMeasured = []
-    """What inputs unlike the samples break, the farthest first; empty where nothing was found, and
-    where there are no samples, or the variant was not made int8 here."""
+    """The outputs that go wrong on inputs unlike the samples, the worst first. Empty where none was
+    found, where there are no samples, or where edgepack did not make the variant int8."""
     input_ranges: dict[str, tuple[float, float]] = {}
     """By input of floats, the smallest and the largest value that int8-static was calibrated with;
     empty unless it was made of a float model."""
@@ -344,7 +349,7 @@ class SourceModel(StrictModel):
 
 
 class BuildHost(StrictModel):
-    """What the golden outputs and accuracy figures were computed with."""
+    """The machine and versions with which golden outputs and accuracy figures were computed."""
 
     os: str
     processor: str
@@ -354,19 +359,19 @@ class BuildHost(StrictModel):
 
 
 class SamplesUsed(StrictModel):
-    """A set of samples that a bundle's variants were made or judged with."""
+    """A set of samples with which a bundle's variants were calibrated or evaluated."""
 
     samples: Annotated[int, Field(gt=0)]
     sha256: str
-    """Of JSON that has the sha256 of each of the set's files by name, sorted: an index, the arrays
-    as the model takes them, and the labels."""
+    """The sha256 of JSON with the sha256 of each file of the set by name, sorted: an index, the
+    arrays as the model takes them, and the labels."""
 
 
 class Provenance(StrictModel):
-    """What the bundle was made from, beside its model and tools."""
+    """What the bundle was made from, in addition to its model and tools."""
 
     profile_sha256: str
-    """Of the target's profile with the project's changes, as JSON with sorted keys."""
+    """The sha256 of the target's profile with the project's changes, as JSON with sorted keys."""
     calibration: SamplesUsed | None
     """None where no variant is calibrated."""
     evaluation: SamplesUsed | None
@@ -419,13 +424,13 @@ class Manifest(StrictModel):
     runtime: dict[str, str]
     """Package name to pin."""
     provider_sources: dict[str, ProviderSource] = {}
-    """For execution providers that those packages do not hold: where they come from."""
+    """For execution providers that are not in those packages: where to get them."""
     built_on: BuildHost
     steps: list[str]
-    """What was done to the model, a line each, in order."""
+    """The changes to the model in order, one line each."""
     plan_digest: str
     provenance: Provenance | None = None
-    """None in bundles that were built before it was recorded."""
+    """None in bundles that older versions built without it."""
     files: list[BundleFile]
 
     @property
@@ -435,7 +440,7 @@ class Manifest(StrictModel):
 
     @property
     def samples(self) -> frozenset[str]:
-        """The inputs that take one picture or text, as the model holds what is done to it."""
+        """The inputs that take one picture or text, because the model does the preprocessing."""
         described = self.input_descriptions.items()
         texts = "tokenize" in self.preprocess.extensions
         return frozenset(

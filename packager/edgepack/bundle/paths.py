@@ -1,4 +1,4 @@
-"""Paths in a manifest: what may stand there, so that no file lands elsewhere or on another one."""
+"""Checks paths in a manifest, so that no file is written elsewhere or over another one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME_BYTES = 255
 
 
 def _inside(path: str) -> str:
-    """Return a path that is inside the folder that it is relative to, on every system."""
+    """Return a relative path after checking that it stays inside its folder on every system."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in path:
         raise ValueError(f"the path {path!r} leaves the bundle, or is not in its plain form")
@@ -30,12 +30,12 @@ BundlePath = Annotated[str, Field(max_length=1024), AfterValidator(_inside)]
 
 
 def require_apart(paths: Iterable[str]) -> None:
-    """Return if each path is a file of its own on every file system.
+    """Check that all paths are different files on every file system.
 
-    Some take ``A`` and ``a``, or two ways to write ``é`` in Unicode, for one name.
+    Some file systems treat ``A`` and ``a``, or two ways to write ``é`` in Unicode, as one name.
 
     Raises:
-        ValueError: Two are one, or one is a file and another lies in it.
+        ValueError: Two paths are the same file, or one is a file and another is inside it.
     """
     files: dict[str, str] = {}
     folders: dict[str, str] = {}
@@ -58,5 +58,5 @@ def _clash(one: str, other: str) -> str:
 
 
 def _folded(path: str) -> str:
-    """Return what canonical caseless matches of a path share (The Unicode Standard, D145)."""
+    """Return the key that caseless matches of a path share (The Unicode Standard, D145)."""
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", path).casefold())

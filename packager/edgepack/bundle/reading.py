@@ -1,4 +1,4 @@
-"""Reading and verifying bundles. Nothing of a bundle is executed but its models."""
+"""Reads and verifies bundles. Of a bundle only the models are executed."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _BUILD_AGAIN = "the bundle was changed or copied incompletely: build it again, o
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose files are as its manifest says."""
+    """A bundle whose files match its manifest."""
 
     path: Path
     manifest: Manifest
     digest: str
-    """Sha256 of ``manifest.json``, which names the bundle's whole content."""
+    """The sha256 of ``manifest.json``, and so of the bundle's whole content."""
 
 
 def load_bundle(path: Path) -> Bundle:
     """Return a bundle after checking the manifest's digest; files are not read.
 
     Raises:
-        BundleError: There is no bundle, or its manifest is altered or of another version.
+        BundleError: There is no bundle, or its manifest was changed or has another version.
     """
     try:
         text = (path / MANIFEST).read_bytes()
@@ -71,7 +71,7 @@ def parse_manifest(text: bytes) -> Manifest:
     """Return a manifest.
 
     Raises:
-        BundleError: It is not one, or is of another version.
+        BundleError: It is not a manifest, or has another version.
     """
     try:
         version = json.loads(text).get("schema_version")

@@ -1,7 +1,7 @@
-"""``sbom.cdx.json``: what a bundle is made of, as a CycloneDX 1.6 machine learning BOM.
+"""``sbom.cdx.json``: a bundle's parts, as a CycloneDX 1.6 machine learning BOM.
 
-Everything in it is in the manifest too; here it is in the words that inventories and scanners of
-dependencies read (https://cyclonedx.org/docs/1.6/json/). The model card is written by hand:
+All of it is in the manifest too; this file has it in the format that inventories and dependency
+scanners read (https://cyclonedx.org/docs/1.6/json/). The model card is written by hand:
 cyclonedx-python-lib 11.12 has no model cards.
 """
 
@@ -32,7 +32,7 @@ def sbom(manifest: Manifest) -> bytes:
     """Return the document for a manifest that does not list it yet.
 
     It has no time, and its serial number is made from the manifest: equal manifests give equal
-    bytes. Figures lie at the file that they were measured on, fp32's at the model itself.
+    bytes. Figures belong to the file that they were measured on, fp32's to the model itself.
     """
     files = [_model_file(manifest, file) for file in manifest.files if file.role == "model"]
     packages = [_package(manifest, name, pin) for name, pin in manifest.runtime.items()]
@@ -139,7 +139,7 @@ def _format(tensor: Tensor) -> dict[str, str]:
 
 
 def _package(manifest: Manifest, name: str, pin: str) -> dict[str, Any]:
-    """Return the component of a package; one that is not pinned to a version has none."""
+    """Return the component of a package; a package that is not pinned has no version."""
     version = pin.removeprefix("==")
     exact = version[:1].isdigit() and not {",", "*"} & set(version)
     purl = _purl(manifest, name) + (f"@{quote(version)}" if exact else "")

@@ -1,6 +1,6 @@
-"""Signatures of bundles: SSH signatures over ``manifest.json``, made and checked by ssh-keygen.
+"""Signs bundles with SSH signatures over ``manifest.json``; ssh-keygen makes and checks them.
 
-The manifest names every other file by its SHA-256, so its signature is the whole bundle's. The
+The manifest names every other file by its SHA-256, so its signature covers the whole bundle. The
 format and the file of allowed signers are described in PROTOCOL.sshsig of OpenSSH and in
 ssh-keygen(1), ALLOWED SIGNERS.
 """
@@ -22,11 +22,12 @@ from edgepack.bundle.reading import load_bundle, verify
 from edgepack.errors import BundleError, ToolError, UsageError
 
 NAMESPACE = "edgepack"
-"""Keeps signatures of files, of git commits and of bundles apart."""
+"""The signature's namespace, which separates signatures of bundles from those of files and git
+commits."""
 
 TIMEOUT_S = 60.0
 ASKING_TIMEOUT_S = 300.0
-"""How long somebody may take to type a passphrase or to touch a security key."""
+"""Seconds that somebody has to type a passphrase or to touch a security key."""
 
 _OPENSSH = "install OpenSSH 8.2 or newer (Debian: apt install openssh-client) and put it on PATH"
 _GOOD = re.compile(r'^Good ".*" signature .*with (\S+) key (SHA256:\S+)$', re.MULTILINE)
@@ -37,13 +38,13 @@ class Signature:
     """A signature that fits a bundle's manifest."""
 
     signer: str | None
-    """Who the allowed signers say that the key belongs to; None where they do not say it."""
+    """The key's owner according to the allowed signers; None where they do not name the key."""
     key_type: str
     """As ssh-keygen prints it: ``ED25519``, ``RSA``, ``ECDSA``, ``ED25519-SK``."""
     fingerprint: str
-    """Of the public key: ``SHA256:...``."""
+    """The public key's fingerprint: ``SHA256:...``."""
     manifest_sha256: str
-    """Of the manifest that was signed: the bundle's digest."""
+    """The sha256 of the signed manifest: the bundle's digest."""
     unknown: str = ""
     """Why there is no signer."""
 
@@ -53,12 +54,12 @@ class Signature:
 
 
 def default_allowed_signers() -> Path:
-    """Return where the user's allowed signers are, if there are any."""
+    """Return the path of the user's allowed signers, if it exists."""
     return Path.home() / ".ssh" / "allowed_signers"
 
 
 def sign(bundle: Path, key: Path | None = None) -> Signature:
-    """Sign a bundle that is whole, with an SSH key; an earlier signature is replaced.
+    """Sign a complete bundle with an SSH key; the new signature replaces an earlier one.
 
     ssh-keygen reads the key, or asks the agent, or asks for a passphrase on the terminal.
 
@@ -121,7 +122,7 @@ def require_signature(bundle: Path, allowed_signers: Path | None = None) -> Sign
         allowed_signers: Who may sign. Default: ``~/.ssh/allowed_signers``.
 
     Raises:
-        BundleError: It is not signed, or by nobody who may, or was altered after that.
+        BundleError: It is not signed, or not by an allowed signer, or was changed after that.
         UsageError: There is no such file of allowed signers.
         ToolError: ssh-keygen is missing or too old.
     """
@@ -160,7 +161,7 @@ def _sign(message: Path, key: Path) -> None:
 
 
 def _check(message: bytes, signature: Path, allowed: Path | None) -> Signature:
-    """Hold a signature against its message, then look for its signer among the allowed ones."""
+    """Check a signature against its message, then look for its signer among the allowed ones."""
     argv = ["-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature)]
     result = _run(argv, message)
     good = _GOOD.search(result.text)
@@ -178,7 +179,7 @@ def _check(message: bytes, signature: Path, allowed: Path | None) -> Signature:
 
 
 def _signer(message: bytes, signature: Path, allowed: Path) -> tuple[str | None, str]:
-    """Return the first principal whose signature this is; without one, None and the reason."""
+    """Return the first principal that made this signature; without one, None and the reason."""
     files = ["-f", str(allowed), "-s", str(signature)]
     result = _run(["-Y", "find-principals", *files])
     # Before OpenSSH 8.5 the principals of one key are printed as the file has them, with commas.
@@ -202,7 +203,7 @@ def _ssh_keygen() -> str:
 
 
 def _supported(result: ProgramResult) -> ProgramResult:
-    """Return a result; an ssh-keygen that does not know an option answers with its usage."""
+    """Return a result, unless ssh-keygen does not know an option and prints its usage."""
     if result.exit_code and b"usage: ssh-keygen" in result.stderr:
         raise ToolError(
             f"this ssh-keygen does not know {' '.join(result.argv[1:3])}", hint=_OPENSSH

@@ -1,4 +1,4 @@
-"""Writing a bundle: files into a folder beside the final one, manifest last, one rename."""
+"""Writes a bundle: files into a folder beside the final one, manifest last, then one rename."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins
 
 @dataclass
 class BundleWriter:
-    """Collects the files of one bundle in a folder; the same bytes are written once."""
+    """Collects the files of one bundle in a folder; equal files are written once."""
 
     folder: Path
     files: dict[str, BundleFile] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class BundleWriter:
     def add(
         self, path: str, data: bytes, *, role: Role, mode: Literal["644", "755"] = "644"
     ) -> str:
-        """Write a file and return its path in the bundle: that of an earlier equal one if there is.
+        """Write a file and return its path in the bundle, or the path of an earlier equal file.
 
         Raises:
             BundleError: Another file has the same path.
@@ -59,8 +59,7 @@ class BundleWriter:
         """Write the SBOM, the manifest and its digest: from here on the bundle is complete.
 
         Raises:
-            BundleError: Two files are one on some file systems, or the manifest would not be read
-                back.
+            BundleError: Two files have one name on some file systems, or the manifest is not valid.
         """
         try:
             require_apart([*UNLISTED, *self.files])
@@ -86,9 +85,9 @@ class BundleWriter:
 
 
 def require_writable_folder(folder: Path) -> None:
-    """Try whether a folder, or the one that it would be made in, can be written to.
+    """Check that a folder, or the parent that it would be made in, is writable.
 
-    No work may be lost for want of it. Nothing is left there.
+    So no work is lost at the end. The check leaves no file.
 
     Raises:
         UsageError: It cannot be written to, or is no folder.
@@ -107,13 +106,13 @@ def require_writable_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(final: Path, mark: str = MANIFEST) -> Iterator[Path]:
-    """Give an empty folder that takes the place of ``final`` when the block ends well.
+    """Yield an empty folder that replaces ``final`` when the block ends without an error.
 
-    Whatever happens in the block, ``final`` is the old folder or the new one, whole.
+    Whatever happens in the block, ``final`` is the whole old folder or the whole new one.
 
     Args:
         final: The folder.
-        mark: A file that is in each folder of its kind.
+        mark: A file that every folder of this kind has.
 
     Raises:
         ToolError: The place cannot be written, or the disk is full.
@@ -136,7 +135,7 @@ def replacing(final: Path, mark: str = MANIFEST) -> Iterator[Path]:
 
 
 def _refuse_foreign(final: Path, mark: str) -> None:
-    """A folder that is of another kind is somebody's work, not ours to replace."""
+    """Refuse to replace a folder of another kind: it is somebody's work."""
     if final.exists() and not (final / mark).is_file():
         raise UsageError(
             f"{str(final)!r} is there already, and none of edgepack's: it has no {mark}",

@@ -1,14 +1,14 @@
-"""The audit log: what was done to devices from here, each line chained to the one before it.
+"""The audit log: what this machine did to devices, each line chained to the one before it.
 
 It is one file of JSON lines, ``audit.jsonl`` in the user's data directory, and is only ever
 appended to. ``previous`` of a line is the SHA-256 of the line before it, its end included; the
-first line has an empty one. Whoever may write the file can write the whole of it anew, and a chain
-does not tell that its last line was altered or that last lines are missing: to notice that, keep
-the digest of the log's end elsewhere (``edgepack audit verify`` prints it and takes it back).
+first line has an empty one. Anybody who may write the file can rewrite all of it, and a chain does
+not show that its last line was changed or that last lines are missing. To notice that, keep the
+digest of the log's end elsewhere (``edgepack audit verify`` prints it and checks it).
 
-A crash in mid-write leaves a torn last line. It is never removed: the next record begins a new line
-and has the hash of the torn one, without an end, as its ``previous``. Readers report where such
-lines are.
+A crash during a write leaves a torn last line. It is never removed: the next record begins a new
+line and has the hash of the torn one, without an end, as its ``previous``. Readers report the
+numbers of such lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from edgepack.errors import BundleError, ToolError
 
 AUDIT_FILE = "audit.jsonl"
 MAX_TEXT = 1000
-"""Characters of one value: what a device or an error says must not fill the log."""
+"""The most characters of one value: a device's or an error's text must not fill the log."""
 _BLOCK_BYTES = 1 << 16
 _COMPARE = (
     "compare with a copy of the file, and with what the devices themselves say: edgepack device"
@@ -55,7 +55,7 @@ Text = Annotated[str, BeforeValidator(_bounded)]
 
 
 class Event(BaseModel):
-    """Something that was done to a device, or was tried."""
+    """An action on a device, or an attempt at one."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # newer versions may add to the log
 
@@ -63,7 +63,7 @@ class Event(BaseModel):
     device: Text
     """Its name in the inventory."""
     host_key: Text | None = None
-    """Fingerprint of the host key that it proved itself with, or is pinned to."""
+    """Fingerprint of the host key that the device proved itself with, or is pinned to."""
     serial: Text | None = None
     project: Text | None = None
     release: Text | None = None
@@ -87,7 +87,7 @@ class Record(Event):
     """UTC, ISO 8601."""
     user: Text
     host: Text
-    """The machine that it was done from."""
+    """The machine from which it was done."""
     previous: str
 
 
@@ -101,7 +101,7 @@ def audit_log() -> Path:
 def record(event: Event, path: Path | None = None) -> Record:
     """Append what was done to the log, and return the record when it is on the disk.
 
-    Several processes may do so at once. What cannot be written whole is not written at all.
+    Several processes may do so at once. A record is written whole or not at all.
 
     Raises:
         ToolError: The log cannot be written.
@@ -122,10 +122,10 @@ def record(event: Event, path: Path | None = None) -> Record:
 
 
 def require_writable(path: Path | None = None) -> None:
-    """Return if the log can be written: what cannot be recorded is not to be begun.
+    """Check that the log can be written: an action that cannot be recorded must not begin.
 
     Raises:
-        ToolError: It cannot.
+        ToolError: It cannot be written.
     """
     with _opened(path or audit_log()):
         pass
@@ -133,7 +133,7 @@ def require_writable(path: Path | None = None) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Hold the log open, alone."""
+    """Open the log and lock it."""
     with writing("the audit log", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
@@ -180,7 +180,7 @@ def _digest(line: bytes) -> str:
 
 @dataclass(frozen=True)
 class AuditLog:
-    """What the log holds, as far as it can be read."""
+    """The log's records, as far as they can be read."""
 
     records: tuple[Record, ...]
     torn: tuple[int, ...]
@@ -191,7 +191,7 @@ class AuditLog:
     """Where the chain breaks first."""
 
     def require_whole(self) -> None:
-        """Return if the chain is unbroken.
+        """Check that the chain is unbroken.
 
         Raises:
             BundleError: It breaks; the message says at which line.
@@ -201,7 +201,7 @@ class AuditLog:
 
 
 def read_audit_log(since: datetime | None = None, path: Path | None = None) -> AuditLog:
-    """Read the log; what can be read is returned where the chain is broken too.
+    """Read the log, also where the chain is broken: all readable records are returned.
 
     Args:
         since: Leave out records from before it; the whole chain is checked in any case.
@@ -227,7 +227,7 @@ def read_audit_log(since: datetime | None = None, path: Path | None = None) -> A
 
 
 def verify_audit_log(path: Path | None = None, *, head: str | None = None) -> AuditLog:
-    """Return the log if every line is the one that the next was written after.
+    """Return the log after checking that the chain is unbroken.
 
     Args:
         path: The file; by default the user's.
@@ -320,7 +320,7 @@ def moment(text: str) -> datetime:
 
 @dataclass(frozen=True)
 class UseInterval:
-    """A time in which one bundle was the current one of its project on a board."""
+    """A period in which one bundle was its project's current one on a board."""
 
     device: str
     """The board's name when the bundle became current."""
@@ -332,7 +332,7 @@ class UseInterval:
     """None where no record has more than the release."""
     signer: str | None
     start: str | None
-    """None where it was current before this log knew of it."""
+    """None where it was current before this log began to know it."""
     end: str | None
     """None if it is current still, as far as this log knows."""
     ended_by: str | None
@@ -343,15 +343,15 @@ UNKNOWN_SWITCH = "a switch that was not made from here"
 
 
 def audit_intervals(records: Iterable[Record], since: datetime | None = None) -> list[UseInterval]:
-    """Return which bundle was current on which board from when to when, in order of their begin.
+    """Return which bundle was current on which board and when, in order of the beginnings.
 
     Args:
         records: All records of the log.
-        since: Leave out what had ended by then.
+        since: Leave out intervals that had ended by then.
 
-    A board is told by its host key, or by its name where that is not known. What other users and
-    machines did is in their logs; where a switch found another release than the last one from here,
-    the interval's end is only the latest possible.
+    A board is identified by its host key, or by its name where the key is not known. What other
+    users and machines did is in their logs; where a switch found another release than the last one
+    from here, the interval's end is only the latest possible.
     """
     known = [found for found in records if found.result == "done"]
     boards = _Boards(known)
@@ -377,7 +377,7 @@ def audit_intervals(records: Iterable[Record], since: datetime | None = None) ->
 
 
 class _Boards:
-    """What all records together tell of boards and releases."""
+    """What all records together say about boards and releases."""
 
     def __init__(self, known: Sequence[Record]) -> None:
         self._serials = {one.host_key: one.serial for one in known if one.host_key and one.serial}

@@ -1,10 +1,10 @@
-"""Leases: who may use a device now. They lie on the device, so that every host sees the same.
+"""Leases: who may use a device now. They are on the device, so that every host sees the same.
 
-A benchmark takes an exclusive lease, pushes share. A lease is held by a small program on the
-device (``edgepack_lease.py``) at the other end of a stream, which is renewed from here: when this
-process ends, however it does, the stream ends and the lease with it; when the connection goes dead
-without an end, renewals stay out and the lease expires within :data:`LEASE_S`. A process id would
-tell nothing here, since holders run on other hosts.
+A benchmark takes an exclusive lease; pushes share one. A small program on the device
+(``edgepack_lease.py``) keeps the lease, and this process renews it over a stream. When this process
+ends for any reason, the stream ends, and so does the lease. When the connection dies silently,
+there are no renewals and the lease expires within :data:`LEASE_S`. A process id would be useless
+here, because holders run on other hosts.
 
 Leases are per root: people who share a device have to name the same ``root`` in devices.yaml.
 """
@@ -34,11 +34,11 @@ from edgepack.devices.transports import connect
 from edgepack.errors import BusyError, DeviceError, EdgepackError, RemoteCommandError, listed
 
 LEASE_S = 180.0
-"""How long a lease holds that nobody renews."""
+"""Seconds after which a lease expires that nobody renews."""
 _RENEWALS = 4
-"""In that time; so three may get lost."""
+"""Renewals within that time; so three may get lost."""
 _ANSWER_S = 30.0
-"""The program says something every 5 s while it waits."""
+"""The program writes a line every 5 s while it waits."""
 _MAX_MESSAGE_BYTES = 1 << 20
 # The program comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
 _BOOTSTRAP = (
@@ -57,17 +57,17 @@ class Lease(StrictModel):
 
     id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     owner: Annotated[str, Field(max_length=_OWNER_CHARACTERS)]
-    """``user@host``, as the holder says it of himself."""
+    """``user@host``, as the holder states it."""
     purpose: Annotated[str, Field(max_length=_PURPOSE_CHARACTERS)]
     exclusive: bool
     reserved: bool
-    """Whether a person holds it, until it ends or is released; else a command does."""
+    """Whether a person has reserved it, until it ends or is released; else a command has it."""
     taken_at: _Time
     """By the device's wall clock."""
     until_at: _Time
-    """By the device's wall clock as it is now: the end, unless the lease is renewed."""
+    """The end by the device's present wall clock, unless the lease is renewed."""
     left_s: Annotated[float, Field(ge=0)]
-    """Until then, by the device's monotonic clock, which alone decides."""
+    """The end by the device's monotonic clock, which alone decides."""
 
     def __str__(self) -> str:
         kind = "reserved" if self.reserved else "exclusive" if self.exclusive else "shared"
@@ -109,17 +109,18 @@ def leased(
 
     Args:
         transport: Connected to the device.
-        device: What is wanted.
-        purpose: What for, as others are told.
-        exclusive: Nobody else may hold a lease; else nobody may hold an exclusive one.
+        device: The device to lease.
+        purpose: The purpose, as others see it.
+        exclusive: If set, nobody else may have a lease; if not, nobody else may have an exclusive
+            one.
         wait_s: How long to wait for others.
-        progress: Told who holds the device, while waiting.
+        progress: Gets who has the device, while waiting.
 
     Raises:
-        DeviceError: Others hold the device; or, when the context is left, an exclusive lease was
-            lost while it lasted, so that others may have used the device. What is done under a
-            shared one stays right without it.
-        RemoteCommandError: The device cannot keep leases, as on a read-only disk.
+        DeviceError: Others use the device; or, at the end of the context, an exclusive lease was
+            lost in between, so that others may have used the device. The work under a shared lease
+            stays right without it.
+        RemoteCommandError: The device cannot keep leases, for example on a read-only disk.
     """
     wish = _wish(purpose, exclusive=exclusive, wait_s=wait_s)
     with _asked(device, transport, wish) as stream:
@@ -146,7 +147,7 @@ def _wish(purpose: str, *, exclusive: bool, wait_s: float = 0.0) -> _Wish:
 
 
 def lease_owner() -> str:
-    """Return who takes leases here, as ``user@host``."""
+    """Return the owner of leases taken here, as ``user@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -155,9 +156,9 @@ def lease_owner() -> str:
 
 
 def reserve(device: Device, transport: Transport, *, for_s: float, purpose: str) -> Lease:
-    """Keep all others off a device for a while; one's own commands still run there.
+    """Reserve a device for a while; only the user's own commands run there.
 
-    It takes the place of an earlier reservation of one's own.
+    It replaces an earlier reservation by the same user.
 
     Raises:
         DeviceError: Others hold the device.
@@ -168,10 +169,10 @@ def reserve(device: Device, transport: Transport, *, for_s: float, purpose: str)
 
 
 def release(device: Device, transport: Transport, *, force: bool = False) -> tuple[Lease, ...]:
-    """Release one's own reservations, or with ``force`` all leases; return which those were.
+    """Release the user's own reservations, or with ``force`` all leases, and return them.
 
     Raises:
-        DeviceError: There are leases, and none of them is a reservation of one's own.
+        DeviceError: There are leases, and none of them is the user's own reservation.
     """
     wish: _Wish = {"do": "release", "owner": lease_owner(), "force": force}
     with _asked(device, transport, wish) as stream:
@@ -194,14 +195,14 @@ def who(device: Device, transport: Transport) -> tuple[Lease, ...]:
 
 
 def lease_device(device: Device, *, for_s: float, purpose: str = "work by hand") -> Lease:
-    """Keep all others off a device for a while; one's own commands still run there.
+    """Reserve a device for a while; only the user's own commands run there.
 
-    It takes the place of an earlier reservation of one's own.
+    It replaces an earlier reservation by the same user.
 
     Args:
-        device: Which; a phone is leased on the machine that it hangs on.
+        device: The device; a phone is leased on the machine that it is connected to.
         for_s: How long, in seconds.
-        purpose: What for, as others are told.
+        purpose: The purpose, as others see it.
 
     Raises:
         DeviceError: It cannot be reached, or others hold it.
@@ -211,14 +212,14 @@ def lease_device(device: Device, *, for_s: float, purpose: str = "work by hand")
 
 
 def release_device(device: Device, *, force: bool = False) -> tuple[Lease, ...]:
-    """Release one's own reservations of a device, and return which those were.
+    """Release the user's own reservations of a device, and return them.
 
     Args:
         device: Which.
         force: All leases, also those of others and of commands that run.
 
     Raises:
-        DeviceError: It cannot be reached; or it is leased, and none of that is one's own.
+        DeviceError: It cannot be reached; or there are leases, and none is the user's own.
     """
     with connect(device.host) as transport:
         return release(device.host, transport, force=force)
@@ -318,10 +319,10 @@ class _Renewal:
         self._thread.join()
 
     def require_held(self, purpose: str) -> None:
-        """Return if the lease has been held all the time, which one more renewal proves.
+        """Check with one more renewal that the lease was never lost.
 
         Raises:
-            DeviceError: It has not.
+            DeviceError: It was lost.
         """
         if self._problem is None:
             self._renew()

@@ -1,7 +1,7 @@
-"""What is done to devices, with a record of each in the audit log.
+"""Changes devices, with a record of each change in the audit log.
 
-The functions do what those of the same names in :mod:`edgepack.devices` do. What else changes a
-device goes through :func:`audited`.
+The functions do what those of the same names in :mod:`edgepack.devices` do. All other changes of a
+device go through :func:`audited`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Operation:
         self.event = event
 
     def describe(self, **facts: str | None) -> None:
-        """Say more about it: fields of :class:`~edgepack.deploy.audit.Event`."""
+        """Add facts to its record: fields of :class:`~edgepack.deploy.audit.Event`."""
         self.event = self.event.model_copy(update=facts)
 
     def describe_bundle(self, bundle: Path, allowed_signers: Path | None) -> None:
-        """Say which bundle it is about. What is no bundle is left to who reads it to refuse.
+        """Add the bundle to its record. A folder that is no bundle is refused later, by its reader.
 
         Raises:
             BundleError: The bundle's manifest or its signature was altered.
@@ -51,9 +51,9 @@ class Operation:
             )
 
     def record(self, action: Action, **facts: str | None) -> None:
-        """Record something that is done now and belongs to it, as a switch does to a push.
+        """Record an action now that belongs to it, as a switch belongs to a push.
 
-        Of another release than the operation's, as a rollback's, digest and signer are not known.
+        For another release than the operation's, as in a rollback, digest and signer are unknown.
 
         Raises:
             ToolError: The log cannot be written.
@@ -73,9 +73,9 @@ def audited(
     allowed_signers: Path | None = None,
     only_failure: bool = False,
 ) -> Iterator[Operation]:
-    """Record what is done in the context: as done, or as failed with its error's first line.
+    """Record the context's action: as done, or as failed with its error's first line.
 
-    Nothing is begun that could not be recorded. A process that is killed records nothing: the
+    It does not begin if it could not be recorded. A process that is killed records nothing: the
     device's own history has the switches that it made.
 
     Args:
@@ -83,7 +83,7 @@ def audited(
         device: The device, or only its name.
         bundle: What it is about.
         allowed_signers: Who may have signed that; default: ``~/.ssh/allowed_signers``.
-        only_failure: What was done is recorded by :meth:`Operation.record` alone.
+        only_failure: Record only a failure; :meth:`Operation.record` records what was done.
 
     Raises:
         ToolError: The log cannot be written.
@@ -135,15 +135,15 @@ def provision_device(
     offline: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
-    """Make the Python environment on a device that its target pins; it needs no internet.
+    """Make the Python environment that a device's target pins; the device needs no internet.
 
-    The new environment is built beside the old one and takes its place once it was proven.
+    The new environment is built beside the old one and replaces it once it is proven.
 
     Args:
         device: Where.
-        wheels: Files to prefer to what the package index has.
-        offline: Use nothing but ``wheels``, which must hold all that is needed.
-        progress: Called with each thing that is begun.
+        wheels: Wheel files that are preferred to the package index.
+        offline: Use only ``wheels``, which must include every needed package.
+        progress: Called at the beginning of each stage.
 
     Raises:
         UsageError: The inventory names an interpreter for the device, so this one would not run.
@@ -158,7 +158,7 @@ def provision_device(
 
 
 def check_machine(device: Device) -> Checked:
-    """Say what a machine is and lacks; see :func:`edgepack.devices.checking.check`."""
+    """Return what a machine is and lacks; see :func:`edgepack.devices.checking.check`."""
     checked = checking.check(device)
     if checked.given_back:
         with audited("tune", device) as operation:
@@ -170,12 +170,13 @@ def trust_device(device: Device, fingerprint: str | None, confirm: Callable[[str
     """Fetch a device's host key, and those of the hosts on the way, and make them known.
 
     Args:
-        device: Which, reached over SSH.
-        fingerprint: Accept the device's key if this is it, without asking; ``SHA256:...``.
+        device: The device, reached over SSH.
+        fingerprint: Accept the device's key without asking if it has this fingerprint;
+            ``SHA256:...``.
         confirm: Asked about every other key, with a text that shows it.
 
     Returns:
-        What is trusted now and was not before, a line for each host.
+        The newly trusted host keys, a line for each host.
 
     Raises:
         UsageError: The device is not reached over SSH.
@@ -201,7 +202,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
     """Trust a device's host key, probe it, propose its target, and write it into the inventory.
 
     Args:
-        name: What to call it.
+        name: The device's name.
         address: ``USER@HOST`` or a host of the SSH configuration.
         confirm: Asked before a host key is trusted, with a text that shows it.
         fingerprint: The host key to expect; then ``confirm`` is not asked about it.
@@ -212,7 +213,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
         inventory: The file to write; by default the one in use.
 
     Raises:
-        UsageError: The name is taken or no name, or there is no such target.
+        UsageError: The name is taken or invalid, or there is no such target.
         DeviceError: The device cannot be reached, its key was not accepted, or it is another
             kind of machine than ``target``.
         ToolError: The audit log cannot be written.
@@ -238,7 +239,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
 
 
 def _recorder(operation: Operation) -> Callable[[str, HostKey], None]:
-    """Return what records each host key as it comes to be trusted, whatever follows."""
+    """Return a function that records each host key when it becomes trusted, whatever follows."""
 
     def on_trusted(host: str, key: HostKey) -> None:
         operation.record("trust", host_key=key.fingerprint, detail=f"the {key.kind} key of {host}")

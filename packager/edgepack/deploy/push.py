@@ -1,4 +1,4 @@
-"""Bringing a release into use on a device: tried before it becomes current, taken back if it fails.
+"""Brings a release into use on a device: tries it before the switch, goes back if it fails.
 
 The new release is put beside the current one, its loader chooses a variant there and compares the
 golden outputs, and only then ``current`` is switched. What the inventory names under
@@ -139,7 +139,7 @@ def _shared(
     *,
     needs_python: bool = False,
 ) -> Iterator[None]:
-    """Keep benchmarks off a device meanwhile, as far as it has the Python that leases need."""
+    """Take a shared lease against benchmarks, if the device has the Python that leases need."""
     with ExitStack() as stack:
         try:
             lease = leased(

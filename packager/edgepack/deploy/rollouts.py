@@ -1,4 +1,4 @@
-"""Rollouts as they are made: what a push to one device does, done to each of a fleet.
+"""Runs rollouts: pushes to each device of a fleet what a push to one device does.
 
 :mod:`edgepack.deploy.fleet` says which devices, when, and what is kept of it.
 """
@@ -22,7 +22,7 @@ from edgepack.errors import UsageError
 def push_as_asked(
     bundle: Path, device: Device, options: PushOptions, *, progress: Progress
 ) -> PushedRelease:
-    """Do to one device what ``push`` does, to one or to a fleet, now or when it is resumed."""
+    """Push to one device with a rollout's options, now or when the rollout is resumed."""
     return push(
         bundle,
         device,
@@ -69,7 +69,7 @@ def resume_rollout(
     watcher: Watcher | None = None,
     inventory: Path | None = None,
 ) -> Rollout:
-    """Push to the devices of a rollout that are pending, and return how far it is then.
+    """Push to the pending devices of a rollout, and return its state.
 
     What goes wrong on a device is in its record, and is not raised. A device that is not reached
     stays pending, so this may be called again and again.
@@ -77,7 +77,7 @@ def resume_rollout(
     Args:
         number: The rollout's ``id``.
         store: Where it is kept.
-        watcher: Who is shown what happens; default: nobody.
+        watcher: Receives the events, to show them; default: nobody.
         inventory: devices.yaml, if it is not the usual one.
 
     Raises:
@@ -92,7 +92,7 @@ def list_rollouts(store: RolloutStore) -> RolloutListing:
 
 
 def rollout_status(number: int | None, store: RolloutStore) -> Rollout:
-    """Return how far a rollout is.
+    """Return the state of a rollout.
 
     Args:
         number: Its ``id``; None stands for the newest.
@@ -113,7 +113,7 @@ def rollout_status(number: int | None, store: RolloutStore) -> Rollout:
 
 
 def abort_rollout(number: int, store: RolloutStore) -> Rollout:
-    """Start nothing more of a rollout, and return how far it is; what runs goes on to its end.
+    """Start nothing more of a rollout, and return its state; running pushes continue to their end.
 
     Raises:
         UsageError: There is no such rollout.

@@ -1,4 +1,4 @@
-"""Whether what lies on a device is still what was pushed to it."""
+"""Checks that the files on a device are still what was pushed to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgepack.errors import BundleError, RemoteCommandError, UsageError, nearest
 HASH_S = 1800.0
 """How long a device may take: an SD card gives some 40 MB/s."""
 
-# The program comes on stdin, which supervisor and command line leave room for in any SSH server.
+# The program comes on stdin: then supervisor and command line are short enough for any SSH server.
 _BOOTSTRAP = "import sys; exec(sys.stdin.buffer.read())"
 
 _Text = Annotated[str, Field(max_length=4096)]
@@ -29,13 +29,13 @@ _Hex16 = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
 class Difference(StrictModel):
-    """One file of a release that is not as its manifest says."""
+    """One file of a release that differs from its manifest."""
 
     path: _Text
     """Relative to the release."""
     kind: Literal["missing", "altered", "added"]
     why: _Text
-    """Of an altered one, what is wrong with it."""
+    """What is wrong with an altered file."""
 
     def __str__(self) -> str:
         return f"{self.path} is {self.kind}" + (f": {self.why}" if self.why else "")
@@ -48,14 +48,14 @@ class ReleaseState(StrictModel):
     digest: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
     """SHA-256 of its manifest; empty if it cannot be read."""
     files: _Count
-    """How many were compared; none where the manifest is altered."""
+    """How many files were compared; 0 where the manifest is altered."""
     differences: Annotated[list[Difference], Field(max_length=1000)]
     more: _Count
-    """Differences that are not listed."""
+    """The number of differences that are not listed."""
 
 
 class HistoryState(StrictModel):
-    """What a device's own history of a project says."""
+    """The state of a device's own history of a project."""
 
     lines: _Count
     broken_at: Annotated[int, Field(ge=1)] | None
@@ -70,11 +70,11 @@ class ProjectState(StrictModel):
     name: _Text
     releases: Annotated[list[ReleaseState], Field(max_length=10_000)]
     current: _Text | None
-    """What the link ``current`` holds: ``releases/`` and a release's name."""
+    """The target of the link ``current``: ``releases/`` and a release's name."""
     history: HistoryState
 
     def problems(self) -> Iterator[str]:
-        """Yield what is not as it was pushed, a line each."""
+        """Yield each difference from what was pushed, a line each."""
         for release in self.releases:
             for difference in release.differences:
                 yield f"{self.name} {release.name}: {difference}"
@@ -93,7 +93,7 @@ class ProjectState(StrictModel):
 
     @property
     def current_release(self) -> str | None:
-        """The name of the current release, if it is one that is there."""
+        """The name of the current release, if it exists."""
         names = [release.name for release in self.releases]
         return next((name for name in names if self.current == f"releases/{name}"), None)
 
@@ -105,20 +105,20 @@ class _Answer(StrictModel):
 
 @dataclass(frozen=True)
 class DeviceState:
-    """What lies on a device, as the device itself says: one that was taken over can lie."""
+    """The state of a device as it reports it itself: a device that was taken over can lie."""
 
     device: str
     projects: tuple[ProjectState, ...]
 
     def problems(self) -> list[str]:
-        """Return what is not as it was pushed, a line each."""
+        """Return each difference from what was pushed, a line each."""
         return [problem for project in self.projects for problem in project.problems()]
 
     def require_whole(self) -> None:
-        """Return if everything is as it was pushed.
+        """Check that everything is as it was pushed.
 
         Raises:
-            BundleError: Something is not.
+            BundleError: Something differs.
         """
         found = self.problems()
         if found:
@@ -136,8 +136,8 @@ def verify_device(device: Device, project: str | None = None) -> DeviceState:
 
     Raises:
         UsageError: The device has no such project.
-        DeviceError: The device cannot be reached or trusted, has no Python (its shell alone does
-            not do for this), or answers nonsense.
+        DeviceError: The device cannot be reached or trusted, has no Python (its shell alone is not
+            enough here), or answers nonsense.
         RemoteCommandError: It took longer than :data:`HASH_S`, or failed.
     """
     with connect(device) as transport:
@@ -151,7 +151,7 @@ def verify_releases(
     source = (ondevice_dir() / "agent/edgepack_drift.py").read_bytes()
     argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, device.entry.root, project or ""]
     with transport.stream(argv, timeout_s=HASH_S) as stream:
-        with suppress(RemoteCommandError):  # it ended already: its exit code tells why
+        with suppress(RemoteCommandError):  # it ended already: its exit code says why
             stream.write(source)
         result = stream.wait()
     result.check(

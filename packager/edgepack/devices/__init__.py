@@ -1,1 +1,1 @@
-"""Devices: the inventory, how to reach a device, and what is done there."""
+"""Devices: the inventory, how to reach a device, and what runs there."""

@@ -26,7 +26,7 @@ from edgepack.project.profile import Profile, load_profile
 
 @dataclass(frozen=True)
 class AddedDevice:
-    """A device that the inventory has now."""
+    """A device that was added to the inventory."""
 
     device: Device
     facts: ProbedFacts

@@ -1,4 +1,4 @@
-"""JSON that a device sent. A device may be broken or hostile: what it says is read with limits."""
+"""Reads JSON that a device sent, with limits: a device may be broken or hostile."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from edgepack.errors import DeviceError
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
 MAX_BYTES = 16 << 20
-"""A report of 100,000 inferences and 100,000 nodes fits; ``pipes`` bounds what is held before."""
+"""A report of 100,000 inferences and 100,000 nodes fits; ``pipes`` limits what is read before."""
 MAX_DEPTH = 32
 
 
 class _AmbiguousError(ValueError):
-    """JSON that is read by nobody alike."""
+    """JSON that parsers read differently: a key twice, or NaN."""
 
 
 def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:  # noqa: ANN401
-    """Return one JSON document: UTF-8, each key once, no NaN, no deeper and no longer than may be.
+    """Return one JSON document: UTF-8, each key once, no NaN, within limits of depth and length.
 
     Raises:
         ValueError: It is something else; the message says what, as the end of a sentence.
@@ -55,7 +55,7 @@ def read_json(
     """Return the JSON document that a device answered; see :func:`parse_json`.
 
     Args:
-        data: What came.
+        data: The bytes that the device sent.
         device: The device's name, for the message.
         what: What was asked for, as the beginning of a sentence: ``the list of leases``.
         max_bytes: The longest document that is read.
@@ -100,7 +100,7 @@ def read_answer(
 
 
 def bad_answer(problem: str, data: bytes, *, device: str) -> DeviceError:
-    """Return the error for an answer that is something else than was asked for."""
+    """Return the error for an answer that is not what was requested."""
     return DeviceError(
         f"{problem}; it begins with {data[:60]!r}",
         hint="see whether something on the device prints to stdout when a shell or Python starts"

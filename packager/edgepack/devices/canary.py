@@ -1,4 +1,4 @@
-"""The small model of every bundle that tells a slow device from a slow model."""
+"""The small model in every bundle that shows whether the device or the model is slow."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.records.run import Canary
 
 CANARY = "harness/edgepack_canary.py"
-"""In a bundle."""
+"""The canary's path in a bundle."""
 
 
 class CanaryRun(StrictModel):
-    """What one process says of the canary."""
+    """One process's result for the canary."""
 
     model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     median_ns: Annotated[int, Field(gt=0)]

@@ -1,4 +1,4 @@
-"""Whether a device can run what is built for its target."""
+"""Checks that a device can run what is built for its target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AbsentProvider:
     variants: tuple[str, ...]
     """The target's variants that cannot run without it."""
     about: str
-    """Where a runtime with it comes from."""
+    """Where to get a runtime with it."""
     commands: tuple[str, ...]
     """Shell lines for that."""
 
@@ -37,12 +37,12 @@ class AbsentProvider:
 
 @dataclass(frozen=True)
 class PhoneFacts:
-    """What a phone is, as far as the machine that it is attached to says it."""
+    """What a phone is, as far as the machine that it is attached to reports it."""
 
     system: str
     model: str
     hardware: str
-    """Of Android its chip and ABI, of iOS what ``utsname.machine`` names."""
+    """For Android its chip and ABI, for iOS the value of ``utsname.machine``."""
 
     def lines(self) -> list[str]:
         """Return the facts as lines for people."""
@@ -51,7 +51,7 @@ class PhoneFacts:
 
 @dataclass(frozen=True)
 class Checked:
-    """A device's facts, and what keeps it from running its target's bundles."""
+    """A device's facts, and the problems that prevent it from running its target's bundles."""
 
     device: str
     target: str
@@ -59,9 +59,9 @@ class Checked:
     problems: tuple[str, ...]
     """Each with what to do about it."""
     absent: tuple[AbsentProvider, ...]
-    """Providers that some variants want and the device lacks; other variants run without."""
+    """Providers that some variants need and the device lacks; other variants run without them."""
     given_back: tuple[str, ...] = ()
-    """Settings that a measurement had left as it needed them, and that are as before it now."""
+    """Settings that a killed measurement had left changed, and that are restored now."""
 
     def absent_lines(self) -> list[str]:
         """Return the absent providers as lines for people, commands that several share once."""
@@ -76,10 +76,10 @@ class Checked:
         return lines
 
     def require_ready(self) -> None:
-        """Return if there are no problems.
+        """Check that there are no problems.
 
         Raises:
-            DeviceError: There are.
+            DeviceError: There are problems.
         """
         if self.problems:
             found = "".join(f"\n  {problem}" for problem in self.problems)
@@ -93,10 +93,10 @@ class Checked:
 def check(device: Device) -> Checked:
     """Connect to a device and compare it with what its target needs.
 
-    What a measurement that was killed has left of ``--tune`` is given back.
+    Settings that a killed measurement with ``--tune`` left changed are restored.
 
     Raises:
-        DeviceError: It cannot be reached or trusted; or that could not be given back.
+        DeviceError: It cannot be reached or trusted; or the settings could not be restored.
         UsageError: There is no such target.
     """
     profile = load_profile(device.target)
@@ -136,7 +136,7 @@ def absent_providers(facts: ProbedFacts, profile: Profile) -> list[AbsentProvide
 
 
 def find_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
-    """Return what keeps a device from running its target's bundles, each with what to do."""
+    """Return what prevents a device from running its target's bundles, each with what to do."""
     return [
         *_kind_problems(facts, profile),
         *_python_problems(device, facts, profile),
@@ -145,10 +145,10 @@ def find_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[
 
 
 def require_kind(device: Device, facts: ProbedFacts) -> None:
-    """Return if a device is the kind of machine that its target is.
+    """Check that a device is the kind of machine that its target is.
 
     Raises:
-        DeviceError: It is not.
+        DeviceError: It is another kind.
         UsageError: There is no such target.
     """
     for problem in _kind_problems(facts, load_profile(device.target)):
@@ -195,7 +195,7 @@ def _kind_problems(facts: ProbedFacts, profile: Profile) -> list[str]:
 
 
 def kind_mismatch(facts: ProbedFacts, profile: Profile) -> str:
-    """Return how a device is another kind of machine than a target; nothing if it is not."""
+    """Return how a device's kind differs from its target's; empty if it does not."""
     wanted = profile.device
     if (facts.os, facts.arch) == (wanted.os, wanted.arch):
         return ""
@@ -233,7 +233,8 @@ def unmet_pins(python: PythonFacts, pins: Mapping[str, str]) -> list[str]:
     """Return which pinned packages an interpreter lacks or has in another version."""
     problems = []
     for name, specifier in pins.items():
-        # The module onnxruntime may come from a package of another name, a build of one's own say.
+        # The module onnxruntime may come from a package of another name, such as a user's own
+        # build.
         found = python.packages.get(name, Missing("not installed"))
         if name not in python.packages and name in python.distributions:
             found = python.distributions[name]

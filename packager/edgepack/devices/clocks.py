@@ -1,8 +1,8 @@
-"""Holds a device's clocks at their highest while something is measured, and gives them back.
+"""Sets a device's clocks to their highest during a measurement, and restores them.
 
-A small program on the device (``edgepack_clocks.py``) does both, at the other end of a stream:
-however this process ends, the stream ends, and the clocks are given back; when the connection goes
-dead without an end, nothing more is said on it, and they are given back after :data:`SILENCE_S`.
+A small program on the device (``edgepack_clocks.py``) does both, at the other end of a stream: when
+this process ends for any reason, the stream ends and the program restores the clocks. When the
+connection dies silently, the program restores them after :data:`SILENCE_S`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
 SILENCE_S = 120.0
 _EVERY_S = 30.0
 _ANSWER_S = 60.0
-"""To set one governor may take a call of sudo."""
+"""Setting one governor may take a call of sudo."""
 _LINE_BYTES = 1 << 16
 # The program comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
 _BOOTSTRAP = (
@@ -32,7 +32,7 @@ _BOOTSTRAP = (
 
 
 class HeldSetting(StrictModel):
-    """A setting of the device that is another one for a while."""
+    """A setting of the device that is changed for a while."""
 
     name: str
     before: str
@@ -51,7 +51,7 @@ class _Answer(StrictModel):
 def held_clocks(
     transport: Transport, device: Device, *, sysfs: str = "/"
 ) -> Iterator[list[HeldSetting]]:
-    """Hold the clocks while the context lasts; the list says afterwards what was given back.
+    """Hold the clocks during the context; afterwards the list says what was restored.
 
     Args:
         transport: Connected to the device, which nobody else measures on meanwhile.
@@ -59,8 +59,8 @@ def held_clocks(
         sysfs: The root of the file system with ``sys/devices/system/cpu/cpufreq``.
 
     Raises:
-        DeviceError: The clocks cannot be held, for want of a right or of clocks; or, when the
-            context is left in peace, they could not be given back.
+        DeviceError: The clocks cannot be held, because a permission or the clocks are missing; or,
+            if the context ends without an error, they could not be restored.
     """
     with _asked(transport, device, "hold", sysfs) as stream:
         settings = _receive(stream, device).settings or []
@@ -68,26 +68,26 @@ def held_clocks(
             with _speaking(stream):
                 yield settings
         except BaseException:
-            with suppress(EdgepackError):  # what broke the measurement off is worth more
+            with suppress(EdgepackError):  # the error that ended the measurement matters more
                 _end(stream, device, settings)
             raise
         _end(stream, device, settings)
 
 
 def _end(stream: Stream, device: Device, settings: list[HeldSetting]) -> None:
-    """Have the clocks given back, and note in the settings which were."""
+    """Restore the clocks, and note in the settings which were restored."""
     stream.close_stdin()
     given = _receive(stream, device).given_back or []
     settings[:] = [each.model_copy(update={"given_back": each.name in given}) for each in settings]
 
 
 def give_back_clocks(transport: Transport, device: Device) -> list[str]:
-    """Give back what a program that was killed left; return the names of these settings.
+    """Restore the settings that a killed program left changed, and return their names.
 
-    What a measurement holds now is left to it.
+    Settings of a running measurement stay as they are.
 
     Raises:
-        DeviceError: That failed.
+        DeviceError: Restoring them failed.
     """
     with _asked(transport, device, "give-back", "/") as stream:
         return _receive(stream, device).given_back or []
@@ -98,7 +98,7 @@ def _asked(transport: Transport, device: Device, do: str, sysfs: str) -> Iterato
     source = (ondevice_dir() / "agent/edgepack_clocks.py").read_bytes()
     argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source)), do]
     argv += [device.entry.root, sysfs, str(SILENCE_S)]
-    # Not supervised: the supervisor would kill it before it has given back.
+    # Not supervised: the supervisor would kill it before it has restored the clocks.
     with transport.stream(argv, timeout_s=_ANSWER_S, supervised=False) as stream:
         with suppress(RemoteCommandError):  # it ended early: what it printed says why
             stream.write(source)
@@ -107,11 +107,11 @@ def _asked(transport: Transport, device: Device, do: str, sysfs: str) -> Iterato
 
 @contextmanager
 def _speaking(stream: Stream) -> Iterator[None]:
-    """Say now and then that somebody is there."""
+    """Send a sign of life from time to time."""
     stopped = threading.Event()
 
     def speak() -> None:
-        with suppress(EdgepackError):  # whoever uses the connection next finds that it is broken
+        with suppress(EdgepackError):  # the next use of the connection finds that it is broken
             while not stopped.wait(_EVERY_S):
                 stream.write(b"\n")
 

@@ -1,4 +1,4 @@
-"""What every transport does alike, once it can start a program and hold its pipes.
+"""The common part of all transports that can start a program and connect to its pipes.
 
 A transport implements :meth:`CommandTransport._start`; deadlines, output bounds, file copies and
 the ending of programs are here.
@@ -29,7 +29,7 @@ from edgepack.devices.pipes import (
 )
 from edgepack.devices.transport import CommandResult, Supervisor, file_chunks
 
-# The size is compared so that a connection lost in mid-copy leaves what was there before.
+# The size is compared so that a connection lost during the copy leaves the old file.
 _PUT = """
 set -e
 partial="$1.partial-$$"
@@ -43,8 +43,8 @@ mv -f "$partial" "$1"
 def command_line(argv: Sequence[str]) -> str:
     """Return an argv as the one string that SSH carries, quoted for a POSIX shell.
 
-    After ``exec`` the first word is a program, whatever it is: quoted or not, ``a=b`` would be an
-    assignment there otherwise, and ``eval`` a builtin.
+    After ``exec`` the first word is always a program. Without it, quoted or not, ``a=b`` would be
+    an assignment and ``eval`` a builtin.
     """
     return f"exec {shlex.join(argv)}"
 

@@ -20,13 +20,13 @@ from edgepack.devices.answers import parse_json
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_TENSORS_BYTES = 1 << 30
-"""Of one message, all tensors together."""
+"""The most bytes of one message, all tensors together."""
 
 Arrays = dict[str, np.ndarray]
 
 
 class FrameError(ValueError):
-    """What came is no message."""
+    """The received bytes are not a message."""
 
 
 class TensorHead(StrictModel):

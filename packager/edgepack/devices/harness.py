@@ -34,22 +34,24 @@ NO_VARIANT_EXIT = 3
 TOO_MANY_EXIT = 4
 STREAM_EXIT = 5
 MAX_RUN_BYTES = 48 << 20
-"""Of a process run: two million latencies of eight digits, and the sensors of half an hour."""
+"""The most bytes of a process run: two million latencies of eight digits, and half an hour of
+sensors."""
 MAX_EVENTS = 20_000
-"""Of a profile, each of up to a thousand bytes."""
+"""The most events of a profile, each of up to a thousand bytes."""
 LOAD_TIMEOUT_S = 300.0
 SLOWEST_S = 5.0
-"""An inference may take so long, on average, before its process is taken for one that hangs."""
+"""Seconds that an inference may take on average, before its process counts as hanging."""
 WARM_UP_ITERATIONS = 40
-"""So many are made however long they take: 10, and a window of 30, which the cap does not cut."""
+"""The inferences that run however long they take: 10, and a window of 30, which the cap does not
+cut."""
 COOLER_C = 5.0
-"""A run begins when the device is at most so much warmer than it was at first."""
+"""A run begins when the device is at most this much warmer, in °C, than it was at first."""
 _CONDITIONS = "harness/edgepack_conditions.py"
 _COOLING = "edgepack-cooling "
 _COOL_DOWN_S = 360.0
 """The device itself waits for 300 s at most."""
 _TRIAL = re.compile(rb"edgepack-progress ([^\n]*)\n")
-"""What ``edgepack_watcher.py`` writes to stderr, perhaps behind what others wrote."""
+"""The line that ``edgepack_watcher.py`` writes to stderr, perhaps after other output."""
 
 _Document = TypeVar("_Document", bound=StrictModel)
 Events = list[dict[str, Any]]
@@ -78,8 +80,8 @@ class _Profile(StrictModel):
 def run_timeout_s(
     preset: Preset, load_timeout_s: float = LOAD_TIMEOUT_S, slowest_s: float = SLOWEST_S
 ) -> float:
-    """Return how long a process run may take, of a model that is as slow as it may be."""
-    # No preset makes more; that there are more of offline is because they are fast.
+    """Return how many seconds a process run of the slowest allowed model may take."""
+    # No preset makes more; offline has more only because its inferences are fast.
     queries = min(preset.iterations, MIN_SAMPLES_P99)
     least = WARM_UP_ITERATIONS + queries * preset.scenario.samples_per_query
     known_s = load_timeout_s + preset.warm_up_s + preset.warm_up_cap_s + preset.longest_s
@@ -87,7 +89,7 @@ def run_timeout_s(
 
 
 class Measurer(Protocol):
-    """What measures a bundle on a device; see :class:`Harness`, which says what each call does."""
+    """Measures a bundle on a device; :class:`Harness` documents each call."""
 
     @property
     def transport(self) -> Transport:
@@ -96,7 +98,7 @@ class Measurer(Protocol):
     def select(
         self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
     ) -> Selection:
-        """Choose a variant, and learn what the device is."""
+        """Choose a variant, and return what the device is."""
 
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
         """Make one process run."""
@@ -114,10 +116,10 @@ class Measurer(Protocol):
         """Measure peak memory."""
 
     def profile(self, variant: str) -> Placement:
-        """Learn which provider runs each node."""
+        """Return which provider runs each node."""
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
-        """Learn which provider runs each node, with the first events of the profile."""
+        """Return which provider runs each node, with the first events of the profile."""
 
     def canary(self) -> CanaryRun:
         """Time the canary once."""
@@ -128,7 +130,7 @@ class Measurer(Protocol):
 
 @dataclass(frozen=True)
 class Harness:
-    """A bundle's harness on a device. Each call is a process of its own there.
+    """A bundle's harness on a device. Each call runs a new process there.
 
     Every call raises:
         RemoteCommandError: The process crashed, hung or printed something else than its document.
@@ -150,11 +152,11 @@ class Harness:
     def select(
         self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
     ) -> Selection:
-        """Let the loader choose a variant, and learn what the device is.
+        """Let the loader choose a variant, and return what the device is.
 
         Args:
             variant: This one or none.
-            on_trial: Told every two seconds how far it is, by the calling thread.
+            on_trial: Called every two seconds with the progress, by the calling thread.
 
         Raises:
             TooSlowError: It took longer than ``load_timeout_s``, and was stopped there.
@@ -183,9 +185,9 @@ class Harness:
         """Time how long the variant's sessions take to create, in nanoseconds.
 
         Args:
-            variant: Whose.
-            cold: After its files, and what is kept of its engines, were dropped from memory. Not
-                measured where the device cannot drop them.
+            variant: The variant.
+            cold: Drop its files and cached engines from memory first. Not measured where the device
+                cannot drop them.
         """
         argv = [*self.run_prefix, *self.argv("create", variant), *(["--cold"] if cold else [])]
         return self._document(_Created, argv, timeout_s=self.load_timeout_s).session_create_ns
@@ -203,12 +205,12 @@ class Harness:
         return self._document(Memory, argv, timeout_s=self.load_timeout_s)
 
     def profile(self, variant: str) -> Placement:
-        """Learn which provider runs each node."""
+        """Return which provider runs each node."""
         argv = self.argv("profile", variant)
         return self._document(Placement, argv, timeout_s=self.load_timeout_s)
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
-        """Learn which provider runs each node, with the first events of onnxruntime's profile."""
+        """Return which provider runs each node, with the first events of onnxruntime's profile."""
         argv = [*self.argv("profile", variant), f"--events={MAX_EVENTS}"]
         found = self._document(
             _Profile, argv, timeout_s=self.load_timeout_s, max_bytes=MAX_RUN_BYTES
@@ -219,12 +221,12 @@ class Harness:
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
         """Wait until the device is nearly as cool as it was at first, for five minutes at most.
 
-        Where no temperature can be read nothing is waited for.
+        If no temperature can be read, it does not wait.
 
         Args:
             first: The device's conditions before anything was timed.
             pause_s: Wait at least so long.
-            note: Told every few seconds how hot it is.
+            note: Called every few seconds with the temperature.
         """
         if not isinstance(first.temperature_c, float):
             return

@@ -1,4 +1,4 @@
-"""``devices.yaml``: the user's devices, how to reach them, and what target each is."""
+"""``devices.yaml``: the user's devices, how to reach them, and the target of each."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NAME = r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*"
 DeviceName = Annotated[str, Field(pattern=f"^{_NAME}$")]
 _LINE = r"[^\x00-\x1f\x7f]*"
 Line = Annotated[str, Field(pattern=f"^{_LINE}$")]
-"""No line breaks, and no NUL, which no argument can hold: ``ssh -G`` prints a user's name in a
-line, and a line more would be another setting."""
+"""No line breaks, and no NUL, which no argument can have: ``ssh -G`` prints a user's name in a
+line, and another line would be another setting."""
 Root = Annotated[str, Field(pattern=f"^(/|~/){_LINE}$")]
 Program = Annotated[str, Field(pattern=r"^[^-=\x00-\x1f\x7f][^=\x00-\x1f\x7f]*$")]
 """Neither an option of ``env`` nor an assignment."""
@@ -59,7 +59,7 @@ class LocalEntry(_Entry):
 
 
 class SshHost(StrictModel):
-    """How to reach a machine over SSH. What is not said here comes from ``~/.ssh/config``."""
+    """How to reach a machine over SSH. Missing settings come from ``~/.ssh/config``."""
 
     host: Annotated[str, Field(pattern=r"^[^-\s\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*$")]
     user: Line | None = None
@@ -88,7 +88,7 @@ class PhoneEntry(StrictModel):
     """That machine; default: this one."""
     tags: list[Line] = []
 
-    # What machines have and phones have not, for code that asks any device.
+    # Keys that only machines have, for code that works with any device.
     python: ClassVar[None] = None
     after_switch: ClassVar[list[str]] = []
     health: ClassVar[list[str]] = []
@@ -107,7 +107,7 @@ class AdbEntry(PhoneEntry):
     root: Annotated[str, Field(pattern=f"^/{_LINE}$")] = "/data/local/tmp/edgepack"
     """On the phone: where the shell may write and run programs."""
     inside: Literal["shell", "app"] = "shell"
-    """Where the measuring program runs: as one of the phone's shell, or within an app."""
+    """How the measuring program runs: in the phone's shell, or within an app."""
     run_prefix: list[Line] = []
     """Put before the measuring program: ``[taskset, f0]``."""
     package: Line | None = None
@@ -182,7 +182,7 @@ class Device:
 
 
 def find_inventory(path: Path | None = None) -> Path:
-    """Return where the inventory is or would be: as given, here, or the user's config folder."""
+    """Return the inventory's path: the given one, this folder's, or the user's config folder's."""
     import platformdirs
 
     if path is not None:
@@ -192,7 +192,7 @@ def find_inventory(path: Path | None = None) -> Path:
 
 
 def described_inventory(path: Path | None = None) -> str:
-    """Return where the inventory is, for people, or that there is none yet."""
+    """Return where the inventory is, in words, or that there is none yet."""
     found = find_inventory(path)
     return str(found) if found.exists() else f"{found}, which is not there yet"
 
@@ -213,7 +213,7 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
     """Return all devices by name, this machine among them as ``local``."""
     entries: dict[str, AnyEntry] = dict(load_inventory(path).devices)
     if LOCAL not in entries:
-        with contextlib.suppress(ToolError):  # this machine is no target: it is not offered
+        with contextlib.suppress(ToolError):  # this machine fits no target: it is not offered
             entries[LOCAL] = LocalEntry(transport="local", target=host_target())
     return {name: Device(name, entry) for name, entry in sorted(entries.items())}
 
@@ -269,7 +269,7 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
 
 
 def require_free_name(name: str, path: Path) -> None:
-    """Return if a device can be added under this name.
+    """Check that a device can be added under this name.
 
     Raises:
         UsageError: It is taken, or cannot be a name.

@@ -104,7 +104,7 @@ class _LocalPipes:
         return code if code >= 0 else 128 - code
 
     def close(self) -> None:
-        """End the process group, if the end of stdin has not done so, and let go of the pipes."""
+        """End the process group, if the end of stdin has not done so, and close the pipes."""
         self.close_stdin()
         self.open = False
         for pipe, lock in self._outputs.items():

@@ -1,4 +1,4 @@
-"""A started program's pipes, and what reads them with bounds and deadlines."""
+"""A started program's pipes, and readers of them with limits and deadlines."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from edgepack.errors import (
 MAX_OUTPUT_BYTES = 64 << 20
 READ_BYTES = 1 << 16
 _LINE_BYTES = 1 << 16
-"""Of a line of stderr that does not end, the last so many are kept."""
+"""The bytes that are kept of a stderr line that does not end."""
 _STOP_S = 5.0
 """How long a program may take to end after its stdin has: the supervisor needs 2 s."""
 
 
 class Pipes(Protocol):
-    """A started program. What waits, waits at most the time given at the start.
+    """A started program. Each wait is limited by the timeout given at the start.
 
     Raises:
         TimeoutError: Nothing moved for that long.
@@ -49,7 +49,7 @@ class Pipes(Protocol):
         """Return the exit code; the connection's end before it is a :class:`DeviceError`."""
 
     def close(self) -> None:
-        """Let go of the program: its pipes are closed."""
+        """Close the program's pipes."""
 
 
 class CommandStream:
@@ -210,7 +210,7 @@ def feed(pipes: Pipes, chunks: Iterable[bytes], outputs: Outputs, deadline: floa
 
 
 def end(pipes: Pipes) -> None:
-    """End a program that may still run; it is given a moment to do so by itself."""
+    """End a program that may still run, after a moment in which it may end by itself."""
     try:
         pipes.close_stdin()
         pipes.wait(_STOP_S)
@@ -221,7 +221,7 @@ def end(pipes: Pipes) -> None:
 
 
 def with_python(result: CommandResult, python: str, device: str) -> CommandResult:
-    """Return a result, unless it is the shell's word that the supervisor's Python is missing."""
+    """Return a result after checking that the supervisor's Python was there."""
     said = result.stderr.decode("utf-8", "replace")
     if result.exit_code == 127 and (f"{python}: " in said or f"not found: {python}" in said):
         raise PythonMissingError(
@@ -233,7 +233,7 @@ def with_python(result: CommandResult, python: str, device: str) -> CommandResul
 
 
 def left(deadline: float) -> float:
-    """Return how long it is to a deadline.
+    """Return the seconds to a deadline.
 
     Raises:
         TimeoutError: It has passed.

@@ -1,4 +1,4 @@
-"""What a device is and has, asked with one short POSIX shell script: it may lack even Python."""
+"""Finds out what a device is with one short POSIX shell script: it may lack even Python."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ print(json.dumps(facts))
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that a device does not have, and why we think so."""
+    """Something that a device does not have, and the evidence."""
 
     reason: str
 
@@ -116,7 +116,7 @@ class ProbedFacts:
     arch: str
     """``x86-64``, ``aarch64``, or the system's own word."""
     model: str
-    """What the maker calls it; empty where it does not say."""
+    """The maker's name for it; empty if unknown."""
     libc: str
     """What wheels are built against: ``glibc 2.36``, ``macOS 15.1``; empty for anything else."""
     cpu_flags: tuple[str, ...]
@@ -133,7 +133,7 @@ class ProbedFacts:
     """The board's, from its device tree; empty where there is none (Devicetree Specification 0.4,
     section 3.2, ``serial-number``)."""
     lacks: tuple[str, ...] = ()
-    """Programs that it would need besides, because it has no Python."""
+    """Further programs that it would need, because it has no Python."""
 
     def lines(self) -> list[str]:
         """Return the facts as lines for people."""

@@ -1,4 +1,4 @@
-"""Making the Python environment that bundles run in, on a device that needs no internet.
+"""Makes the Python environment that bundles run in; the device needs no internet.
 
 Wheels are fetched here for the device's platform and pushed; pip itself is pushed too, since a
 stock system may have neither pip nor ``ensurepip``.
@@ -73,7 +73,7 @@ class Provisioned:
     python: PurePosixPath
     """Its interpreter, through the link that later runs use."""
     packages: dict[str, str]
-    """Versions as the device's own Python says them."""
+    """Versions as the device's own Python reports them."""
     providers: tuple[str, ...]
     """Execution providers that onnxruntime has there."""
     host_key: str | None = None
@@ -87,7 +87,7 @@ class Provisioned:
 
 @dataclass(frozen=True)
 class _Site:
-    """Where an environment is being made, and what for."""
+    """The device, paths and target of an environment that is being made."""
 
     device: Device
     transport: Transport
@@ -113,13 +113,13 @@ def provision(
 ) -> Provisioned:
     """Make ``<root>/venv`` on a device with what its target pins.
 
-    The new environment is built beside the old one and takes its place once it was proven.
+    The new environment is built beside the old one and replaces it once it is proven.
 
     Args:
         device: Where.
-        wheels: Files to prefer to what the package index has.
-        offline: Use nothing but ``wheels``, which must hold all that is needed.
-        progress: Called with each thing that is begun.
+        wheels: Wheel files that are preferred to the package index.
+        offline: Use only ``wheels``, which must include every needed package.
+        progress: Called at the beginning of each stage.
 
     Raises:
         UsageError: The inventory names an interpreter for the device, so this one would not run.
@@ -195,7 +195,7 @@ def _fetch(
 
 
 def _bundled_pip() -> list[str]:
-    """Return the pip wheel that Python carries, or its system for it; some have none.
+    """Return the pip wheel that Python or its system ships; some have none.
 
     Source: ``ensurepip`` of Python 3.11 and newer, which looks at ``WHEEL_PKG_DIR`` first, as
     Debian's and Fedora's Pythons want it.
@@ -236,7 +236,7 @@ def _digest(folder: Path, python_version: str) -> str:
 
 
 def _is_proven(place: PurePosixPath, site: _Site) -> bool:
-    """Say whether an environment is there already and has what is pinned."""
+    """Return whether an environment exists already and has the pinned packages."""
     try:
         found = probe_python(str(place / "bin" / "python"), site.device, site.transport)
     except RemoteCommandError:

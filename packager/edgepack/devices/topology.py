@@ -33,10 +33,10 @@ print(json.dumps({
 
 
 def ask_topology(transport: Transport, python: str, run_prefix: tuple[str, ...]) -> Topology:
-    """Ask a device what a process that is started with its prefix may run on.
+    """Ask a device on which processors a process started with its prefix may run.
 
     Raises:
-        DeviceError: It does not say.
+        DeviceError: It does not answer that.
         RemoteCommandError: Its Python failed.
     """
     result = transport.run([*run_prefix, python, "-c", _SCRIPT], timeout_s=ASK_S)

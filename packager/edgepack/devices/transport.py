@@ -1,4 +1,4 @@
-"""The one interface to a device: put, get, run, stream, over whatever wire.
+"""The only interface to a device: put, get, run, stream, over any kind of connection.
 
 A command is an argv, never a string. ``run`` and ``stream`` execute it under a supervisor on the
 device that kills the whole process group when the connection goes away; ``send`` needs no Python
@@ -70,7 +70,7 @@ class Transport(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Disconnect; nothing that was started stays running."""
+        """Disconnect; started programs do not keep running."""
 
     def run(
         self,
@@ -82,8 +82,8 @@ class Transport(Protocol):
     ) -> CommandResult:
         """Run a command to its end; its stdin is empty.
 
-        ``on_stderr`` receives each line of stderr as it comes. ``supervisor`` is what the device
-        has to have for it: Python, or a shell and setsid.
+        ``on_stderr`` receives each line of stderr as it comes. ``supervisor`` is what it needs on
+        the device: Python, or a shell and setsid.
 
         Raises:
             TooSlowError: It took longer than ``timeout_s``; it has been killed.

@@ -1,4 +1,4 @@
-"""The transports there are, by the word that the inventory uses for them."""
+"""Lists the transports by their names in the inventory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRANSPORTS: dict[str, Callable[[Device], Transport]] = {"local": _local, "ssh": 
 
 
 def require_machine(device: Device) -> None:
-    """Return if a device takes bundles.
+    """Check that a device takes bundles.
 
     Raises:
         UsageError: It is a phone.

@@ -1,4 +1,4 @@
-"""Writing an AAR and its POM, laid out as a Maven repository; equal bundles give equal bytes."""
+"""Writes an AAR and its POM, laid out as a Maven repository; equal bundles give equal bytes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _METADATA = (
 def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
     """Compile a bundle's module and write it into a Maven repository; return the AAR's path.
 
-    Beside the ``.aar`` lie its ``.pom``, the sources, whose comments editors show, and checksums;
-    all of a version are replaced together or not at all.
+    The repository also gets the ``.pom``, the sources, whose comments editors show, and checksums.
+    All files of a version are replaced together or not at all.
 
     Args:
         bundle: The folder of a bundle for Android.
@@ -43,7 +43,7 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
         toolchain: What compiles it.
 
     Raises:
-        BundleError: It is no bundle for Android, or is altered.
+        BundleError: It is not a bundle for Android, or somebody changed it.
         ToolError: The code does not compile, or the repository cannot be written.
     """
     manifest = verify(bundle).manifest
@@ -99,8 +99,8 @@ def aar_parts(bundle: Path, manifest: Manifest, classes: bytes) -> dict[str, byt
 def zipped(files: Mapping[str, bytes]) -> bytes:
     """Return a zip of files, sorted by path, not compressed and with one fixed time.
 
-    The bytes of compressed files would depend on the zlib that is there, and weights hardly
-    compress; what an app's users download is compressed by the app's build.
+    The bytes of compressed files would depend on the installed zlib, and weights hardly compress.
+    The app's build compresses what the app's users download.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

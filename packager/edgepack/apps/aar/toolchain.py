@@ -1,4 +1,4 @@
-"""What compiles a bundle's Kotlin: a JDK, and jars of pinned versions."""
+"""Finds and runs what compiles a bundle's Kotlin: a JDK, and jars of pinned versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgepack.errors import ToolError
 ONNXRUNTIME = "com.microsoft.onnxruntime:onnxruntime-android"
 """The package of a target whose version says which onnxruntime the code is compiled against."""
 JVM_TARGET = "17"
-"""As the classes of onnxruntime-android (targets its Java code at 17; build settings of 1.24)."""
+"""The Java version of onnxruntime-android's classes: its build settings of 1.24 target 17."""
 
 _STDLIB = MavenArtifact("org.jetbrains.kotlin", "kotlin-stdlib", KOTLIN_VERSION)
 # What kotlin-compiler-embeddable's POM names, as far as compiling for the JVM loads it.
@@ -51,7 +51,7 @@ class Toolchain:
             module: The name of the Kotlin module, unique in an app.
 
         Raises:
-            ToolError: The compiler cannot run, or does not take the files.
+            ToolError: The compiler cannot run, or refuses the files.
         """
         with tempfile.TemporaryDirectory(prefix="edgepack-kotlin-") as name:
             out = Path(name)
@@ -67,12 +67,13 @@ class Toolchain:
     def _argv(self, sources: Path, module: str, out: Path) -> list[str]:
         return [
             self.java,
-            # Java ends before its second compiler pays: 21 s of processor time instead of 48.
+            # Java ends before its second compiler pays off: 21 s of processor time instead of 48.
             "-XX:TieredStopAtLevel=1",
             *("-cp", _joined(self.compiler)),
             "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
             *("-no-stdlib", "-no-reflect"),
-            # A newer JDK has methods that Android lacks, of lists for one; so has it none of them.
+            # A newer JDK has methods that Android lacks, for example of lists; this option hides
+            # them.
             *("-jvm-target", JVM_TARGET, f"-Xjdk-release={JVM_TARGET}"),
             *("-module-name", module),
             *("-classpath", _joined(self.classpath)),
@@ -86,7 +87,7 @@ def _joined(paths: Iterable[Path]) -> str:
 
 
 def maven_repository() -> Path:
-    """Return the folder in which Maven keeps what it fetched, whether it is there or not."""
+    """Return the folder in which Maven keeps what it fetched, whether it exists or not."""
     return Path.home() / ".m2" / "repository"
 
 
@@ -98,7 +99,8 @@ def find_toolchain(packages: Mapping[str, str], jars: Path | None = None) -> Too
         jars: A Maven repository or a folder of jars; default: Maven's own on this machine.
 
     Raises:
-        ToolError: A JDK or jars are missing, or the JDK is too old; names each, and how to get it.
+        ToolError: A JDK or jars are missing, or the JDK is too old. The error names each and says
+            how to get it.
     """
     folder = jars or maven_repository()
     if ONNXRUNTIME not in packages:

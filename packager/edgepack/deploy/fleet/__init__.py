@@ -1,1 +1,1 @@
-"""Fleets: which devices, in what order, and pushes to many of them that are kept as rollouts."""
+"""Selects the devices of a fleet, orders them, and keeps pushes to many of them as rollouts."""

@@ -1,4 +1,4 @@
-"""The bundles of one project, for the targets that a fleet consists of."""
+"""Finds the bundles of one project for the targets of a fleet."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from edgepack.errors import BundleError, DeviceError, UsageError
 
 
 def bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
-    """Return bundles by their targets; files but the manifests are not read.
+    """Return bundles by their targets; this reads only the manifests.
 
     Args:
         paths: Folders of bundles, and folders that hold such, as ``dist``.
 
     Raises:
-        BundleError: A path is no bundle and holds none, or a manifest is altered.
+        BundleError: A path is no bundle and contains none, or a manifest was changed.
         UsageError: Two are for the same target, or they are of several projects.
     """
     found: dict[str, Bundle] = {}
@@ -59,14 +59,14 @@ def bundle_for(device: Device, bundles: Mapping[str, Bundle]) -> Bundle:
 
 
 def require_signatures(bundles: Mapping[str, Bundle], allowed_signers: Path | None = None) -> None:
-    """Return if one of the allowed signers has signed each bundle.
+    """Check that one of the allowed signers has signed each bundle.
 
     Args:
         bundles: By target.
         allowed_signers: Who may sign. Default: ``~/.ssh/allowed_signers``.
 
     Raises:
-        BundleError: One is not signed, or by nobody who may, or was altered after that.
+        BundleError: A bundle is not signed, or not by an allowed signer, or was changed after that.
         UsageError: There is no such file of allowed signers.
         ToolError: ssh-keygen is missing or too old.
     """

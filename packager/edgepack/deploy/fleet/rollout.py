@@ -29,11 +29,12 @@ _SETTINGS = RolloutSettings()
 _OPTIONS = PushOptions()
 
 SAVE_EVERY_S = 1.0
-"""What is lost when this process is killed costs a push of what is there already."""
+"""If this process is killed, a lost record costs only another push of what the device has
+already."""
 
 
 class PushOne(Protocol):
-    """What brings a bundle to a device, as :func:`edgepack.deploy.push.push` does."""
+    """A function that pushes a bundle to a device, as :func:`edgepack.deploy.push.push` does."""
 
     def __call__(
         self, bundle: Path, device: Device, options: PushOptions, *, progress: Progress
@@ -42,16 +43,16 @@ class PushOne(Protocol):
 
 
 class Watcher(Protocol):
-    """Who is shown what happens."""
+    """Receives the events of a rollout, to show them."""
 
     def tell(self, news: News) -> None:
-        """Take in what happened; called by the thread that runs the rollout."""
+        """Receive an event; called by the thread that runs the rollout."""
 
     def sent(self, pushed: PushedRelease) -> None:
-        """Take in what a device got; any thread may."""
+        """Receive what was sent to a device; called from any thread."""
 
     def progress(self, device: str) -> Progress:
-        """Return where the push to a device reports; any thread may."""
+        """Return where the push to a device reports; called from any thread."""
 
 
 class Unwatched:
@@ -64,7 +65,7 @@ class Unwatched:
         """Ignore it."""
 
     def progress(self, device: str) -> Progress:
-        """Return what ignores it."""
+        """Return a progress that reports nothing."""
         del device
         return Silent()
 
@@ -81,14 +82,14 @@ def start_rollout(
 
     Args:
         bundles: By target; :func:`bundles_by_target` reads them.
-        devices: Who gets one, as :func:`select_devices` finds them.
-        store: Where it is kept.
-        settings: How it is worked through.
+        devices: The devices that get one, as :func:`select_devices` finds them.
+        store: Where the rollout is stored.
+        settings: The order, retries and limits of the rollout.
         options: How it is pushed to each device.
 
     Raises:
         UsageError: A setting is out of its range, or there is no file of allowed signers.
-        BundleError: A signature is required that a bundle has not.
+        BundleError: A bundle lacks a required signature.
         ToolError: It cannot be stored, or ssh-keygen is missing.
     """
     settings.require_sound()
@@ -112,15 +113,15 @@ def run_rollout(
     watcher: Watcher | None = None,
     inventory: Path | None = None,
 ) -> Rollout:
-    """Push to the devices that are pending, and return how far the rollout is then.
+    """Push to the pending devices, and return the state of the rollout.
 
-    Where none is, or the rollout was stopped, nothing is done: it may be called again and again.
-    A device that is not reached stays pending; the state of each is stored as it changes.
+    If none is pending, or the rollout was stopped, it does nothing: it may be called repeatedly. A
+    device that is not reached stays pending; the state of each is stored as it changes.
 
     Raises:
         UsageError: There is no such rollout, or no file of allowed signers.
-        BundleError: A bundle is not any more what it was when the rollout began, or has lost a
-            signature that is required; nothing was sent.
+        BundleError: A bundle has changed since the rollout began, or has lost a required signature;
+            nothing was sent.
         BusyError: Another process works on the rollout.
         ProfileError: The inventory is wrong.
         ToolError: The rollout cannot be stored, or ssh-keygen is missing.
@@ -169,7 +170,7 @@ def push_to_one(
 
 
 class _Run:
-    """One go through the devices of a rollout that are pending."""
+    """One pass over the pending devices of a rollout."""
 
     def __init__(
         self,
@@ -190,8 +191,9 @@ class _Run:
         self._saved_at = time.monotonic()
 
     def work_through(self, devices: Mapping[str, Device]) -> None:
-        """Push to all that are pending; what is known by then is stored, whatever ends this."""
-        # Those first that had the fewest tries: a canary that is off is another one next time.
+        """Push to all pending devices; results are stored even if an error ends this."""
+        # Devices with the fewest tries come first, so that another device is the canary if one is
+        # off.
         names = sorted(self._rollout.pending, key=lambda name: self._tries[name])
         ready = [devices[name] for name in names if self._is_ready(name, devices)]
         schedule = Schedule([device.name for device in ready], self._settings(), random.random)
@@ -215,7 +217,7 @@ class _Run:
         )
 
     def _is_ready(self, name: str, devices: Mapping[str, Device]) -> bool:
-        """Say whether a device can get its bundle; one that cannot is failed."""
+        """Return whether a device can get its bundle; mark it as failed if not."""
         try:
             if name not in devices:
                 raise _unlisted(name)
@@ -250,7 +252,7 @@ class _Run:
                 self._pushed.get(name),
             )
         self._watcher.tell(news)
-        if stopped:  # at once: a process that is killed now must not be gone on with
+        if stopped:  # at once: a killed process must not be continued from an old state
             self._store.stop(self._rollout.id, stopped)
         if time.monotonic() - self._saved_at > SAVE_EVERY_S:
             self._save()
@@ -290,7 +292,7 @@ def _unchanged(rollout: Rollout, target: str) -> Bundle:
     """Return the bundle for a target.
 
     Raises:
-        BundleError: It is gone, or is not what it was when the rollout began.
+        BundleError: It is missing, or has changed since the rollout began.
     """
     entry = rollout.bundles[target]
     bundle = load_bundle(Path(entry.path))

@@ -1,4 +1,4 @@
-"""Running one action on many devices, each in a thread, as a :class:`Schedule` says."""
+"""Runs one action on many devices, each in a thread, in the order of a :class:`Schedule`."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ def run_on_devices(
     on_news: Callable[[News], None],
     stop_reason: Callable[[], str] = lambda: "",
 ) -> None:
-    """Do something on every device that a schedule has, until the schedule is over.
+    """Run an action on every device of a schedule, until the schedule is over.
 
-    What one device raises is news about it and hides no other's. A device whose deadline has
-    passed is given up: its thread is left alone, and ends with the process at the latest.
+    One device's error becomes news about it and does not affect the others. After a device's
+    deadline it is given up: its thread is left alone, and ends with the process at the latest.
 
     Args:
         devices: All that the schedule names.
         action: Called in a thread for each try. What it raises is tried again if it is
             :attr:`~.errors.EdgepackError.transient`.
-        schedule: What starts when.
-        on_news: Told of everything that happens, in the calling thread.
-        stop_reason: Asked before anything starts; once it gives a reason, nothing more does.
+        schedule: Decides when each try starts.
+        on_news: Called with each event, in the calling thread.
+        stop_reason: Called before each start; once it returns a reason, nothing more starts.
 
     Raises:
-        BaseException: What an action raised that is no EdgepackError, after all have ended.
+        BaseException: An action raised an error that is no EdgepackError; it is raised after all
+            have ended.
     """
     by_name = {device.name: device for device in devices}
     ends: _Ends = queue.SimpleQueue()
@@ -70,7 +71,7 @@ def _begin(action: Callable[[Device], None], device: Device, start: Start, ends:
 
 
 def _wait(ends: _Ends, schedule: Schedule) -> list[BaseException]:
-    """Wait until a try ends or something is due, and return what was no EdgepackError."""
+    """Wait until a try ends or something is due, and return errors that are no EdgepackError."""
     wakes = schedule.wakes()
     if schedule.over:
         return []

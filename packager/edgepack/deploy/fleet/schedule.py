@@ -16,14 +16,16 @@ State = Literal["done", "failed", "pending"]
 
 
 class RolloutSettings(StrictModel):
-    """How a fleet is worked through."""
+    """How many devices run at a time, in which waves, with which retries and limits."""
 
     parallel: int = 16
     """Devices at a time."""
     deadline_s: float = 3600.0
-    """For one device, from its first try; a longer one is failed, and no more waited for."""
+    """Seconds for one device, from its first try; after that it has failed, and nothing waits for
+    it."""
     tries: int = 4
-    """For one device that cannot be reached or is in use; what else fails is not tried again."""
+    """Tries for one device that cannot be reached or is in use; other failures are not tried
+    again."""
     backoff_s: float = 1.0
     """The longest pause before the second try; each further one may be twice as long."""
     longest_backoff_s: float = 60.0
@@ -32,10 +34,10 @@ class RolloutSettings(StrictModel):
     waves: int = 1
     """Parts of about the same size that the others go in, one after the other."""
     abort_at: float = 100.0
-    """Percent: when more of a wave has failed, what has not started is not started any more."""
+    """Percent: when more of a wave has failed, no further device starts."""
 
     def require_sound(self) -> None:
-        """Return if these can be followed.
+        """Check that the settings are valid.
 
         Raises:
             UsageError: A number is out of its range.
@@ -74,26 +76,26 @@ class Retry:
 
 @dataclass(frozen=True)
 class Settled:
-    """How it ended for a device, for this time."""
+    """The result for a device in this pass."""
 
     device: str
     state: State
-    """Pending: it could not be reached, is in use, or was not started any more."""
+    """The new state; pending if the device could not be reached, is in use, or was not started."""
     tries: int
     error: BaseException | None = None
 
 
 class Schedule:
-    """What is to be tried next, and what became of the rest.
+    """Decides what to try next, and records the results.
 
-    Whoever drives it starts what :meth:`starts` says, tells :meth:`ended` how each try went, and
-    reads the :meth:`news`. Times are seconds of one monotonic clock.
+    The caller starts what :meth:`starts` returns, passes each result to :meth:`ended`, and reads
+    the :meth:`news`. Times are seconds of one monotonic clock.
 
     Args:
         devices: Names, in the order in which they start.
         settings: How they are worked through.
-        random: Returns a number from 0 to 1. Each pause is drawn from all that it may be, so that
-            devices that were lost together do not come back together.
+        random: Returns a number from 0 to 1. Each pause is drawn from its whole range, so that
+            devices that were lost together do not all retry at once.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Schedule:
 
     @property
     def stopped(self) -> str:
-        """Why nothing more is started; empty while that is not so."""
+        """Why nothing more is started; empty while tries still start."""
         return self._stopped
 
     @property
@@ -122,7 +124,7 @@ class Schedule:
         return not (self._running or self._retries or self._waiting or self._waves)
 
     def starts(self, now: float) -> list[Start]:
-        """Return the tries that begin now, and take it that they do."""
+        """Return the tries to start now, and count them as started."""
         begun = []
         while len(self._running) < self._settings.parallel:
             device = self._next(now)
@@ -135,7 +137,7 @@ class Schedule:
         return begun
 
     def ended(self, start: Start, error: BaseException | None, now: float) -> None:
-        """Take in how a try ended; one that was given up before does not count any more."""
+        """Record how a try ended; a try that was given up before no longer counts."""
         if self._running.get(start.device) != start:
             return
         del self._running[start.device]
@@ -157,7 +159,7 @@ class Schedule:
             self.ended(start, error, now)
 
     def stop(self, reason: str) -> None:
-        """Start nothing more; what runs goes on to its end. What had not begun is pending."""
+        """Start nothing more; running tries continue to their end, and the rest stays pending."""
         if self._stopped:
             return
         self._stopped = reason
@@ -177,7 +179,7 @@ class Schedule:
         return news
 
     def wakes(self) -> float | None:
-        """Return when there is something to do though no try ends; None if never."""
+        """Return the next time at which something is due even if no try ends; None if never."""
         times = [self._deadlines[name] for name in self._running]
         if self._retries and len(self._running) < self._settings.parallel:
             times.append(self._retries[0][0])

@@ -1,4 +1,4 @@
-"""Which devices a command is about: ``pi5``, ``tag:lab``, ``backend:tensorrt``, ``all``."""
+"""Selects a command's devices: ``pi5``, ``tag:lab``, ``backend:tensorrt``, ``all``."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ PROPERTIES: dict[str, Callable[[Device], Sequence[str]]] = {
     "target": lambda device: [device.target],
     "backend": lambda device: _backends(device.target),
 }
-"""What devices can be chosen by, as ``WORD:VALUE``, and the values that a device has."""
+"""The properties that select devices, as ``WORD:VALUE``, and a device's values for each."""
 
 
 def select_devices(words: Sequence[str], inventory: Path | None = None) -> list[Device]:
-    """Return the devices that any of the words chooses, each once, ordered by name.
+    """Return the devices that any of the words selects, each once, ordered by name.
 
-    A word is a device's name, ``tag:NAME``, ``target:ID``, ``backend:NAME`` or ``all``. This
-    machine is chosen by its name ``local`` alone, unless the inventory lists it.
+    A word is a device's name, ``tag:NAME``, ``target:ID``, ``backend:NAME`` or ``all``. Only the
+    name ``local`` selects this machine, unless the inventory lists it.
 
     Raises:
-        UsageError: A word chooses nothing, or there are no words; all such words are named.
+        UsageError: A word selects nothing, or there are no words; the error names all such words.
         ProfileError: The inventory is wrong.
     """
     named = load_devices(inventory)
@@ -53,12 +53,12 @@ def select_devices(words: Sequence[str], inventory: Path | None = None) -> list[
 
 
 def is_one_device(words: Sequence[str]) -> bool:
-    """Say whether words are just one device's name, and so can choose no other."""
+    """Return whether the words are only one device's name, and so select no other."""
     return len(words) == 1 and words[0] != ALL and ":" not in words[0]
 
 
 def complete_selection(incomplete: str) -> list[str]:
-    """Return all words that begin so: names, ``all``, and the properties that devices have."""
+    """Return all words with this beginning: names, ``all``, and the devices' properties."""
     named = load_devices()
     properties = {
         f"{word}:{value}"

@@ -1,9 +1,9 @@
-"""The rollouts that are kept: one JSON file each in the user's data directory.
+"""Stores rollouts: one JSON file each in the user's data directory.
 
-Beside ``7.json`` lie ``7.lock``, held by the process that works on the rollout, and ``7.stopped``
-once nothing more of it is to be started. The latter is a file of its own so that a rollout can be
-stopped while another process works on it. That a newer rollout supersedes one is written nowhere:
-it is found by reading.
+Beside ``7.json`` are ``7.lock``, which the process that works on the rollout locks, and
+``7.stopped`` once nothing more of it may start. ``7.stopped`` is a separate file so that a rollout
+can be stopped while another process works on it. No file says that a newer rollout supersedes an
+older one: readers work it out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DeviceState = Literal["pending", "done", "failed", "superseded"]
 
 
 class PushOptions(StrictModel):
-    """What was asked for with a push, and is done so too when it is resumed."""
+    """The options of a push, which also apply when it is resumed."""
 
     self_test: bool = True
     """Whether the device's loader tries the release before that becomes current."""
@@ -46,7 +46,7 @@ class PushOptions(StrictModel):
     require_signature: bool = False
     """Whether one of the allowed signers must have signed each bundle."""
     allowed_signers: Annotated[Path, AfterValidator(Path.absolute)] | None = None
-    """Who these are; by default ``~/.ssh/allowed_signers`` says it."""
+    """The file of allowed signers; default: ``~/.ssh/allowed_signers``."""
 
 
 class RolloutBundle(StrictModel):
@@ -55,7 +55,7 @@ class RolloutBundle(StrictModel):
     path: str
     version: str
     digest: str
-    """Sha256 of ``manifest.json``, which names the bundle's whole content."""
+    """The sha256 of ``manifest.json``, and so of the bundle's whole content."""
 
 
 class DeviceRecord(StrictModel):
@@ -64,7 +64,7 @@ class DeviceRecord(StrictModel):
     state: DeviceState = "pending"
     target: str
     time: str
-    """Of the last change, UTC."""
+    """The time of the last change, UTC."""
     tries: int = 0
     problem: str = ""
     hint: str = ""
@@ -74,11 +74,11 @@ class DeviceRecord(StrictModel):
     variant: str = ""
     """What the device's loader chose when it tried the release."""
     warm_up_s: float = 0.0
-    """How long that took."""
+    """Seconds that the self-test took."""
 
 
 class Rollout(StrictModel):
-    """A push to several devices: what each is to have, and how far that is."""
+    """A push to several devices: the bundle for each device, and each device's state."""
 
     schema_version: Literal[1]
     id: int
@@ -92,7 +92,7 @@ class Rollout(StrictModel):
     devices: dict[str, DeviceRecord]
     """By name."""
     stopped: str = ""
-    """Why nothing more is started, if so."""
+    """Why nothing more is started; empty while devices still start."""
 
     @property
     def counts(self) -> Counter[str]:
@@ -105,13 +105,13 @@ class Rollout(StrictModel):
         return [name for name, record in self.devices.items() if record.state == "pending"]
 
     def covers(self, device: str) -> bool:
-        """Say whether this has something for a device."""
+        """Return whether this rollout includes a device."""
         return device in self.devices and self.devices[device].target in self.bundles
 
 
 @dataclass(frozen=True)
 class RolloutListing:
-    """All rollouts that can be read, oldest first, and what is wrong with the others."""
+    """All readable rollouts, oldest first, and the problems of the others."""
 
     rollouts: list[Rollout] = field(default_factory=list)
     broken: list[EdgepackError] = field(default_factory=list)
@@ -174,7 +174,7 @@ class RolloutStore:
         return rollout
 
     def save(self, rollout: Rollout) -> None:
-        """Write a rollout atomically; whoever does that holds its lock.
+        """Write a rollout atomically; the caller must have its lock.
 
         Raises:
             ToolError: The folder cannot be written to.
@@ -213,7 +213,7 @@ class RolloutStore:
         return listing
 
     def is_superseded(self, rollout: Rollout, device: str) -> bool:
-        """Say whether a newer rollout of the same project has something for a device.
+        """Return whether a newer rollout of the same project includes a device.
 
         Raises:
             BundleError: The file of a newer one is broken.
@@ -223,7 +223,7 @@ class RolloutStore:
 
     @contextmanager
     def lock(self, number: int) -> Iterator[None]:
-        """Hold a rollout: the only process that works on it.
+        """Lock a rollout, so that only this process works on it.
 
         Raises:
             BusyError: Another process holds it.
@@ -244,7 +244,7 @@ class RolloutStore:
             yield
 
     def stop(self, number: int, reason: str) -> None:
-        """Let nothing more of a rollout be started, also by a process that works on it now.
+        """Stop a rollout: nothing more starts, also in a process that works on it now.
 
         Raises:
             ToolError: The folder cannot be written to.
@@ -258,7 +258,7 @@ class RolloutStore:
             file.write(reason)
 
     def stopped(self, number: int) -> str:
-        """Return why nothing more of a rollout is started; empty if that is not so."""
+        """Return why nothing more of a rollout is started; empty if it is not stopped."""
         try:
             text = (self.folder / f"{number}.stopped").read_text(encoding="utf-8")
         except FileNotFoundError:

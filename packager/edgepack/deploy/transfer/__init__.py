@@ -1,1 +1,1 @@
-"""Sends a bundle to one device: only what it lacks, and it keeps all of it or none."""
+"""Sends a bundle to one device: only what it lacks. The device keeps all of it or none."""

@@ -1,4 +1,4 @@
-"""Cutting files into chunks by their content, so that what is inserted moves no other cut.
+"""Cuts files into chunks by their content, so that inserted bytes move no other cut.
 
 A cut lies behind every 8 bytes whose product with an odd constant, modulo 2**64, begins with
 certain bits: on average every 64 KiB, as far as chunks get neither shorter than 16 KiB nor longer
@@ -76,7 +76,7 @@ def _ends(path: Path, size: int) -> Iterator[int]:
 
 
 def _cuts(path: Path, size: int) -> Iterator[int]:
-    """Yield the positions where the content asks for a cut."""
+    """Yield the positions at which the content requires a cut."""
     with path.open("rb") as file:  # not mapped: what was mapped counts as this process's memory
         for begin in range(0, size, _BLOCK):
             file.seek(begin)

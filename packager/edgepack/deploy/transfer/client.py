@@ -1,4 +1,4 @@
-"""Pushing a bundle: only what a device lacks is sent, and it keeps all of it or none."""
+"""Pushes a bundle: sends only what the device lacks; the device keeps all of it or none."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from edgepack.errors import (
 )
 
 STALL_S = 300.0
-"""How long the device may neither read nor answer: it hashes and syncs as it goes."""
+"""Seconds that the device may neither read nor answer: it hashes and syncs meanwhile."""
 
 _WRITE_BYTES = 1 << 17
-"""Where paramiko's ``sendall`` is fastest."""
+"""The block size with which paramiko's ``sendall`` is fastest."""
 
 # The agent comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
 _BOOTSTRAP = (
@@ -54,7 +54,7 @@ _BOOTSTRAP = (
 
 @dataclass(frozen=True)
 class PushedRelease:
-    """A bundle as it lies on a device."""
+    """A release on a device."""
 
     device: str
     release: str
@@ -68,7 +68,7 @@ class PushedRelease:
     variant: str | None = None
     """What the device's loader chose when it tried the release; None if it was not tried."""
     warm_up_s: float | None = None
-    """How long that took, with the engines that were built."""
+    """Seconds that the self-test took, including the engines that it built."""
 
 
 def send_release(
@@ -83,9 +83,9 @@ def send_release(
     """Put a bundle on a device, and with ``switch`` make it the project's ``current`` one.
 
     Chunks that lie on the device, in other releases or from a push that broke, are not sent.
-    Whatever breaks, ``current`` and the other releases stay as they were, and the next push sends
-    the rest. As many releases are kept as the inventory says. To a device without Python, files go
-    whole, and a push that broke begins anew.
+    Whatever breaks, ``current`` and the other releases stay unchanged, and the next push sends the
+    rest. The inventory says how many releases are kept. A device without Python gets whole files,
+    and a broken push starts again from the beginning.
 
     Args:
         bundle: The bundle's folder.
@@ -146,7 +146,7 @@ def _push_chunks(
     options = [digest, digest_or_none, *how]
     bytes_sent = 0
     with _agent(transport, device, "push", verified.manifest.name, options) as stream:
-        # Meanwhile the agent looks at what is there; it changes nothing before it hears more.
+        # Meanwhile the agent looks at what is there; it changes nothing before it gets more.
         _verify(verified.path)
         _header.begin(verified.path)  # needed soon, unless the release is there already
         answer = stream.read(len(b"have\n"))
@@ -179,7 +179,7 @@ def _push_chunks(
 
 @dataclass(frozen=True)
 class Switched:
-    """A release that a device had, and that is current now."""
+    """A release that was on the device already and is current now."""
 
     device: str
     project: str
@@ -191,10 +191,10 @@ class Switched:
 def switch_release(
     pushed: PushedRelease, project: str, device: Device, transport: Transport
 ) -> Switched:
-    """Make a release current that was pushed without that.
+    """Make a release current that was pushed without a switch.
 
     Raises:
-        RemoteCommandError: The device has not all of it any more; nothing was changed.
+        RemoteCommandError: The device no longer has all of it; nothing was changed.
         DeviceError: The connection broke.
     """
     return _point_at(pushed.release, "switch", project, device, transport)
@@ -203,7 +203,7 @@ def switch_release(
 def switch_back(
     project: str, device: Device, transport: Transport, *, release: str | None = None
 ) -> Switched:
-    """Make a release current that the device has: by default the one before the current one.
+    """Make a release on the device current: by default the one before the current one.
 
     Args:
         project: The ``name`` of the bundle.
@@ -289,7 +289,7 @@ def _agent(
     python = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
     argv = [*python, operation, device.entry.root, project, *options]
     with transport.stream(argv, timeout_s=STALL_S, supervised=False) as stream:
-        # Where there is no such Python, or the login has printed something and left, its end tells.
+        # If there is no such Python, or the login printed something and ended, the exit says so.
         with suppress(RemoteCommandError):
             stream.write(source)
         yield stream
@@ -353,7 +353,8 @@ def _cut(folder: Path, names: Iterable[str]) -> tuple[dict[str, list[int]], list
     return files, chunks
 
 
-# The device holds what comes against the manifest: these only say it before anything is sent.
+# The device compares what arrives with the manifest; these checks only fail before anything is
+# sent.
 _verify = Kept(verify, stamps)
 _header = Kept(_announce, stamps)
 
@@ -363,7 +364,7 @@ class _Ranges(RootModel[list[tuple[int, int]]]):
 
 
 class _End(BaseModel):
-    """What the agent says at its end."""
+    """The agent's result, its last line."""
 
     path: PurePosixPath
     before: str | None = Field(alias="from")
@@ -373,8 +374,8 @@ def _missing(stream: Stream, count: int, device: str) -> Iterable[int]:
     """Return the numbers of the chunks that the device lacks.
 
     Raises:
-        RemoteCommandError: It said none: it has ended.
-        DeviceError: It said something else.
+        RemoteCommandError: The agent ended without them.
+        DeviceError: The agent printed something else.
     """
     length = stream.read(16)
     if not length.isdigit():
@@ -389,7 +390,7 @@ def _missing(stream: Stream, count: int, device: str) -> Iterable[int]:
 
 
 def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in blocks that are good to write."""
+    """Yield the same bytes in blocks of a good size to write."""
     waiting = bytearray()
     for part in parts:
         waiting += part
@@ -401,7 +402,7 @@ def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _told(result: CommandResult, doing: str, device: str, refused: str = TRY_AGAIN) -> _End:
-    """Return the agent's last words.
+    """Return the agent's result.
 
     Raises:
         DeviceError: The disk is full, or something else was printed.

@@ -1,4 +1,4 @@
-"""Pushing to a device that has no Python: whole files, with its shell, tar and sha256sum."""
+"""Pushes to a device without Python: whole files, with its shell, tar and sha256sum."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from edgepack.devices.transport import CommandResult, Transport, file_chunks
 from edgepack.errors import DeviceError, RemoteCommandError
 
 STALL_S = 3600.0
-"""How long a whole push may take: without Python there, nothing says how far it is."""
+"""Seconds that a whole push may take: without Python there is no progress report."""
 
 _FILES = "files"
 _MODES = "modes"
 _NEW = "new/"
 _NO_SPACE = 28
 REFUSED = 2
-"""What both agents end with where another try would end as this one."""
+"""The exit code of both agents where another try would fail the same way."""
 TRY_AGAIN = "nothing was changed on the device; look at the message above and try again"
 
 
 def switch_hint(project: str, device: str) -> str:
-    """Return what to do where a device does not switch to a release."""
+    """Return the hint for a device that does not switch to a release."""
     return (
         f"nothing was changed. 'edgepack device verify {device}' lists what is there: edgepack"
         f" rollback {project} --device {device} --to RELEASE; or send what is to be current:"
@@ -40,7 +40,7 @@ def switch_hint(project: str, device: str) -> str:
 
 @dataclass(frozen=True)
 class ShellAnswer:
-    """What the device's shell said of a push or a rollback."""
+    """The answer of the device's shell to a push or a rollback."""
 
     path: PurePosixPath
     before: str | None
@@ -91,7 +91,7 @@ class ShellAgent:
         return ShellAnswer(path, before, 0 if there else tar.bytes_made, there)
 
     def switch(self, project: str, release: str, action: str) -> ShellAnswer:
-        """Make a release current that is there; as :func:`.client.switch_back` does."""
+        """Make a release on the device current, as :func:`.client.switch_back` does."""
         options = [project, release, action, str(self.device.entry.keep_releases)]
         doing = "going back" if action == "rollback" else "switching"
         refused = switch_hint(project, self.device.name)
@@ -133,11 +133,11 @@ class ShellAgent:
 
 
 def checked(result: CommandResult, doing: str, device: str, refused: str) -> CommandResult:
-    """Return an agent's result if it did what it was asked for.
+    """Return an agent's result after checking that it succeeded.
 
     Args:
         result: How the agent ended.
-        doing: What it did, for people.
+        doing: What it did, in words.
         device: Its name.
         refused: The hint where it refused to, and changed nothing.
 
@@ -151,13 +151,13 @@ def checked(result: CommandResult, doing: str, device: str, refused: str) -> Com
 
 
 def _needed_kib(bundle: Bundle, missing: list[str]) -> int:
-    """Return how much space files take in blocks of 4 KiB, with 1 MiB for lists and folders."""
+    """Return the KiB that files take in blocks of 4 KiB, with 1 MiB for lists and folders."""
     sizes = [(bundle.path / name).stat().st_size for name in missing]
     return 1024 + sum(4 * -(-size // 4096) for size in sizes)
 
 
 def _lines(result: CommandResult) -> list[str]:
-    """Return the lines of stdout; a path may hold what Unicode calls a line's end."""
+    """Return the lines of stdout, split at newlines only: a path may have Unicode line ends."""
     return result.text.removesuffix("\n").split("\n")
 
 
@@ -168,7 +168,7 @@ def agent_source() -> str:
 
 
 class _Tar:
-    """A tar stream of what a device lacks; ``bytes_made`` counts what was taken of it."""
+    """A tar stream of what a device lacks; ``bytes_made`` counts the bytes read from it."""
 
     def __init__(self, bundle: Bundle, lines: bytes, missing: list[str]) -> None:
         self.bytes_made = 0

@@ -1,9 +1,9 @@
 """An Android phone through adb, on this machine or on one that is reached over SSH.
 
-adb is always told the serial. A command is an argv here too; it is quoted once for the phone's
-shell, to which adb hands it as one string. Android 7 and newer give the command's exit code back,
-and stdout and stderr apart (adb's shell protocol 2). Sources: shell_service.cpp and commandline.cpp
-in packages/modules/adb.
+adb always gets the serial. A command is an argv here too; it is quoted once for the phone's shell,
+to which adb passes it as one string. Android 7 and newer give the command's exit code back, and
+stdout and stderr apart (adb's shell protocol 2). Sources: shell_service.cpp and commandline.cpp in
+packages/modules/adb.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PUSH_S = 600.0
 """For one file."""
 _STEP_S = 60.0
 _LOST_EXIT = 255
-"""Of ``adb shell`` whose connection is gone, which prints nothing then (commandline.cpp)."""
+"""The exit code of ``adb shell`` after a lost connection; it prints nothing then
+(commandline.cpp)."""
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Adb:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(EdgepackError):  # what is left on the host is in the way of nothing
+        with suppress(EdgepackError):  # files that stay on the host do no harm
             self._stack.close()
 
     @property
@@ -96,7 +97,7 @@ class Adb:
     def shell(
         self, argv: Sequence[str], *, timeout_s: float = _STEP_S, folder: str | None = None
     ) -> CommandResult:
-        """Run a command on the phone, with stdin empty; its exit code is left to the caller.
+        """Run a command on the phone with empty stdin; the caller checks the exit code.
 
         Args:
             argv: The command.
@@ -109,7 +110,7 @@ class Adb:
         """
         line = shlex.join(argv)
         if folder is not None:
-            # adbd hangs up on the one process that it has started when adb here is gone.
+            # adbd sends SIGHUP to the one process that it has started when adb here is gone.
             line = f"cd {shlex.quote(folder)} && exec {line}"
         result = self._adb(["shell", "-n", "-T", line], timeout_s=timeout_s)
         self._explain(result)
@@ -142,7 +143,7 @@ class Adb:
         """
         argv = ["install", "-r", "-t", self._on_host(app)]
         result = self.run(argv, f"installing {app.name}", timeout_s=timeout_s)
-        if "Success" not in result.text:  # older ones end with 0 all the same
+        if "Success" not in result.text:  # older ones exit with 0 all the same
             raise self.explained(output_of(result)) or RemoteCommandError(
                 f"installing {app.name} failed: {output_of(result).strip()[-300:]!r}",
                 hint=f"try it by hand where the phone is: adb install -r -t {app.name}",
@@ -160,7 +161,7 @@ class Adb:
     def digests(self, folders: Sequence[PurePosixPath]) -> Mapping[str, str]:
         """Return the SHA-256 of every file below folders of the phone, by its path there.
 
-        Nothing of a folder that is not there, and on phones that have no ``sha256sum``.
+        Empty for a folder that does not exist, and on phones without ``sha256sum``.
         """
         argv = ["find", *map(str, folders), "-type", "f", "-exec", "sha256sum", "{}", "+"]
         found = re.findall(r"^([0-9a-f]{64})  (.+)$", self.shell(argv).text, re.MULTILINE)
@@ -184,7 +185,7 @@ class Adb:
         return self.host.run(argv, timeout_s=timeout_s)
 
     def explained(self, output: str) -> EdgepackError | None:
-        """Return the error that an output of adb, or of a program on the phone, tells of."""
+        """Return the error for an output of adb, or of a program on the phone."""
         return explain(ADB_CAUSES, output, device=self.device.name, SERIAL=self.entry.serial)
 
     def _explain(self, result: CommandResult) -> None:
@@ -195,7 +196,7 @@ class Adb:
             raise error
 
     def _require_kept(self, result: CommandResult) -> None:
-        """Return if a command has itself ended with the code of a connection that was lost."""
+        """Check that a command itself ended with the code that stands for a lost connection."""
         self.run(["get-state"], "asking for the phone", timeout_s=READY_S)
         if not output_of(result).strip():
             raise LOST.as_error(self.device.name)

@@ -1,4 +1,4 @@
-"""The folder, on the machine that has a phone, through which files go to the phone."""
+"""Makes the folder, on a phone's machine, through which files go to the phone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ umask 077 && cd && rm -rf "$1/stage" && mkdir -p "$1/stage" && cd "$1/stage" && 
 def make_stage(device: Device, host: Transport) -> PurePosixPath:
     """Make the folder, empty, and return its path.
 
-    It lies where the phone's lease does, so that nobody else uses it; what a measurement has left
-    whose connection broke is removed.
+    It is beside the phone's lease, so that nobody else uses it. Files of a measurement whose
+    connection broke are removed.
 
     Raises:
         RemoteCommandError: It cannot be made.

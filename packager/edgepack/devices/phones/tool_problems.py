@@ -1,11 +1,11 @@
-"""What the programs that reach phones say when something is wrong, and what to do about it.
+"""Explains error messages of the programs that reach phones, and says what to do.
 
-Each cause has the words by which it is known. Sources: the texts of adb's own source (adb.cpp,
+Each cause has a pattern of its message. Sources: the texts of adb's own source (adb.cpp,
 adb_client.cpp, transport.cpp, adb_install.cpp in packages/modules/adb) and of the package manager
 (``PackageManager.java``, ``INSTALL_FAILED_*``); bionic's linker; Apple's documentation of
 devicectl, ``man xcode-select``, and the forum post "Resolving errSecInternalComponent errors during
-code signing" (thread 712005); SwiftPM's Diagnostics.swift. Outputs of these programs are in the
-tests; none was made here.
+code signing" (thread 712005); SwiftPM's Diagnostics.swift. The tests have outputs of these programs
+from public sources; we have produced none of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgepack.errors import (
 
 @dataclass(frozen=True)
 class Cause:
-    """Something that can be wrong, as a program says it."""
+    """A problem, as a program reports it."""
 
     said: str
     """A regular expression for a line of the program's output."""
@@ -37,7 +37,7 @@ class Cause:
     error: type[EdgepackError] = DeviceError
 
     def as_error(self, device: str, line: str = "", **known: str) -> EdgepackError:
-        """Return the error, with the line that tells of it; ``known`` fills words of the hint."""
+        """Return the error, with the line that reports it; ``known`` fills in words of the hint."""
         problem = f"{self.problem}\n  | {line.strip()}" if line else self.problem
         hint = self.hint
         for word, value in known.items():
@@ -54,7 +54,7 @@ def explain(
         causes: Those that are known.
         output: What the program printed.
         device: The device's name.
-        known: What words of hints stand for, such as ``SERIAL``.
+        known: The values for words in hints, such as ``SERIAL``.
     """
     lines = output.splitlines()
     for cause in causes:
@@ -65,7 +65,7 @@ def explain(
 
 
 def output_of(result: ProgramResult) -> str:
-    """Return all that a program printed, what it said of errors first."""
+    """Return all that a program printed, stderr first."""
     return result.stderr.decode("utf-8", "replace") + "\n" + result.text
 
 

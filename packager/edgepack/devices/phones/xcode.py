@@ -1,8 +1,8 @@
 """An iPhone or iPad through Xcode's tools, on this Mac or on one that is reached over SSH.
 
 Sources: ``xcrun devicectl help device copy`` and ``help device info`` of Xcode 15, as the appium
-project documents them (appium/node-devicectl), and what ``device info details`` was seen to print
-in public (``• developerModeStatus: enabled``); ``man xcodebuild``; ``man security``. Not tried.
+project documents them (appium/node-devicectl), and public outputs of ``device info details`` (``•
+developerModeStatus: enabled``); ``man xcodebuild``; ``man security``. Not tried.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Xcode:
         )
 
     def attempt(self, argv: Sequence[str], *, timeout_s: float = STEP_S) -> CommandResult:
-        """Run a program on the Mac that may fail for reasons of its own.
+        """Run a program on the Mac that may also fail for other reasons.
 
         Raises:
             DeviceError: The phone cannot be reached or used, or nothing can be signed.
@@ -77,7 +77,7 @@ class Xcode:
         return self.run(argv, doing)
 
     def require_ready(self) -> dict[str, str]:
-        """Return what devicectl tells of the phone, if it is attached and can be used.
+        """Return what devicectl reports about the phone, if it is attached and can be used.
 
         Raises:
             DeviceError: It cannot; the message says why, and what to do.
@@ -121,7 +121,7 @@ class Xcode:
         )
 
     def unpack(self, chunks: Iterable[bytes], folder: PurePosixPath) -> None:
-        """Put what a tar archive holds into a folder of the Mac, which holds nothing else then."""
+        """Unpack a tar archive into a folder of the Mac, replacing everything in it."""
         argv = ["sh", "-c", _UNPACK, "sh", str(folder)]
         self.mac.send(argv, chunks, timeout_s=BUILD_S).check(
             f"copying to {folder} on the Mac",

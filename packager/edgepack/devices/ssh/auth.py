@@ -1,4 +1,4 @@
-"""Proving to a host who we are: keys from files and the agent, or a password from the environment.
+"""Logs in to hosts: with keys from files and the agent, or a password from the environment.
 
 Secrets stay inside paramiko's objects: no dataclass, message, log or traceback has them.
 """
@@ -22,7 +22,7 @@ from edgepack.errors import DeviceError
 
 @dataclass
 class _Tried:
-    """What was offered to the host, for the message when nothing was good enough."""
+    """What was offered to the host, for the message if it accepts nothing."""
 
     refused: list[str] = field(default_factory=list)
     locked: list[Path] = field(default_factory=list)
@@ -107,7 +107,7 @@ def _offer(
     except paramiko.BadAuthenticationType as error:
         tried.accepts = error.allowed_types
         return False
-    except paramiko.SSHException:  # refused, or an agent that does not sign
+    except paramiko.SSHException:  # the host refused it, or the agent does not sign
         if not connection.is_active() and not tried.refused:
             raise  # the connection was lost; after refusals it is the host that hangs up
         tried.refused.append(label)

@@ -23,7 +23,7 @@ _RSA_SIGNATURES = (b"rsa-sha2-256", b"rsa-sha2-512")
 
 @dataclass(frozen=True)
 class HostCertificate:
-    """What a certificate says; nothing of it is true before :func:`find_flaw` has found none."""
+    """What a certificate says; do not trust it before :func:`find_flaw` finds no flaw."""
 
     blob: bytes
     """The certificate as it goes over the wire."""
@@ -34,7 +34,7 @@ class HostCertificate:
 
     @property
     def key_id(self) -> str:
-        """What its authority calls it."""
+        """Its authority's name for it."""
         return self.said.key_id.decode("utf-8", "replace")
 
     @property
@@ -52,7 +52,7 @@ def parse_certificate(blob: bytes) -> HostCertificate:
     """Return what a certificate says.
 
     Raises:
-        ValueError: It is none, or of a kind that is not known.
+        ValueError: It is not a certificate, or of an unknown kind.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
@@ -83,7 +83,7 @@ def _blob(key: SSHCertPublicKeyTypes) -> bytes:
 def find_flaw(certificate: HostCertificate, host: str, now: float) -> str:
     """Return why a certificate does not prove that a key is a host's; empty if it does.
 
-    That its authority is one to believe is for the caller to know.
+    The caller has to check that its authority is trusted.
 
     Args:
         certificate: The certificate.
@@ -119,7 +119,7 @@ def _is_signed(certificate: HostCertificate) -> bool:
         return False
     if not isinstance(authority, RSAPublicKey):
         return True
-    # A blob ends with its signature: the algorithm, four bytes that say how long what follows is,
-    # and that, which is as long as the authority's modulus, or it would not have been verified.
+    # A blob ends with its signature: the algorithm, four bytes with the length of the rest, and the
+    # rest, which is as long as the authority's modulus, or verification would have failed.
     signature_bytes = (authority.key_size + 7) // 8
     return certificate.blob[: -4 - signature_bytes].endswith(_RSA_SIGNATURES)

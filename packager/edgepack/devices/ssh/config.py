@@ -1,8 +1,8 @@
-"""What ``~/.ssh/config`` says about a host, as OpenSSH itself reads it.
+"""Reads what ``~/.ssh/config`` says about a host, as OpenSSH itself reads it.
 
-paramiko's own reader drops ``Include`` and most of ``Match`` without a word, so ``ssh -G`` is asked
-wherever OpenSSH is installed. A setting that changes how a connection is made and that edgepack
-cannot follow is an error, never ignored.
+paramiko's own reader silently ignores ``Include`` and most of ``Match``, so edgepack runs ``ssh
+-G`` wherever OpenSSH is installed. A setting that changes how a connection is made and that
+edgepack cannot follow is an error, never ignored.
 """
 
 from __future__ import annotations

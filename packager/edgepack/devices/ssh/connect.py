@@ -1,4 +1,4 @@
-"""How an SSH connection comes to stand: hops, sockets, key exchange; and what can go wrong."""
+"""Makes SSH connections: hops, sockets, key exchange; and explains what goes wrong."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _SHA1 = {
 }
 
 LINK_ERRORS = (OSError, EOFError, ValueError, InvalidTag, paramiko.SSHException)
-"""What paramiko raises when a connection breaks, or a byte of it does: it passes on as it is what
-decoding and decrypting say."""
+"""What paramiko raises when a connection breaks or a byte is damaged: it does not wrap the errors
+of decoding and decrypting."""
 
 Accept = Callable[[HostKey, SshSettings, str | None], None]
 """Raises unless a host's key is trusted; the last argument is the pinned fingerprint."""
@@ -71,7 +71,7 @@ def connect(
 ) -> paramiko.Transport:
     """Return a connection to a device, through the hosts on the way to it.
 
-    Each host's key is accepted before anything is said about us. ``stack`` closes everything.
+    Each host's key is accepted before we send anything about the user. ``stack`` closes everything.
     Without ``log_in`` the last host is not logged in to. Connections to hosts on the way are shared
     with all in this process who go the same way.
 
@@ -94,10 +94,10 @@ def connect(
 def _go(
     way: Route, enter: Enter, device: str, accept: Accept, stack: ExitStack
 ) -> paramiko.Transport:
-    """Enter the host at the end of a way; once more if the way itself was lost meanwhile.
+    """Enter the host at the end of a way; try again if the way itself was lost meanwhile.
 
-    Connections on the way were made for other devices too: that one of them ends, and that it did
-    before anybody noticed, is no fault of this device.
+    Connections on the way also serve other devices. It is not this device's fault if one of them
+    ends, perhaps unnoticed.
     """
     with ExitStack() as own:
         via = _through(way, device, accept, own)
@@ -113,7 +113,7 @@ def _go(
 
 
 def _is_lost(connection: paramiko.Transport) -> bool:
-    """Say whether a connection has ended: its channels tell a moment before it does."""
+    """Return whether a connection has ended: its channels show it a moment earlier."""
     connection.join(_END_S)
     return not connection.is_active()
 
@@ -202,7 +202,7 @@ def _exchange_keys(
     connection, first = _negotiate(_dial(hop, via, stack), order, hop, stack)
     if pinned in (None, first.fingerprint):
         return connection, first
-    # A fingerprint does not say what kind of key it is of: the host may have others.
+    # A fingerprint does not say the kind of its key: the host may have others.
     for kind in _KINDS:
         if _key_kind(kind) != first.kind:
             with contextlib.suppress(IncompatiblePeer):
@@ -272,7 +272,7 @@ def _negotiate(
 
 
 class _Connection(paramiko.Transport):
-    """A connection that asks for certain kinds of host key, in this order."""
+    """A connection that requests certain kinds of host key, in this order."""
 
     kinds: tuple[str, ...] = ()
 
@@ -299,9 +299,10 @@ def explained(device: str, hop: SshSettings) -> Iterator[None]:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Say whether another try may succeed: a device that is off, restarts, or has much to do.
+    """Return whether another try may succeed: a device may be off, restart, or be busy.
 
-    A name that cannot be resolved is one, as names under ``.local`` go with the device.
+    A name that cannot be resolved counts too, because names under ``.local`` disappear with the
+    device.
     """
     if isinstance(error, paramiko.ChannelException):
         return getattr(error, "code", None) == _CONNECT_FAILED

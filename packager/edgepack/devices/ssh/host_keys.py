@@ -1,9 +1,8 @@
-"""Which host keys are trusted. None is ever trusted silently.
+"""Decides which host keys are trusted. None is ever trusted silently.
 
-What is revoked is not trusted, whatever else there is. A fingerprint in the inventory then decides
-alone. Without one, edgepack's own known_hosts file decides if it has the host's key, else the
-user's and the system's files do. A certificate of an authority that these have for the host is as
-good as the key itself.
+A revoked key is never trusted. Otherwise a fingerprint in the inventory decides alone. Without one,
+edgepack's own known_hosts file decides if it has the host's key, else the user's and the system's
+files do. A certificate of an authority that these have for the host is as good as the key itself.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class HostKey:
     """``ssh-ed25519`` and so on."""
     blob: bytes
     certificate: bytes | None = field(default=None, compare=False)
-    """That the server showed with it: the whole of it, as it goes over the wire."""
+    """The certificate that the server sent with it, as it goes over the wire."""
 
     @property
     def fingerprint(self) -> str:
@@ -88,7 +87,7 @@ def own_known_hosts() -> Path:
 
 
 def read_known_hosts(path: Path) -> Iterator[KnownHost]:
-    """Yield the lines of a known_hosts file; as OpenSSH does, pass over what is not one.
+    """Yield the lines of a known_hosts file; like OpenSSH, skip invalid lines.
 
     Raises:
         DeviceError: The file cannot be read.
@@ -130,7 +129,7 @@ def known_hosts_for(settings: SshSettings) -> list[KnownHost]:
 
 
 def _is_about(entry: KnownHost, settings: SshSettings) -> bool:
-    """Say whether a line is about a host; one with a marker may leave the port out, as OpenSSH."""
+    """Return whether a line is about a host; like OpenSSH, one with a marker may omit the port."""
     if entry.is_for(settings.known_as):
         return True
     return bool(entry.marker) and entry.is_for(settings.certified_as)
@@ -160,7 +159,7 @@ def find_problem(
     """Return why a key is not trusted, or None if it is.
 
     Raises:
-        DeviceError: A file that says what is known or revoked cannot be read.
+        DeviceError: A file of known or revoked keys cannot be read.
     """
     known = known_hosts_for(settings)
     certificate, flaw = _certificate_of(received, known, settings)

@@ -1,4 +1,4 @@
-"""How many connections may be on their way into one SSH server at a time."""
+"""Limits how many connections may be logging in to one SSH server at a time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOGINS = 8
-"""From 10 connections that are not logged in yet, sshd drops some of the next: ``MaxStartups
-10:30:100`` (sshd_config(5), OpenSSH 9.2). Two are left to others."""
+"""From 10 connections that are not logged in yet on, sshd drops some of the next ones:
+``MaxStartups 10:30:100`` (sshd_config(5), OpenSSH 9.2). Two are left to others."""
 
 _gates: dict[tuple[str, int], threading.BoundedSemaphore] = {}
 _lock = threading.Lock()

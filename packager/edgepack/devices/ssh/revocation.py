@@ -1,7 +1,7 @@
-"""``RevokedHostKeys`` of the SSH configuration: keys that no host may prove itself with any more.
+"""``RevokedHostKeys`` of the SSH configuration: keys with which no host may prove itself any more.
 
 A file is a list of public keys, or a key revocation list, which stock ``ssh-keygen -Q`` reads. As
-for OpenSSH, a file that cannot be read lets no host be trusted (ssh_config(5)).
+in OpenSSH, no host is trusted if the file cannot be read (ssh_config(5)).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMEOUT_S = 20.0
 
 
 def is_revoked(blobs: Sequence[bytes], path: Path, where: str) -> bool:
-    """Say whether a file of revoked keys has one of some keys or certificates.
+    """Return whether a file of revoked keys has one of some keys or certificates.
 
     Args:
         blobs: Each as it goes over the wire: a host's key, its certificate, their authority.
@@ -30,7 +30,7 @@ def is_revoked(blobs: Sequence[bytes], path: Path, where: str) -> bool:
         where: The device's name, for errors.
 
     Raises:
-        DeviceError: The file cannot be read, so that nothing is known.
+        DeviceError: The file cannot be read, so it is unknown what is revoked.
     """
     try:
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""One connection to each host on the way, however many devices lie behind it."""
+"""Keeps one connection to each host on the way, however many devices are behind it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Held:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was made, or could not be, and is of no use to anybody new."""
+        """Whether it has ended or failed, so that new users need another one."""
         made = self.made
         return made.done() and (made.exception() is not None or not made.result().is_active())
 
@@ -43,8 +43,7 @@ class SharedConnections:
         """Use the connection to the end of a route.
 
         Args:
-            route: What the connection is known by: equal routes lead to the same host in the same
-                way.
+            route: The connection's key: equal routes lead to the same host in the same way.
             make: Makes it if there is none, or it was lost; the stack closes what it made. If it
                 raises, so does this for all who waited for it.
         """
@@ -74,5 +73,5 @@ class SharedConnections:
 def _fulfil(held: _Held, make: Callable[[ExitStack], paramiko.Transport]) -> None:
     try:
         held.made.set_result(make(held.stack))
-    except BaseException as error:  # noqa: BLE001  (raised by whoever asks for the result)
+    except BaseException as error:  # noqa: BLE001  (whoever needs the result raises it)
         held.made.set_exception(error)

@@ -72,8 +72,8 @@ class _ChannelPipes:
         self._device = device
 
     def write(self, data: bytes) -> None:
-        # paramiko's sendall copies all that is left for each packet, and never ends in a channel
-        # whose stdin another thread has ended.
+        # paramiko's sendall copies all remaining bytes for each packet, and never returns if
+        # another thread has ended the channel's stdin.
         view = memoryview(data)
         try:
             while view:
@@ -88,7 +88,7 @@ class _ChannelPipes:
             raise BrokenPipeError from error
 
     def close_stdin(self) -> None:
-        with contextlib.suppress(OSError, EOFError):  # wait() tells what became of the program
+        with contextlib.suppress(OSError, EOFError):  # wait() says how the program ended
             self._channel.shutdown_write()
 
     def read(self, size: int) -> bytes:
@@ -121,7 +121,7 @@ class _ChannelPipes:
 
 
 def _received(receive: Callable[[int], bytes], size: int) -> bytes:
-    """Return what has come, and nothing at the end; ``wait`` tells whether that was a lost link."""
+    """Return received bytes, none at the end; ``wait`` says whether the link was lost."""
     try:
         return receive(min(size, 1 << 17))
     except TimeoutError:
@@ -133,7 +133,7 @@ def _received(receive: Callable[[int], bytes], size: int) -> bytes:
 
 @contextlib.contextmanager
 def _closed_after(seconds: float, channel: paramiko.Channel) -> Iterator[None]:
-    """Close a channel if the block takes longer: paramiko waits for ever for an exec's answer."""
+    """Close a channel if the block takes longer: paramiko waits forever for an exec's answer."""
 
     def close() -> None:
         with contextlib.suppress(*LINK_ERRORS):  # the connection may be closing at the same time
@@ -160,7 +160,7 @@ def ssh_entry(device: Device) -> SshEntry:
     """Return how to reach a device, or the machine that a phone is attached to, over SSH.
 
     Raises:
-        UsageError: It is reached otherwise.
+        UsageError: It is not reached over SSH.
     """
     entry = device.host.entry
     if not isinstance(entry, SshEntry):

@@ -1,4 +1,4 @@
-"""How a device's host key comes to be trusted."""
+"""Fetches a device's host key and makes it trusted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trust(
     ``on_trusted`` is called with each host and key when they have been written.
 
     Returns:
-        What is trusted now and was not before, a line for each host.
+        The newly trusted host keys, a line for each host.
 
     Raises:
         UsageError: The device is not reached over SSH.

@@ -1,4 +1,4 @@
-"""Puts a report together from what the device said and what the bundle says. No device here."""
+"""Builds a report from the device's answers and the bundle's facts, without a device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOT_REACHED = NotMeasured(reason="the measurement ended before")
 
 @dataclass
 class Measurements:
-    """What the device said so far, in the order in which it is asked."""
+    """The device's answers so far, in the order of the questions."""
 
     selection: Selection
     runs: list[ProcessRun] = field(default_factory=list)
@@ -58,12 +58,12 @@ class Measurements:
     canary: list[CanaryRun | NotMeasured] = field(default_factory=list)
     """Before and after all that."""
     held: list[HeldSetting] = field(default_factory=list)
-    """Settings of the device that are other ones meanwhile."""
+    """Settings of the device that are changed during the measurement."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked to be measured."""
+    """What the user asked to measure."""
 
     device: str
     manifest: Manifest
@@ -73,11 +73,11 @@ class Question:
     sweep: Sequence[Shapes] = ()
     """The shapes of all inputs at each point."""
     events: bool = False
-    """Whether the events of onnxruntime's profile are wanted."""
+    """Whether the report needs the events of onnxruntime's profile."""
 
 
 def make_report(question: Question, measured: Measurements, *, unfinished: str = "") -> RunReport:
-    """Return the report with its verdict; ``unfinished`` says why it is not of all runs."""
+    """Return the report with its verdict; ``unfinished`` says why runs are missing."""
     manifest, selection = question.manifest, measured.selection
     used = next(entry for entry in manifest.variants if entry.id == selection.variant)
     created = utc_now()
@@ -129,12 +129,12 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
 
 
 def report_id(created: str) -> str:
-    """Return an id for a report, which sorts by when that was made."""
+    """Return an id for a report; ids sort by time."""
     return f"{created.replace(':', '').replace('-', '')}-{secrets.token_hex(3)}"
 
 
 def variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
-    """Return what the manifest says of a variant, as the report keeps it."""
+    """Return the manifest's facts about a variant, as the report keeps them."""
     sizes = {file.path: file.size_bytes for file in manifest.files}
     return VariantFacts(
         id=entry.id,

@@ -1,4 +1,4 @@
-"""What is done to a device's conditions for a benchmark: its clocks are held."""
+"""Sets a device's conditions for a benchmark: it holds the clocks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from edgepack.records.run import TunedSetting
 
 @contextmanager
 def tuned(transport: Transport, device: Device, *, tune: bool) -> Iterator[list[HeldSetting]]:
-    """Hold the device's clocks while the context lasts, if that is wanted, and record it.
+    """Hold the device's clocks during the context, if requested, and record it.
 
     Raises:
-        DeviceError: They cannot be held, or could not be given back.
+        DeviceError: They cannot be held, or could not be restored.
     """
     if not tune:
         yield []

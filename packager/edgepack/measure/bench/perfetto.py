@@ -12,11 +12,11 @@ from typing import Any
 from edgepack.records.run import ProcessRun, RunReport, Sampling
 
 MAX_QUERIES = 20_000
-"""Of each process run; a trace of more is slow to look at."""
+"""The most queries per process run; a trace of more is slow to view."""
 PROFILE_PID = 1000
 _NS_PER_US = 1e3
 _GAP_US = 1e6
-"""Between the last process run and the profile, which has a clock of its own."""
+"""The gap between the last process run and the profile, which has another clock."""
 _NODE_SUFFIX = "_kernel_time"
 
 Event = dict[str, Any]
@@ -62,7 +62,7 @@ def _thread(pid: int, tid: int, name: str) -> Event:
 def _queries(pid: int, run: ProcessRun, zero_ns: int, scenario: str) -> Iterator[Event]:
     """Yield the timed queries one after the other; those that overlap as one event in all.
 
-    What passed between two queries is not known, so the whole of it is spread over them evenly.
+    The pause between two queries is not known, so the total is spread evenly over them.
     """
     from_ns = run.timed_from_ns if isinstance(run.timed_from_ns, int) else zero_ns
     taken_ns = sum(run.latencies_ns)

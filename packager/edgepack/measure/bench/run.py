@@ -75,20 +75,21 @@ def bench(  # noqa: PLR0913  (the command's options)
             :func:`~edgepack.measure.bench.sweeps.sweep_points`.
         perfetto: Write the timed inferences, the sensors and onnxruntime's profile here, as a trace
             that Perfetto opens.
-        tune: Hold the device's clocks at their highest meanwhile; they are given back, however this
+        tune: Hold the device's clocks at their highest meanwhile; they are restored however this
             ends.
         wait_s: How long to wait while others hold the device.
         progress: Where to report; default: nowhere.
-        on_unfinished: Given the report of what was measured, if it ends early after at least one
-            process run, or if the trace cannot be written; then what ended it is raised.
+        on_unfinished: Called with the report of what was measured, if it ends early after at least
+            one process run, or if the trace cannot be written; then the error or interrupt is
+            raised.
 
     Raises:
-        UsageError: There is no such preset, variant or shape, or the trace cannot be written; or a
-            phone is asked for what phones cannot do.
+        UsageError: There is no such preset, variant or shape, or the trace cannot be written; or
+            phones cannot do what was requested.
         BundleError: The bundle is incomplete or altered.
         DeviceError: The device cannot be reached or used, or is not the bundle's target; others
             hold it, or may have used it meanwhile.
-        RemoteCommandError: The harness crashed, hung or printed garbage, or no variant works.
+        RemoteCommandError: The harness crashed, hung or printed nonsense, or no variant works.
         ToolError: The trace cannot be written.
     """
     chosen = find_preset(preset).under(scenario)
@@ -143,7 +144,7 @@ def bench(  # noqa: PLR0913  (the command's options)
 
 
 def _opening(device: Device, scenario: Scenario, *, tune: bool) -> Opening:
-    """Return what brings a bundle to a device and hands out its measurements there."""
+    """Return the function that brings a bundle to a device and yields its measurements there."""
     if not isinstance(device.entry, PhoneEntry):
         return open_harness
     require_asked_of_phones(device, scenario, tune=tune)
@@ -198,9 +199,9 @@ def _same_samples(preset: Preset, first: ProcessRun) -> Preset:
 
 
 def create_sessions(harness: Measurer, variant: str, times: int) -> Creation | NotMeasured:
-    """Create sessions cold and warm in turn; cold no more after the device could not.
+    """Create sessions cold and warm in turn; only warm once the device cannot do cold.
 
-    That it fails is no reason to lose the measurement.
+    If it fails, the measurement goes on.
 
     Raises:
         DeviceError: The connection broke.
@@ -222,7 +223,7 @@ def create_sessions(harness: Measurer, variant: str, times: int) -> Creation | N
 
 
 def _sweep_point(harness: Measurer, question: Question, variant: str, point: Shapes) -> SweepPoint:
-    """Measure one point; a process that fails there, as for want of memory, is its problem."""
+    """Measure one point; if its process fails, for example without memory, the point says so."""
     try:
         swept = harness.sweep(variant, question.preset.under(SINGLE_STREAM), point)
     except RemoteCommandError as error:
@@ -237,7 +238,7 @@ def _sweep_point(harness: Measurer, question: Question, variant: str, point: Sha
 
 
 def measure_canary(harness: Measurer) -> CanaryRun | NotMeasured:
-    """Time the canary once; that it fails is no reason to lose the measurement.
+    """Time the canary once; if it fails, the measurement goes on.
 
     Raises:
         DeviceError: The connection broke.

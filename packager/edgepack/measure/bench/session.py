@@ -1,4 +1,4 @@
-"""Brings a bundle to a device and hands out its harness there."""
+"""Brings a bundle to a device and yields its harness there."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def why_ended(end: BaseException) -> str:
 
 
 def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
-    """Return a bundle for a device, whose files are all as they should be.
+    """Return a bundle for a device after checking all its files.
 
     Raises:
-        BundleError: One is not.
+        BundleError: A file was changed.
         DeviceError: The bundle is for another target than the device is.
         UsageError: The bundle has no such variant.
     """
@@ -52,7 +52,7 @@ def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
 def open_harness(
     bundle: Bundle, device: Device, purpose: str, *, wait_s: float, progress: Progress
 ) -> Iterator[Harness]:
-    """Push a bundle beside the device's current release and hold its harness, and the device.
+    """Push a bundle beside the device's current release, and lease the device for its harness.
 
     Args:
         bundle: What is run.

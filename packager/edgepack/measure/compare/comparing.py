@@ -1,7 +1,7 @@
 """``edgepack compare``: two bundles on the same device, in turn, until it is clear which is slower.
 
 Both lie beside the device's current release, which is not touched. Each pair is one process run of
-each, and every other pair begins with the candidate.
+each bundle, and every second pair begins with the candidate.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class CompareQuestion:
 
     candidate: Path
     base: Path | None = None
-    """None stands for the release in use on the device."""
+    """None means the release in use on the device."""
     variant: str | None = None
-    """Of both; default: each bundle's first that works there."""
+    """The variant of both bundles; default: each bundle's first one that works there."""
     preset: Preset = field(default_factory=lambda: find_preset("gate"))
     margins: Mapping[str, float] = field(default_factory=lambda: MARGINS)
     """By metric: ``p50``, ``p90`` or another percentile."""
@@ -73,7 +73,7 @@ class CompareQuestion:
     tune: bool = False
     """Hold the devices' clocks at their highest meanwhile."""
     every_pair: bool = False
-    """Make ``rule.max_pairs`` pairs, whatever they say."""
+    """Make ``rule.max_pairs`` pairs, whatever their results."""
     wait_s: float = 0.0
 
     def percentiles(self) -> dict[str, float]:
@@ -116,8 +116,8 @@ def compare(
     """Compare a candidate with a base on every device, all devices at a time.
 
     Each device is leased meanwhile, and its current release is not touched. Pairs are made until
-    each metric passes or one fails, or until ``rule.max_pairs``. What goes wrong on some of the
-    devices is in the result. A device that vanishes after its first pair is in it with what it
+    each metric passes or one fails, or until ``rule.max_pairs``. Errors on some of the devices are
+    in the result. A device that vanishes after its first pair is in the result with what it
     measured, marked as unfinished.
 
     Args:
@@ -171,7 +171,7 @@ def pair_ratios(
 ) -> list[float]:
     """Return a percentile of each of the candidate's runs over that of the base's of its pair.
 
-    A last run whose pair is not whole counts for nothing.
+    A last run without its partner does not count.
     """
     return [
         statistics.percentile(after.latencies_ns, percent)
@@ -230,11 +230,11 @@ class _Session:
     devices: int
     progress: Progress
     interrupt: BaseException | None = None
-    """Once it is there, no process run is begun."""
+    """Once it is set, no process run begins."""
 
 
 def _on_all(session: _Session, devices: Sequence[Device]) -> list[_Found | EdgepackError]:
-    """Compare on every device; one alone in this thread, where an interrupt is heard at once."""
+    """Compare on every device; a single one in this thread, where an interrupt works at once."""
     if len(devices) == 1:
         return [_on_device(session, devices[0])]
     with ThreadPoolExecutor(len(devices)) as pool:
@@ -349,7 +349,7 @@ def _judged_device(
         reasons.append(EMULATED)
     if not question.preset.conclusive:
         reasons.append(f"preset {question.preset.name!r} is too short to conclude anything")
-    if reasons:  # however fast it is, a candidate that is wrong fails
+    if reasons:  # however fast it is, a candidate with wrong outputs fails
         outcome = "FAIL" if found.candidate.outputs_wrong else "INCONCLUSIVE"
     if found.unfinished:
         outcome = "INCONCLUSIVE"
@@ -379,7 +379,7 @@ def _judged_device(
 
 
 def _tail_reasons(question: CompareQuestion, found: _Found) -> list[str]:
-    """Return on which sides only p50 may be judged by, if anything else is compared."""
+    """Return on which sides only p50 may be used, if another percentile is compared."""
     if not question.margins.keys() - {"p50"}:
         return []
     sides = {"base": found.base, "candidate": found.candidate}
@@ -427,7 +427,7 @@ def compared_metric(answer: MetricDecision) -> ComparedMetric:
 def _current(
     pushed: PushedRelease, device: Device, transport: Transport
 ) -> tuple[Bundle, PurePosixPath]:
-    """Return the release in use on a device, as its manifest describes it, and where it lies.
+    """Return the release in use on a device, as its manifest describes it, and its path.
 
     Raises:
         DeviceError: There is none.

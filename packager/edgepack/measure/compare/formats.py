@@ -114,7 +114,7 @@ def _markdown_row(cells: tuple[str, ...] | list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text that Markdown shows as it is: what a device says must not become markup."""
+    """Return a text that Markdown shows as it is: a device's text must not become markup."""
     plain = printable(text)
     for character in "\\`*_[]<>|#":
         plain = plain.replace(character, f"\\{character}")

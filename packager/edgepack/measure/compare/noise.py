@@ -23,9 +23,10 @@ class NoiseFloor:
     run_deviation: float
     """The standard deviation of log medians over the process runs; 0.02 is 2 %."""
     pair_deviation: float
-    """That of the log-ratios of pairs: what comparisons see, with slow drift taken out."""
+    """The standard deviation of the pairs' log-ratios: what comparisons see, without slow drift."""
     smallest_slowdown: float
-    """Which ``compare`` shows within its pairs in 95 % of cases, with no margin; 0.03 is 3 %."""
+    """The smallest difference that ``compare`` shows within its pairs in 95 % of cases, with no
+    margin; 0.03 is 3 %."""
     order_ratio: float
     """The second run of a pair over the first, as a geometric mean: not 1 on a device that warms
     up or cools down."""
@@ -34,7 +35,7 @@ class NoiseFloor:
 
 
 def measure_noise(question: CompareQuestion, device: Device, *, progress: Progress) -> NoiseFloor:
-    """Measure a bundle against itself in so many pairs as a comparison makes at most.
+    """Measure a bundle against itself in as many pairs as a comparison makes at most.
 
     Args:
         question: Its candidate is measured; ``rule`` is the one whose power is computed.

@@ -53,13 +53,13 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     resume: bool = True,
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """Run the project's evaluation samples on a device and judge its outputs here.
+    """Run the project's evaluation samples on a device and evaluate its outputs here.
 
     Samples are streamed to the device and outputs back; fp32 runs on this machine's CPU meanwhile.
-    A model that came quantized or float16 has no fp32 model, and only a metric of labels or of the
-    user's. The device is leased. Nothing is stored but the outputs of an evaluation that ends
-    early, in the user's cache: the next call with the same bundle, variant, device and samples goes
-    on from there.
+    A model that came quantized or float16 has no fp32 model, so it needs a metric of labels or of
+    the user. The device is leased. Only the outputs of an evaluation that ends early are stored, in
+    the user's cache: the next call with the same bundle, variant, device and samples continues from
+    there.
 
     Args:
         bundle: The bundle's folder.
@@ -130,7 +130,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
 
 
 def require_usable(report: EvaluationReport) -> None:
-    """Return if the metric is that of what was asked for.
+    """Check that the metric is that of what was requested.
 
     Raises:
         InconclusiveError: It is not; the message has all reasons.
@@ -187,7 +187,7 @@ def _key(
 
 
 def _judge(workers: Workers, given: Judging, materials: _Materials, progress: Progress) -> Judged:
-    """Judge in a worker; what fp32 gives for the samples is kept for evaluations to come."""
+    """Evaluate in a worker; fp32's outputs for the samples are kept for later evaluations."""
     if given.reference is None:
         return workers.call(judge_answers, given, on_note=progress.note)
     cache = own_cache()
@@ -209,7 +209,8 @@ def _judge(workers: Workers, given: Judging, materials: _Materials, progress: Pr
 def _own_state(samples: SampleSet, kept: KeptAnswers, state: Mapping[str, str]) -> SampleInputs:
     """Return what gives a sample's inputs: within a stream without a state, which the device has.
 
-    The first that is sent holds what the device had reached when an earlier evaluation ended.
+    The first sent sample has the state that the device had reached when an earlier evaluation
+    ended.
     """
     first, begins = len(kept), set(samples.streams)
 
@@ -235,7 +236,7 @@ def _receive(
     kept: KeptAnswers,
     judged: Future[Judged],
 ) -> None:
-    """Keep the answers to all samples that are not answered yet.
+    """Receive and keep the answers to all samples that have none yet.
 
     Raises:
         EdgepackError: As :func:`stream_answers` does, or what ended the judging.
@@ -263,7 +264,7 @@ def _counted(kept: KeptAnswers, title: str, total: int, progress: Progress) -> I
 
 @contextmanager
 def _say_what_stays(kept: KeptAnswers, total: int, progress: Progress) -> Iterator[None]:
-    """Say how many answers stay if the evaluation ends early, be it after the last of them."""
+    """Report how many answers stay if the evaluation ends early, even after the last answer."""
     try:
         yield
     except (EdgepackError, *INTERRUPTS):

@@ -1,4 +1,4 @@
-"""Judges a device's answers while they come. Runs in a worker process: it loads onnxruntime."""
+"""Evaluates a device's answers while they come. Runs in a worker process: it loads onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgepack.steps.streams import StatePairs, answers, drift
 
 @dataclass(frozen=True)
 class Judging:
-    """What is judged, and how."""
+    """What is evaluated, and how."""
 
     answers: Path
     """The file of :class:`~.kept_answers.KeptAnswers`."""
@@ -30,14 +30,14 @@ class Judging:
     reference: Path | None
     """The folder of the prepared fp32 model; a model that came quantized or float16 has none."""
     references: Path | None
-    """The file of what that model gives for each sample; it is written if it is not there yet."""
+    """The file of that model's outputs for each sample; written if it does not exist yet."""
     metric: str | PythonMetric | None
     scores_output: str | None
     described: dict[str, OutputDescription]
     project: Path
     interpreter: str | None
     state: StatePairs = ()
-    """What the device was fed of its own."""
+    """The device's own state that was fed back to it."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a device has answered so far in an evaluation, on this machine's disk.
 
-A file holds the answers of one evaluation as they came, one message behind the other. It goes when
-the evaluation is done.
+A file has the answers of one evaluation as they came, one message after the other. It is deleted
+when the evaluation is done.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from edgepack.devices.frames import FrameError, SampleAnswer, encode, read_answe
 
 _NO_CACHE = "free some space, or point XDG_CACHE_HOME to a folder that can be written"
 _LOOK_S = 0.01
-"""How often a reader looks whether more has come."""
+"""Seconds between a reader's looks for more answers."""
 
 
 class KeptAnswers:
     """The answers of one evaluation; a context manager, whose file stays.
 
     Args:
-        key: All that decides the answers.
+        key: The digest of everything that decides the answers.
         resume: Keep what an earlier evaluation with the same key received, and drop it otherwise.
 
     Raises:
@@ -88,7 +88,7 @@ class KeptAnswers:
 def read_as_they_come(path: Path, count: int) -> Iterator[SampleAnswer]:
     """Yield so many answers of a file to which another process adds them, waiting for each.
 
-    The caller has to be ended if they never come.
+    It waits forever: somebody has to end the process if answers never come.
     """
     with path.open("rb") as file:
 

@@ -26,7 +26,7 @@ def stream_answers(
     """Yield the answer to each sample, in order, from one process on the device.
 
     A thread sends samples as fast as the device's pipe takes them, so that the next one is there
-    before it is asked for. The device runs each sample by itself, as an application does.
+    before the device needs it. The device runs each sample by itself, as an application does.
 
     Args:
         harness: Of the bundle.
@@ -70,7 +70,7 @@ def _receive(harness: Harness, stream: Stream, sent: Future[None], number: int) 
         answer = read_answer(stream.read)
     except FrameError as error:
         harness.check(stream.wait())
-        # To wait ends the program's stdin: that a sample could not be sent follows from this.
+        # Waiting ends the program's stdin: a sample that could not be sent is a result of this.
         with contextlib.suppress(RemoteCommandError):
             sent.result()
         raise RemoteCommandError(

@@ -1,6 +1,6 @@
 """An Android phone with the measuring program, onnxruntime's library and a bundle's models on it.
 
-They lie below ``root`` of the device, by default ``/data/local/tmp/edgepack``, where the phone's
+They are below ``root`` of the device, by default ``/data/local/tmp/edgepack``, where the phone's
 shell may write and run programs: ``tools/<key>/`` and ``<project>/<release>/``. The newest of each
 stays there, so that the next measurement finds it; all else is removed. Numbers from there are of a
 process of the shell: an app's threads are scheduled in other groups, and may be slower.
@@ -40,7 +40,7 @@ TOOLS = "tools"
 ABI = "ro.product.cpu.abi"
 _SECTION = "edgepack-section "
 _OURS = re.compile(r"([\w-]+-)?[0-9a-f]{16}")
-"""Names of releases and tools: 'root' may be a folder that others use too."""
+"""The form of names of releases and tools: 'root' may be a folder that others use too."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class AndroidPhone:
     """The folder of the program and the library."""
     properties: Mapping[str, str]
     programs: Sequence[Path]
-    """What lies here and is needed there."""
+    """The files on this machine that the phone needs."""
     work: str = WORK
     _sent: dict[str, str] = field(default_factory=dict)
     """Digest by path, of what plans brought."""
@@ -87,7 +87,7 @@ class AndroidPhone:
 
     @property
     def runs_as(self) -> str:
-        """What stands in a report for Python, of which the program has none."""
+        """The report's entry in place of Python, which the program does not use."""
         return "none (a program of the shell)"
 
     @property
@@ -102,7 +102,7 @@ class AndroidPhone:
         self._shell(["chmod", "755", program], "marking the program as one")
 
     def _send(self, bundle: Bundle, programs: Sequence[Path], progress: Progress) -> None:
-        """Send what is not there; other releases of the project, and older tools, are removed."""
+        """Send missing files, and remove the project's other releases and older tools."""
         self._remove_others()
         wanted = {self.release / path: (bundle.path / path, digest)
                   for path, digest in files_of(bundle).items()}  # fmt: skip
@@ -151,7 +151,7 @@ class AndroidPhone:
         )
 
     def boot_id(self) -> str | NotMeasured:
-        """Return what changes when the phone restarts."""
+        """Return the boot id, which changes when the phone restarts."""
         found = self.adb.read(["cat", "/proc/sys/kernel/random/boot_id"]).strip()
         return found or NotMeasured(reason="the phone's shell may not read it")
 
@@ -193,7 +193,7 @@ class AndroidPhone:
     def timed(
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> ProgramRun:
-        """Do the same, and tell the conditions before and after."""
+        """Do the same, and return the conditions before and after, too."""
         before = self.conditions()
         result = self.measure(arguments, plan, timeout_s=timeout_s)
         return ProgramRun(result, before, self.conditions())
@@ -210,7 +210,7 @@ class AndroidPhone:
         self._shell(["mkdir", "-p", path], "making a folder on the phone")
 
     def _send_plan(self, plan: PhonePlan | None) -> bool:
-        """Send what of a plan is not there, and tell whether that was anything."""
+        """Send a plan's missing files, and return whether there were any."""
         if plan is None:
             return False
         data = {**plan.files, PLAN: plan.text.encode()}
@@ -252,19 +252,19 @@ def system_of(properties: Mapping[str, str]) -> str:
 
 
 def model_of(properties: Mapping[str, str]) -> str:
-    """Return the phone's maker and model, as far as it tells them."""
+    """Return the phone's maker and model, as far as it reports them."""
     maker, model = (properties.get(f"ro.product.{each}", "") for each in ("manufacturer", "model"))
     return f"{maker} {model}".strip()
 
 
 def chip_of(properties: Mapping[str, str]) -> str:
-    """Return the phone's chip, as far as it tells it."""
+    """Return the phone's chip, as far as it reports it."""
     maker, model = (properties.get(f"ro.soc.{each}", "") for each in ("manufacturer", "model"))
     return f"{maker} {model}".strip() or properties.get("ro.board.platform", "")
 
 
 def is_emulator(properties: Mapping[str, str]) -> bool:
-    """Tell whether Android runs in an emulator, whose time is not a phone's.
+    """Return whether Android runs in an emulator, whose speed is not a phone's.
 
     Source: ``ro.boot.qemu`` and the hardware names of Android's emulator (goldfish, ranchu) and of
     Cuttlefish; not tried.
@@ -275,7 +275,7 @@ def is_emulator(properties: Mapping[str, str]) -> bool:
 
 
 def require_version(device: Device, properties: Mapping[str, str]) -> None:
-    """Return if the phone's Android is new enough for its target.
+    """Check that the phone's Android is new enough for its target.
 
     Raises:
         DeviceError: It is not.

@@ -2,9 +2,9 @@
 
 Its threads are scheduled as those of an app in the foreground; the one whose screen is shown may
 get more cores (``OomAdjuster.java`` in frameworks/base: instrumentations are in
-``SCHED_GROUP_DEFAULT``, the shown app in ``SCHED_GROUP_TOP_APP``). The app is an instrumentation
-and nothing else; models, goldens and plans lie where the shell puts them, which apps may read, and
-what the program writes in the app's own folder, which ``run-as`` reads.
+``SCHED_GROUP_DEFAULT``, the shown app in ``SCHED_GROUP_TOP_APP``). The app is only an
+instrumentation. Models, goldens and plans are where the shell puts them, which apps may read. The
+program writes into the app's own folder, which ``run-as`` reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_STARTED_EXIT = 1
 LOGCAT = ("logcat", "-d", "-v", "tag", "-b", "main,system,crash")
 LOG_TAGS = ("DEBUG:F", "AndroidRuntime:E", "lowmemorykiller:I", "ActivityManager:I", "*:S")
 MOST_LINES = 10
-"""Of what is told of a crash."""
+"""The most lines of a crash that are reported."""
 _TELLING = re.compile(
     r"signal \d+ \(|Abort message|#\d\d pc |FATAL EXCEPTION|\w(?:Exception|Error)\b"
     rf"|Kill '{PACKAGE}'|Process {PACKAGE} .*has died"
@@ -54,7 +54,7 @@ class AppPhone(AndroidPhone):
 
     @property
     def runs_as(self) -> str:
-        """What stands in a report for Python, of which the app has none."""
+        """The report's entry in place of Python, which the app does not use."""
         return "none (within an app)"
 
     @property
@@ -136,7 +136,7 @@ class AppPhone(AndroidPhone):
         return self.adb.read(["run-as", PACKAGE, "cat", f"files/{document}.log"])
 
     def _logged(self, began: str) -> Iterator[str]:
-        """Yield what Android has logged since then about how the app ended."""
+        """Yield Android's log lines since then about how the app ended."""
         lines = self.adb.read([*LOGCAT, "-t", f"{began}.0", *LOG_TAGS]).splitlines()
         if any(PACKAGE in line for line in lines):
             yield from [line for line in lines if _TELLING.search(line)][:MOST_LINES]

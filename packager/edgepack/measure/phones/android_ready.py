@@ -41,7 +41,7 @@ def ready_android(
                 phone.install(bundle, progress)
             yield phone
         finally:
-            with suppress(EdgepackError):  # what is left is in the way of nothing
+            with suppress(EdgepackError):  # files that stay do no harm
                 phone.clean()
 
 

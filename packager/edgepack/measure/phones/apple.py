@@ -2,7 +2,7 @@
 
 The app is built on the Mac from ``harness/native/apple``, in the configuration Release, and signed
 by the team of the inventory. A test of it runs the measuring program once, with the arguments and
-the plan that were copied into the app's documents; what it wrote is copied back. No debugger is
+the plan that were copied into the app's documents; its output is copied back. No debugger is
 attached. Not tried with a Mac.
 """
 
@@ -53,7 +53,7 @@ OVERHEAD_S = 180.0
 """To install and start the test, besides what the program takes."""
 NO_PYTHON = "none (a test of an app)"
 MOST_LINES = 10
-"""Of what is told of a test that failed."""
+"""The most lines of a failed test that are reported."""
 _TELLING = re.compile(r"error:|[Cc]rash|signal |[Uu]nexpected exit|exited|Testing failed")
 """Lines of xcodebuild that say why. Sources: those that xcbeautify reads; bitrise-steplib/
 steps-xcode-test, issue 107. Not seen with a phone."""
@@ -214,7 +214,7 @@ class ApplePhone:
         except EdgepackError as error:
             why = one_line(error.problem)
             progress.note(f"{self.identifier} stays on {self.name}, with the models: {why}")
-        with suppress(EdgepackError):  # what is left is in the way of nothing
+        with suppress(EdgepackError):  # files that stay do no harm
             self.xcode.run(["rm", "-rf", str(self.stage)], "cleaning up on the Mac")
 
     def send_bundle(self, bundle: Bundle) -> None:
@@ -242,7 +242,7 @@ class ApplePhone:
         )
 
     def boot_id(self) -> str | NotMeasured:
-        """Return what changes when the phone restarts."""
+        """Return the boot id, which changes when the phone restarts."""
         return self._last().facts.boot or NotMeasured(reason="iOS does not tell when it started")
 
     def conditions(self) -> Conditions:
@@ -262,8 +262,8 @@ class ApplePhone:
     def timed(
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> ProgramRun:
-        """Run the measuring program, and tell the conditions before and after."""
-        # So that what an earlier test wrote is not taken for what this one did.
+        """Run the measuring program, and return the conditions before and after, too."""
+        # So that an earlier test's output is not mistaken for this one's.
         mark = secrets.token_hex(4)
         answer, document = f"answer-{mark}.json", f"document-{mark}.json"
         argv = [*self.program(arguments), "--out", document]
@@ -410,7 +410,7 @@ def write_project(folder: Path, bundle: Bundle) -> list[str]:
 
 
 def _telling(result: CommandResult) -> list[str]:
-    """Return the last lines of xcodebuild that say why it failed, or just the last ones."""
+    """Return the last lines of xcodebuild that say why it failed, or else its last lines."""
     lines = [line.strip() for line in output_of(result).splitlines() if line.strip()]
     return ([line for line in lines if _TELLING.search(line)] or lines)[-MOST_LINES:]
 

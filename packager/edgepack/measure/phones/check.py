@@ -1,4 +1,4 @@
-"""Whether a phone can be measured: the phone, the machine that has it, and what is needed here."""
+"""Checks whether a phone can be measured: the phone, its machine, and the tools on this one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edgepack.project.profile import load_profile
 
 
 def check_phone(device: Device) -> Checked:
-    """Reach a phone, and say what it is and what keeps it from being measured.
+    """Reach a phone, and return what it is and what prevents its measurement.
 
     Nothing is put on it.
 
@@ -50,7 +50,7 @@ def check_phone(device: Device) -> Checked:
 
 
 def require_system(device: Device) -> None:
-    """Return if a phone's target is for what its transport reaches.
+    """Check that a phone's target has the system that its transport reaches.
 
     Raises:
         ProfileError: It is not.

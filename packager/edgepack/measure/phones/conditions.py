@@ -1,4 +1,4 @@
-"""What a phone's own commands say of its conditions, read on the host: phones have no Python.
+"""Reads a phone's conditions, on the host, from its own commands: phones have no Python.
 
 Of Android it is the text that :data:`ANDROID_COMMANDS` print in a shell of the phone; of iOS the
 line that a test bundle prints: ``edgepack-conditions`` and a JSON object with ``thermal_state``
@@ -66,7 +66,7 @@ def android_conditions(outputs: Outputs) -> Conditions:
 def android_temperatures_c(outputs: Outputs) -> dict[str, float]:
     """Return each temperature by its name, of the thermal service and the battery.
 
-    What the service holds from earlier is taken only where it has nothing of now. 0.0 stands for a
+    An older value of the service is used only where there is no present one. 0.0 stands for a
     sensor that the phone does not have.
     """
     cached, _, current = outputs.get("thermal", "").partition("Current temperatures from HAL:")
@@ -80,7 +80,7 @@ def android_temperatures_c(outputs: Outputs) -> dict[str, float]:
 def ios_conditions(printed: str) -> Conditions:
     """Return the conditions of an iPhone or iPad, by the last line of its test bundle.
 
-    iOS tells no temperature, no clock and no load.
+    iOS reports no temperature, no clock and no load.
     """
     said: dict[str, Any] = {}
     for line in printed.splitlines():

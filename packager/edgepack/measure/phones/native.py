@@ -1,7 +1,7 @@
-"""Measures a bundle on a phone, whose programs are native: what the harness is on machines.
+"""Measures a bundle on a phone with a native program, as the harness does on machines.
 
-The choice of the variant, which the loader makes on machines, is made here, in the loader's words:
-there is no Python on a phone to make it. What runs there is ``ondevice/native/edgepack_measure.c``.
+The host chooses the variant here, by the loader's rules and with its messages, because a phone has
+no Python. What runs there is ``ondevice/native/edgepack_measure.c``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REFUSED_EXIT = 3
 ANSWERED = (0, REFUSED_EXIT)
 """With these exit codes the program has written its document."""
 COOLER_C = 5.0
-"""A run begins when the phone is at most so much warmer than it was at first."""
+"""A run begins when the phone is at most this much warmer, in °C, than it was at first."""
 COOL_DOWN_S = 300.0
 LOOK_S = 5.0
 NOT_SAMPLED = NotMeasured(reason="a phone is asked before and after each run, not during it")
@@ -139,7 +139,7 @@ class Phone(Protocol):
         """Return what decides the phone's speed now."""
 
     def boot_id(self) -> str | NotMeasured:
-        """Return what changes when the phone restarts."""
+        """Return the boot id, which changes when the phone restarts."""
 
     def program(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs the measuring program."""
@@ -157,7 +157,7 @@ class Phone(Protocol):
     def timed(
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> ProgramRun:
-        """Do the same, and tell the conditions before and after."""
+        """Do the same, and return the conditions before and after, too."""
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote, and remove it."""
@@ -168,7 +168,7 @@ class Phone(Protocol):
 
 @dataclass
 class NativeHarness:
-    """A bundle's measurements on a phone. Each call is a process of its own there.
+    """A bundle's measurements on a phone. Each call runs a new process there.
 
     Every call raises:
         RemoteCommandError: The program crashed, hung or printed something else than its document.
@@ -188,7 +188,7 @@ class NativeHarness:
     def select(
         self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
     ) -> Selection:
-        """Choose the first variant that works on the phone, and learn what that is.
+        """Choose the first variant that works on the phone, and return what the phone is.
 
         Raises:
             RemoteCommandError: None works; the message has the reason for each.
@@ -273,11 +273,11 @@ class NativeHarness:
         return self._document(Memory, ["memory"], plan)
 
     def profile(self, variant: str) -> Placement:
-        """Learn which provider runs each node."""
+        """Return which provider runs each node."""
         return self._profile(self._entry(variant))
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
-        """Learn which provider runs each node, with the first events of the profile."""
+        """Return which provider runs each node, with the first events of the profile."""
         runs, events = self._events(self._entry(variant))
         return _placement(variant, runs, events), events[:MAX_EVENTS]
 
@@ -322,7 +322,7 @@ class NativeHarness:
             time.sleep(LOOK_S)
 
     def _try(self, entry: ManifestVariant) -> None:
-        """Return if a variant works on the phone; else say why not, as the loader does.
+        """Check that a variant works on the phone; if not, the error says why, as the loader does.
 
         Raises:
             VariantRefusedError: It does not.
@@ -353,10 +353,10 @@ class NativeHarness:
             yield f"this CPU lacks {', '.join(missing)}"
 
     def _check_share(self, entry: ManifestVariant, wanted: float) -> None:
-        """Return if the first provider runs enough of the nodes that the CPU would run alone.
+        """Check that the first provider runs enough of the nodes that the CPU would run alone.
 
-        A profile counts what a provider compiled as one node: so the nodes that are left to others
-        are counted, against those of a session on the CPU.
+        A profile counts what a provider compiled as one node. So the check counts the nodes that
+        are left to others, and compares them with those of a session on the CPU.
         """
         first = entry.providers[0].name
         others = [node for node in self.profile(entry.id).nodes if node.provider != first]

@@ -36,7 +36,7 @@ HEADER = "headers/onnxruntime_c_api.h"
 
 @dataclass(frozen=True)
 class Built:
-    """What goes on a phone, as it lies here."""
+    """The files for a phone, on this machine."""
 
     program: Path
     library: Path
@@ -119,7 +119,7 @@ def build_measure(package: Path, abi: str, cache: Path | None = None) -> Built:
 
 
 def require_abi(abi: str) -> None:
-    """Return if onnxruntime's package has a library for an ABI.
+    """Check that onnxruntime's package has a library for an ABI.
 
     Raises:
         DeviceError: It has none.
@@ -139,7 +139,7 @@ def kept_folder() -> Path:
 
 
 def _make(built: Built, compiler: Path, source: Path, package: Path, abi: str) -> None:
-    """Make both beside their place, then put them there."""
+    """Make both in a temporary folder, then move them into place."""
     built.program.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=built.program.parent, prefix=".partial-") as name:
         work = Path(name)

@@ -16,10 +16,10 @@ from edgepack.records.run import Scenario
 
 
 def require_asked_of_phones(device: Device, scenario: Scenario, *, tune: bool) -> None:
-    """Return if phones can be measured so.
+    """Check that phones support the requested measurement.
 
     Raises:
-        UsageError: They cannot.
+        UsageError: They do not.
     """
     if scenario.name != "single-stream":
         raise UsageError(

@@ -1,8 +1,8 @@
-"""What the measuring program of phones is told: a variant's sessions and goldens, in flat lines.
+"""Writes plans for the phones' measuring program: a variant's sessions and goldens, in lines.
 
 The host reads the manifest, chooses models for sizes and pads inputs, as the loader does on
-machines; ``ondevice/native/edgepack_measure.c`` has the lines and what they mean. Pure, but that it
-reads golden tensors where they have to be padded.
+machines; ``ondevice/native/edgepack_measure.c`` documents the lines. The only I/O is reading golden
+tensors that have to be padded.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Planner:
     def check(self) -> PhonePlan:
         """Return the plan that proves the variant: all goldens, and one for each model.
 
-        A model that holds no golden input is run with one that is cut to its size, whose outputs
-        nothing is known about.
+        A model that is too small for every golden input runs with one that is cut to its size,
+        whose outputs are unknown.
         """
         feeds = [self._feed(number) for number in range(len(self.bundle.manifest.goldens))]
         places = [self._of(feed) for feed in feeds]
@@ -115,7 +115,7 @@ class Planner:
         return self._plan([model], [self._golden(0, 0, feed, model)])
 
     def reshaped(self, wanted: Mapping[str, Sequence[int]]) -> PhonePlan:
-        """Return the plan for goldens brought to other shapes, whose outputs nobody knows.
+        """Return the plan for goldens in other shapes, whose outputs are unknown.
 
         Raises:
             ValueError: The inputs cannot have these shapes, or no model takes them.
@@ -154,7 +154,7 @@ class Planner:
         return PhonePlan("\n".join(lines), padded.files)
 
     def _unknown(self, place: int, feed: Feed, prefix: str) -> PhonePlan:
-        """Return the lines of inputs that no outputs are known of."""
+        """Return the lines of inputs whose outputs are unknown."""
         if self.entry.buckets:
             feed = self._shapes.padded(feed, self._models[place].dims)
         made = self._inputs(feed, prefix)
@@ -188,7 +188,7 @@ class Planner:
 
     @property
     def keeps_cache(self) -> bool:
-        """Whether the variant's settings ask for a cache folder."""
+        """Whether the variant's settings need a cache folder."""
         given = [*self.entry.session.config.values()]
         given += [value for each in self.entry.providers for value in each.options.values()]
         return any(CACHE in value for value in given)
@@ -222,7 +222,7 @@ class Planner:
         return found
 
     def _of(self, feed: Feed) -> int:
-        """Return which of the models inputs are for."""
+        """Return the index of the model that takes the inputs."""
         if not self.entry.buckets:
             return 0
         dims: list[Any] = [model.dims for model in self._models]

@@ -1,4 +1,4 @@
-"""Whether the fastest settings are no slower than others: pairs of process runs. Pure."""
+"""Checks with pairs of process runs that the fastest settings are not slower. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgepack.records.deciding import Metric, MetricDecision, Outcome, Rule, dec
 from edgepack.records.tuning import RunTimes
 
 MARGINS = {"p50": 0.0, "p90": 0.05}
-"""What is allowed: nothing at p50, for tuned settings are used only if they gain."""
+"""The allowed margin: none at p50, because tuned settings are used only if they gain."""
 
 
 @dataclass
@@ -45,8 +45,8 @@ class Pairs:
     def outcome(self) -> Outcome:
         """PASS if p50 is shown to be no slower and p90 is not shown to be; FAIL if one is slower.
 
-        p90 alone does not keep a candidate out: on a device that does other work as well it takes
-        far more pairs than p50.
+        An unclear p90 alone does not reject a candidate: on a device with other work it needs far
+        more pairs than p50.
         """
         found = {answer.metric.name: answer.outcome for answer in self.answers}
         if "FAIL" in found.values():

@@ -1,4 +1,4 @@
-"""Which candidates no other is better than in everything. Pure."""
+"""Finds the candidates that no other candidate dominates. No I/O."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class CandidatePoint:
     memory_bytes: int | None
     size_bytes: int
     loss: float | None
-    """Its metric, turned so that less is better."""
+    """Its metric, with a sign such that less is better."""
 
 
 def pareto_front(points: Sequence[CandidatePoint]) -> list[int]:
     """Return the numbers of the points that no other dominates, fastest first.
 
-    One dominates another if it is at least as good in everything and better in one thing. What is
-    not known of every point counts for none. Of equal points the first stays.
+    One dominates another if it is at least as good in everything and better in one thing. A value
+    that is unknown for one point counts for none. Of equal points the first stays.
     """
     axes: list[list[float | int | None]] = [
         [point.latency_ns for point in points],

@@ -1,9 +1,9 @@
-"""Successive halving over process runs. Pure: what runs and what time it is are handed in.
+"""Successive halving over process runs. No I/O: callers pass the runs and the time.
 
 In each rung every entrant that is left makes the same number of process runs, in rounds of one run
 each and in a new random order, so that a device that warms up slows all alike. Then the slower half
 of each group goes, and the next rung makes twice as many runs. A group is a variant: so the best
-settings of a slow but more accurate variant are known as well as those of the fastest.
+settings of a slow but more accurate variant are found, too.
 
 Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
 Optimization" (AISTATS 2016).
@@ -30,7 +30,7 @@ class CandidateOutError(Exception):
 
 @dataclass
 class Entrant:
-    """One candidate, and what was found of it so far."""
+    """One candidate, and its results so far."""
 
     number: int
     group: str
@@ -66,7 +66,7 @@ def runs_needed(entrants: int) -> int:
 def chosen(
     entrants: Sequence[Entrant], runs: float, random: Random, least: int = 2
 ) -> list[Entrant]:
-    """Return the entrants that so many process runs are enough for, each group alike.
+    """Return as many entrants as the process runs are enough for, the same number in each group.
 
     Those that go first are always among them; of the others, those that change least, and of
     these a random choice.
@@ -114,7 +114,7 @@ def halve(
         time_is_up: Asked before each run.
 
     Returns:
-        Whether it came to its end, rather than to the end of the time.
+        Whether it was completed before the time was up.
     """
     alive = [entrant for entrant in entrants if not entrant.problem]
     rung, runs = 1, 1
@@ -140,7 +140,7 @@ def _round(
     random: Random,
     time_is_up: Callable[[], bool],
 ) -> bool:
-    """Have everyone make its run of that number; say whether there was time for it."""
+    """Make every entrant's run of that number; return whether there was time for it."""
     for entrant in random.sample(alive, len(alive)):
         if entrant.problem or len(entrant.latencies) >= number:
             continue
@@ -151,7 +151,7 @@ def _round(
 
 
 def finalists(entrants: Sequence[Entrant]) -> list[Entrant]:
-    """Return those that got as far as any of their group, and its defaults, fastest first."""
+    """Return those that reached their group's last rung, and its defaults, fastest first."""
     found = []
     for group in _groups([e for e in entrants if e.latencies and not e.problem]):
         last = max(entrant.rung for entrant in group)

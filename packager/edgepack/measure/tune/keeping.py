@@ -1,4 +1,4 @@
-"""What tuning found, kept in the user's data directory: one JSON file for each time."""
+"""Stores tuning reports in the user's data directory: one JSON file each."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from edgepack.records.topology import Topology
 from edgepack.records.tuning import RunTimes, Settings
 
 SEARCH_SHARE, MEMORY_SHARE = 0.6, 0.1
-"""Of the budget; the rest is for the comparison with the defaults."""
+"""The search's share of the budget; the rest is for the comparison with the defaults."""
 MOST_PAIRS = 20
 
 NOT_IN_LAST_RUNG = NotMeasured(reason="it was not among the last of its variant")
@@ -50,9 +50,9 @@ class TuneQuestion:
 
     bundle: Path
     budget_s: float = 600.0
-    """How long may be measured; the push and the choice of a variant come before."""
+    """Seconds to measure; the push and the choice of a variant come before."""
     variants: Sequence[str] = ()
-    """Only these; default: all that work on the device."""
+    """Only these variants; default: all that work on the device."""
     limits: Limits = field(default_factory=Limits)
     """The project's: a variant that misses one is not tuned."""
     seed: int = 0
@@ -89,7 +89,7 @@ class TuneQuestion:
 
 @dataclass(frozen=True)
 class Site:
-    """Where is searched, and for what."""
+    """The device, bundle and question of a search."""
 
     question: TuneQuestion
     device: Device
@@ -114,7 +114,7 @@ class MeasuredCandidate:
 
 
 class TuneSearch:
-    """The search on one device, as far as it is."""
+    """The state of a search on one device."""
 
     def __init__(self, site: Site, variants: Sequence[ManifestVariant]) -> None:
         self.site = site
@@ -206,7 +206,7 @@ class TuneSearch:
                 tried.entrant.problem = f"not tried: with its own settings: {problem}"
 
     def _require_budget(self) -> None:
-        """Make sure that two candidates of each variant and six pairs fit into the budget.
+        """Check that two candidates of each variant and six pairs fit into the budget.
 
         Raises:
             UsageError: They do not.
@@ -221,7 +221,7 @@ class TuneSearch:
             )
 
     def _needed_s(self, question: TuneQuestion) -> int:
-        """Return the least budget; what a run takes grows with the budget itself."""
+        """Return the least budget in seconds; a run's time grows with the budget itself."""
         groups = {tried.settings.variant for tried in self.tried if not tried.entrant.problem}
         search_s = self.run_s * len(groups) * runs_needed(2) / SEARCH_SHARE
         pairs_s = 2 * FIRST_LOOK * self._confirm_s(question)
@@ -232,7 +232,7 @@ class TuneSearch:
 
     @property
     def elapsed_s(self) -> float:
-        """How long it has been going on."""
+        """Seconds since the search began."""
         return monotonic() - self.started
 
     def _confirm_s(self, question: TuneQuestion) -> float:
@@ -308,7 +308,7 @@ class TuneSearch:
             self.site.harness,
             session=tried.settings.override,
             load_timeout_s=longest_s,
-            slowest_s=0.0,  # a candidate that slow is out
+            slowest_s=0.0,  # a candidate this slow is out
         )
 
     def _measure_memory(self, last: Sequence[MeasuredCandidate]) -> None:
@@ -354,7 +354,7 @@ def _memory_text(tried: MeasuredCandidate) -> str:
 
 
 def _throttled(run: ProcessRun) -> bool:
-    """Say whether the device was slowed down in a process run, as far as it tells."""
+    """Return whether the device throttled in a process run, as far as it reports it."""
     now = run.after.throttled_now
     counts = run.before.throttle_events, run.after.throttle_events
     rose = all(isinstance(count, int) for count in counts) and counts[0] != counts[1]

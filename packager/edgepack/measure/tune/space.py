@@ -21,7 +21,7 @@ threads, the default, onnxruntime binds one thread to each physical core; with a
 none. Source: onnxruntime.ai/docs/performance/tune-performance/threading.html; a processor that is
 not there leaves the thread unbound (1.31.1, tried)."""
 BLOCK_BASE = "session.dynamic_block_base"
-"""Work is handed out in blocks that get smaller, with 4; without, in equal ones. Source:
+"""With 4, work is split into blocks that get smaller; without it, into equal ones. Source:
 onnxruntime_session_options_config_keys.h."""
 TUNED_KEYS = (SPINNING, AFFINITIES, BLOCK_BASE)
 _OTHER_LEVELS: tuple[GraphLevel, ...] = ("extended", "basic")
@@ -33,7 +33,7 @@ def present(variant: ManifestVariant) -> Settings:
 
 
 def defaults(variant: ManifestVariant) -> Settings:
-    """Return onnxruntime's own: what is tuned is not set, what makes the variant is."""
+    """Return onnxruntime's own settings: tuned options are unset, the variant's own are kept."""
     config = {key: v for key, v in variant.session.config.items() if key not in TUNED_KEYS}
     return _with(variant, SessionSettings(config=config), dict.fromkeys(_keys(variant)))
 
@@ -156,7 +156,7 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> int:
 def settings_text(settings: Settings) -> str:
     """Return what is tuned in settings as a few words: ``2 threads, bound to 2, graph basic``.
 
-    What is as onnxruntime has it by itself is left out.
+    Settings with onnxruntime's default are left out.
     """
     session = settings.session
     threads = session.intra_op_num_threads

@@ -42,7 +42,7 @@ class TunePlan:
 
 
 def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
-    """Return what :func:`tune` would try; the device is asked for its processors, nothing else.
+    """Return what :func:`tune` would try; this only asks the device for its processors.
 
     Raises:
         EdgepackError: As :func:`tune`, before anything is pushed.
@@ -70,16 +70,16 @@ def tune(
 ) -> TuneReport:
     """Search the settings with which a bundle is fastest on a device; nothing is stored.
 
-    The device is leased meanwhile and its current release is not touched. Every candidate has to
-    reach the golden outputs as the bundle's variants have to. The fastest is the answer only if
-    pairs of process runs show that it is no slower than onnxruntime's defaults.
+    The device is leased meanwhile and its current release is not touched. Every candidate must
+    reach the golden outputs, like the bundle's variants. The fastest is the answer only if pairs of
+    process runs show that it is no slower than onnxruntime's defaults.
 
     Args:
         question: What and how.
         device: Where.
         progress: Where to report; default: nowhere.
-        on_unfinished: Given the report of what was measured if it ends early, whose answer is the
-            defaults; then what ended it is raised.
+        on_unfinished: Called with the report of what was measured if it ends early, whose answer is
+            the defaults; then the error or interrupt is raised.
 
     Raises:
         UsageError: There is no such variant, or the budget is too small for any answer.

@@ -1,8 +1,8 @@
-"""The answer of tuning, as a target's variants in the user's edgepack.yaml.
+"""Writes the answer of tuning as a target's variants into the user's edgepack.yaml.
 
-The user's text is never formatted anew: lines are put in, or one value takes the place of another.
-What comes out is read again and has to say what was meant; else nothing is written, and the lines
-to add are all there is.
+The user's text is never reformatted: lines are inserted, or a value is replaced. The result is
+parsed again and must have the intended content; else nothing is written, and the user only gets the
+lines to add.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edgepack.records.tuning import Settings
 Values = dict[str, Any]
 _ABOUT = re.compile(r"# (edgepack tune on [^\r\n]*)")
 _Edit = tuple[int, int, str]
-"""What takes the place of the text from one character to before another."""
+"""A replacement: start, end (exclusive) and the new text."""
 
 
 class _UnsafeError(Exception):
@@ -39,13 +39,13 @@ class _UnsafeError(Exception):
 
 @dataclass(frozen=True)
 class Override:
-    """What the project file has to say so that a build uses the answer."""
+    """The change to the project file that makes a build use the answer."""
 
     path: Path
     lines: str
     """The target with its variants, as an item of ``targets``."""
     text: str
-    """The whole file with that; as it is, if nothing has to change or ``unsafe`` says why not."""
+    """The whole changed file; unchanged if no change is needed or ``unsafe`` is set."""
     needed: bool
     """Whether the file has to change at all."""
     unsafe: str = ""
@@ -131,14 +131,14 @@ class _Target:
 
     @property
     def listed(self) -> list[Values] | None:
-        """The variants that the file has for it, as they stand there; None if it has none."""
+        """The target's variants in the file, as they are written; None if it has none."""
         if self.index is None or isinstance(self.loaded.project.targets[self.index], str):
             return None
         found: list[Values] = self.source.values["targets"][self.index]["variants"]
         return found
 
     def variants(self) -> list[Values]:
-        """Return the variants that the file has to have, the answer's first."""
+        """Return the variants for the file, the answer's first."""
         found = {variant.id: self._values(variant) for variant in self.profile.variants}
         if self.listed is not None:
             ids = [variant.id for variant in self.profile.variants]
@@ -174,7 +174,7 @@ class _Target:
         return next(entry for entry in self.manifest.variants if entry.id == name)
 
     def _values(self, variant: Variant) -> Values:
-        """Return a variant of the profile as briefly as it can be said."""
+        """Return the shortest form of a variant of the profile."""
         brief = {"backend": variant.backend, "recipe": variant.recipe}
         if changed(self.shipped, [VariantChange.model_validate(brief)]).variants[0] == variant:
             return brief
@@ -203,7 +203,7 @@ class _Target:
             values["providers"] = [each.model_dump(exclude_defaults=True) for each in wanted]
 
     def is_so(self, profile: Profile) -> bool:
-        """Say whether a build with a profile tries the answer before all others."""
+        """Return whether a build with a profile tries the answer before all others."""
         first = profile.variants[0]
         entry = self._entry_of(self.settings.variant)
         return (
@@ -215,7 +215,7 @@ class _Target:
 
 
 def _changed_text(text: str, target: _Target, variants: list[Values], about: str) -> str:
-    """Return the file's text with other variants, proven to say what was meant.
+    """Return the file's text with other variants, after checking its parsed content.
 
     Raises:
         _UnsafeError: It would have to be formatted anew.
@@ -323,7 +323,7 @@ def _retuned(
 
 
 def _said_anew(text: str, node: yaml.Node, about: str) -> list[_Edit]:
-    """Change what an earlier tuning says about itself in a target."""
+    """Update the comment that an earlier tuning wrote into a target."""
     found = _ABOUT.search(text, node.start_mark.index, node.end_mark.index)
     return [(*found.span(1), about)] if found else []
 
@@ -356,7 +356,7 @@ def _last(node: yaml.Node) -> int:
 
 
 def _line_end(text: str, index: int) -> int:
-    """Return the place behind the line break of the line that a place is in."""
+    """Return the position after the line break of a position's line."""
     found = text.find("\n", index)
     return len(text) if found < 0 else found + 1
 
