@@ -12,10 +12,10 @@ from edgepack.base.arrays import Array
 from edgepack.base.statistics import mean, standard_deviation, t_quantile
 
 EQUAL_SQNR_DB = 200.0
-"""Stands for outputs that are equal: more than float32 can express. Its negative stands in JSON,
-which has no infinity, for outputs that are noise alone or no numbers."""
+"""The SQNR in dB of equal outputs: more than float32 can express. Because JSON has no infinity, its
+negative stands for outputs that are only noise or no numbers."""
 SIMILAR_RANGE = 16.0
-"""Channels whose ranges differ by no more than this factor are judged together."""
+"""Channels whose ranges differ by no more than this factor are measured together."""
 _Z95 = 1.959964
 """The 97.5th percentile of the standard normal distribution."""
 
@@ -60,7 +60,7 @@ def _without_equal_infinities(reference: Array, output: Array) -> tuple[Array, A
 def class_scores(output: Array) -> Array | None:
     """Return an output of one sample as a vector of class scores, or None if it is not one.
 
-    They have the shape (1, classes) or (1, classes, 1, 1). With three axes it would be a
+    They have the shape (1, classes) or (1, classes, 1, 1). An output with three axes would be a
     detector's head with one value for each place.
     """
     scores = output.squeeze()
@@ -85,7 +85,7 @@ class OutputCloseness:
     rank 3, where a detector's heads are laid out either way. A sample that is one vector, as class
     scores and embeddings are, is one channel: its values are of one kind, and a class that no
     sample shows has a small range without being another quantity. Samples with another number of
-    channels, of another sequence length say, are summed apart.
+    channels, for example another sequence length, are summed separately.
     """
 
     sums: dict[int, _Sums] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class OutputCloseness:
     output_energy: float = 0.0
 
     def add(self, reference: Array, output: Array) -> None:
-        """Add one sample; an output of another shape has nothing of the reference, as if all 0."""
+        """Add one sample; an output of another shape counts as all 0."""
         if output.shape != reference.shape:
             output = np.zeros_like(reference)
         ref, out = map(_by_channel, _without_equal_infinities(reference, output))
@@ -104,7 +104,7 @@ class OutputCloseness:
         sums.signal = sums.signal + np.sum(ref**2, axis=1)
         sums.noise = sums.noise + np.sum((ref - out) ** 2, axis=1)
         sums.peak = np.maximum(sums.peak, np.max(np.abs(ref), axis=1, initial=0))
-        # Of an output with infinities nothing is a number.
+        # An output with infinities counts as if none of its values were numbers.
         with np.errstate(invalid="ignore"):
             self.dot += float(np.sum(ref * out))
         self.reference_energy += float(np.sum(ref**2))
@@ -139,12 +139,12 @@ class OutputCloseness:
 
 
 _MOST_VALUES = 1 << 20
-"""Of an output of one sample: of larger ones so many are looked at, evenly spread."""
+"""The most values of one sample's output that are used; of a larger output, evenly spread ones."""
 _LEAST_VARIATION = 1e-4
-"""Of an output's size: what varies less over samples says nothing of them."""
+"""The share of an output's magnitude below which its variation says nothing about the samples."""
 _OTHER_QUANTITY = 64.0
-"""A gap in the deviations of an output's channels from which on they are of other quantities, as
-boxes in pixels and their scores are; those of one quantity are judged together."""
+"""The factor between channels' deviations above which they are different quantities, such as boxes
+in pixels and their scores. Channels of one quantity are measured together."""
 
 
 @dataclass
@@ -192,9 +192,9 @@ class Variation:
 
     @property
     def share(self) -> float:
-        """The deviation over samples as a part of the values: 0 where all are equal, 1 at most.
+        """The deviation over samples as a share of the values: 0 where all are equal, 1 at most.
 
-        1 as well where nothing is told: shapes differ, or there are no values.
+        It is also 1 where it is unknown: shapes differ, or there are no values.
         """
         if not self.same_shape or self.energy <= 0:
             return 1.0
@@ -202,21 +202,22 @@ class Variation:
 
     @property
     def tells(self) -> bool:
-        """Whether it says anything of the samples, as far as they show."""
+        """Whether the output depends on the samples, as far as they show."""
         alike = self.count < 2 or not self.same_shape or self.energy <= 0
         return not alike and self.share > _LEAST_VARIATION
 
     @property
     def mean(self) -> Array:
-        """The best constant; only of an output that :attr:`tells` something."""
+        """The best constant; only for an output for which :attr:`tells` is true."""
         if self._mean is None:
             raise ValueError("there are no samples")
         return self._mean
 
     def sqnr_db(self, reference: Array, part: float) -> float:
-        """Return the SQNR of an error that is a part of the deviation over samples.
+        """Return the SQNR of an error that is a share of the deviation over samples.
 
-        Minus infinity where the output tells nothing of them, or the reference is all 0.
+        It is minus infinity where the output does not depend on the samples, or the reference is
+        all 0.
         """
         values = reference.astype(np.float64)
         energy = float(np.sum(np.where(np.isfinite(values), values, 0.0) ** 2))
@@ -229,7 +230,7 @@ class Variation:
 class OutputR2:
     """Running sums over samples for the coefficient of determination of one output.
 
-    Each element is held against its own mean over the samples; where samples have several shapes,
+    Each element is compared with its own mean over the samples; where samples have several shapes,
     or there is one sample alone, against the mean of its channel. Of a vector each value is a
     channel. Channels whose deviations lie apart by a gap of more than 64 are of different
     quantities, and the worst of these is what counts.
@@ -241,7 +242,7 @@ class OutputR2:
     """By sample, for each channel: the sum of squared errors; where the variant's shape is another
     one, the sums of values and of squares, and how many values there are."""
     growths: list[Array] = field(default_factory=list)
-    """By sample, for each channel: by how much it varies more with this one."""
+    """By sample, for each channel: how much its variation grows with this sample."""
     sums: Array | None = None
     """For each channel, of all samples."""
     squares: Array | None = None
@@ -268,15 +269,15 @@ class OutputR2:
         self.growths.append(growth.astype(np.float32))
 
     def values(self) -> list[float]:
-        """Return each sample's part of the coefficient, which is their mean; empty if untold."""
+        """Return each sample's part of the coefficient, which is their mean; empty if unknown."""
         worst = self._worst()
         return [] if worst is None else (1 - worst[0]).tolist()
 
     def found(self) -> R2 | None:
         """Return the coefficient, or None where the reference gives nearly the same for all.
 
-        Its interval is Student's t of the logarithm of what is lost, error over variance, by the
-        ratio's linearization: both are estimates. Source: Cochran, Sampling Techniques, 3rd
+        Its interval is Student's t of the logarithm of the loss, error over variance, by
+        linearizing the ratio, because both are estimates. Source: Cochran, Sampling Techniques, 3rd
         edition, 1977, 6.4.
         """
         worst = self._worst()
@@ -298,7 +299,7 @@ class OutputR2:
 
     @property
     def is_of_one_quantity(self) -> bool:
-        """Whether all channels that vary are read in one unit, as far as deviations tell."""
+        """Whether all channels that vary have one unit, judging by their deviations."""
         found = self._by_sample()
         return found is None or len(quantities(found[1], found[2])) <= 1
 
@@ -349,7 +350,7 @@ def quantities(varied: Array, energy: Array, gap: float = _OTHER_QUANTITY) -> li
     Args:
         varied: (channels,) squared distances from the mean over samples, summed.
         energy: (channels,) squared values, summed alike.
-        gap: From which factor between deviations on channels are of different quantities.
+        gap: The factor between deviations above which channels are different quantities.
     """
     told = np.flatnonzero(varied > _LEAST_VARIATION**2 * energy)
     order = told[np.argsort(-varied[told], kind="stable")]
@@ -364,14 +365,14 @@ def _by_quantity(array: Array) -> Array:
 
 
 _MOST_CHANNELS = 4096
-"""Of a vector: of longer ones all values are one channel, as those of a signal are."""
+"""The longest vector whose values are channels; a longer one is one channel, like a signal."""
 
 
 @dataclass(frozen=True, eq=False)
 class Deviation:
     """How much an output varies over samples: the unit of errors that are not about zero.
 
-    Each element is held against its own mean over the samples or, where these have several shapes,
+    Each element is compared with its own mean over the samples or, where these have several shapes,
     against the mean of its channel. Channels are those of :class:`OutputCloseness`; those whose
     deviations lie apart by a gap of more than 64 are of different quantities.
     """
@@ -440,14 +441,14 @@ class R2:
 
     @property
     def beats_constants(self) -> bool:
-        """Whether it is better than a constant: for sure, where the samples are enough to tell."""
+        """Whether it is better than a constant: certainly so, where there are enough samples."""
         return (self.low if self.count >= _ENOUGH else self.value) > 0
 
 
 _WORST_R2 = 1e9
-"""Its negative stands for outputs that are no numbers."""
+"""The largest value in JSON; its negative stands for outputs that are no numbers."""
 _ENOUGH = 8
-"""Samples from which an interval of their errors tells something."""
+"""The fewest samples with which an interval of their errors is meaningful."""
 
 
 def _few(rows: Array) -> Array:
@@ -473,8 +474,8 @@ def quantity_axis(shape: Sequence[int]) -> int | None:
 def range_groups(peak: Array) -> list[Array]:
     """Return groups of channel indices: in each, peaks differ by a factor of at most 16.
 
-    Channels that are always zero join the group of the smallest peaks: what a variant puts there
-    is noise to those.
+    Channels that are always zero join the group of the smallest peaks: a variant's values there are
+    noise relative to those.
     """
     order = np.argsort(-peak, kind="stable")
     groups: list[list[int]] = []
@@ -509,9 +510,9 @@ class Drop:
 def paired_drop(fp32: Sequence[float], variant: Sequence[float]) -> Drop:
     """Return the mean drop of a higher-is-better metric with values per sample.
 
-    The interval is the normal one on the paired differences. With no difference at all it is
-    the rule of three for hits and misses: at 95 %, fewer than 3 in n samples would differ; of other
-    values no difference is none.
+    The interval is the normal one on the paired differences. If hits and misses do not differ at
+    all, it is the rule of three: at 95 %, fewer than 3 in n samples would differ. If other values
+    do not differ, it is zero.
     """
     difference = np.asarray(fp32, np.float64) - np.asarray(variant, np.float64)
     mean, count = float(difference.mean()), len(difference)

@@ -17,19 +17,19 @@ class Found:
     """What a metric found over all samples: the mean of ``values``, 1 for fp32's own outputs."""
 
     values: Sequence[float]
-    """The variant's, by sample; samples that tell nothing are left out."""
+    """The variant's values by sample; samples without information are left out."""
     own: Sequence[float] = ()
-    """fp32's, whose mean is 1; empty stands for 1 each."""
+    """fp32's values, whose mean is 1; empty if each is 1."""
     others: Mapping[str, float] = field(default_factory=dict)
     """Second figures, by name."""
     no_better: str = ""
-    """Why a variant that answers the same to every sample would be as good; nothing if it would
+    """Why a variant that answers the same to every sample would be as good; empty if it would
     not."""
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """What is found where the samples do not tell one variant from another."""
+    """The result where the samples cannot distinguish variants."""
 
     reason: str
 
@@ -38,12 +38,12 @@ class OutputMetric(ABC):
     """Collects, sample by sample, how near the answers in one output are to fp32's."""
 
     name: ClassVar[str]
-    """As tables and manifests have it."""
+    """The metric's name in tables and manifests."""
     about: ClassVar[str]
-    """What its value is, for people."""
+    """What its value means, in words."""
     least: ClassVar[float] = 0.5
-    """A variant that keeps less of fp32's answers is not shipped unless it is named: half of them,
-    or, where chance or a constant has half, half of what is above that."""
+    """A variant that keeps less of fp32's answers ships only if the user names it: half of them,
+    or, where chance or a constant reaches half, half of the rest."""
 
     @abstractmethod
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
@@ -52,10 +52,10 @@ class OutputMetric(ABC):
         Args:
             reference: The output that fp32 gives.
             output: That of the variant, whose shape may be another one.
-            feed: What both were given, by input.
+            feed: The inputs of both, by name.
 
         Raises:
-            ValueError: The reference has not the shape that its description wants.
+            ValueError: The reference does not have the shape that its description requires.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which metric an output is judged by: that of its description, else of its shape and type."""
+"""Chooses an output's metric by its description, else by its shape and type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BY_KIND: Mapping[str, Callable[[Any], OutputMetric]] = {
     "signal": lambda given: Signal(given.window),
     "tokens": lambda _: Tokens(),
 }
-"""What is made of a description."""
+"""The metric for each kind of description."""
 
 METRIC_TEXTS: Mapping[str, str] = {
     metric.name: metric.about
@@ -36,7 +36,7 @@ METRIC_TEXTS: Mapping[str, str] = {
         Agreement, Decisions, EqualMetric, Neighbours, Objects, R2Metric, Regions, Signal, Tokens
     )
 }  # fmt: skip
-"""What each metric's value is, for people, by name."""
+"""What each metric's value means, in words, by name."""
 
 
 def metric_for(

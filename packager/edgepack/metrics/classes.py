@@ -35,7 +35,7 @@ class Agreement(OutputMetric):
         self.same.append(float(is_whole and best == int(np.argmax(output))))
 
     def found(self) -> Found | Nothing:
-        """Return the share; of one class for all samples nothing is told."""
+        """Return the share; if all samples have one class, it says nothing."""
         classes = Counter(self.best)
         if len(classes) == 1 and len(self.same) > 1:
             return Nothing("fp32 gives one class for all samples")
@@ -60,6 +60,6 @@ class Agreement(OutputMetric):
 
 _ROUNDED = 1e-3
 _ENOUGH = 8
-"""Samples from which an interval tells something."""
+"""The fewest samples with which an interval is meaningful."""
 _SURE = 0.95
-"""Of the samples: with so many kept, few that differ from the commonest class do not matter."""
+"""The share of kept samples above which few samples outside the commonest class do not matter."""

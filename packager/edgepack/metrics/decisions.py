@@ -11,7 +11,7 @@ from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 class Decisions(OutputMetric):
     """The share of fp32's decisions that are kept; each side of the threshold counts half.
 
-    So what is rare, as a wake word is, is not hidden by what is not. Where fp32 decides the same of
+    So frequent decisions do not hide rare ones, such as a wake word. Where fp32 decides the same of
     all, it is the plain share. An output of several probabilities has as many decisions.
     """
 
@@ -57,7 +57,7 @@ class Decisions(OutputMetric):
         values, own = [], []
         for ours, theirs in zip(above, self.theirs, strict=True):
             weights = np.where(ours, 0.5 / yes, 0.5 / no) * count
-            # What is no number decides nothing.
+            # A NaN decides nothing.
             kept = (ours == (theirs >= self.threshold)) & ~np.isnan(theirs)
             values.append(float(weights[kept].sum()))
             own.append(float(weights.sum()))

@@ -1,4 +1,4 @@
-"""Metrics of labels whose value is of all samples together, and no mean over them."""
+"""Metrics of labels whose value belongs to all samples together and is no mean over them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OWN = "for anything else name a metric of your own: docs/metrics.md"
 
 
 class LabelledMetric(ABC):
-    """Collects, sample by sample, what labels say of fp32's answers and of a variant's."""
+    """Collects, sample by sample, how labels rate fp32's answers and a variant's."""
 
     higher_is_better: ClassVar[bool]
     best = 1.0
@@ -42,7 +42,7 @@ class LabelledMetric(ABC):
 
         Raises:
             SamplesError: Its labels do not fit them.
-            ValueError: An output has not the shape that its description wants.
+            ValueError: An output does not have the shape that its description requires.
         """
 
     @abstractmethod
@@ -55,7 +55,7 @@ def labelled_metric(
     samples: SampleSet,
     described: Mapping[str, OutputDescription],
 ) -> LabelledMetric | None:
-    """Return the metric of labels that is asked for, if it is one of these.
+    """Return the requested metric of labels, if it is one of these.
 
     Where none is named, labels that are boxes are for ``map50`` of a detection.
 
@@ -155,7 +155,7 @@ class MeanPrecision(LabelledMetric):
             )
 
     def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
-        """Return both means, and F1 of what applications get; what is asked for is the first."""
+        """Return both means, and F1 of what applications get; the requested one comes first."""
         given = [[pictures[number] for number in chosen] for pictures in self.pictures]
         ours, theirs = map(average_precision, given)
         one, other = (f1_score(pictures, self.description["score"]) for pictures in given)

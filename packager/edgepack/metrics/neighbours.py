@@ -1,4 +1,4 @@
-"""Embeddings: whether what is near to a sample is what is near to it with fp32."""
+"""Embeddings: whether a sample's nearest neighbour is the same as with fp32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 from edgepack.ondevice.runtime.edgepack_answers import vectors
 
 LEAST = 3
-"""Samples: of two, each is the other's neighbour."""
+"""The fewest samples: of two, each is always the other's neighbour."""
 TIED = 0.01
 """Two cosines that differ by no more than this are as near."""
 

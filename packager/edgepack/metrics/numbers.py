@@ -23,7 +23,7 @@ class R2Metric(OutputMetric):
     name = "r2"
     about = "R² of the worst output, with fp32 as the truth: 1 is fp32's own, 0 a constant's"
     least = 0.75
-    """The error is half of what the output deviates by."""
+    """The least value: the error is half of the output's deviation."""
 
     def __init__(self, threshold: float | None = None) -> None:
         self.threshold = threshold
@@ -40,7 +40,7 @@ class R2Metric(OutputMetric):
             self.pairs.append((reference.item(), output.item()))
 
     def found(self) -> Found | Nothing:
-        """Return R², and what else is told of single numbers."""
+        """Return R², and the further figures for single numbers."""
         values = self.r2.values()
         found = self.r2.found()
         if found is None:
@@ -120,7 +120,7 @@ _MOST_VALUES = 4096
 
 
 def _constant_share(samples: list[Array]) -> float:
-    """Return the share of values that are what is commonest at their place in all samples.
+    """Return the share of values that equal the commonest value at their place in all samples.
 
     Where samples have several lengths there is no place; then it is the commonest of all values.
     """

@@ -25,10 +25,10 @@ OVERLAPS = (0.5, 0.75, 0.9)
 
 
 class Objects(OutputMetric):
-    """F1 of the objects with fp32's as the truth, of each picture that has any: no labels needed.
+    """F1 of the objects in each picture that has any, with fp32's as the truth: it needs no labels.
 
-    An object is kept if one of its class overlaps it enough. One that fp32 has not counts as much
-    as one that is lost.
+    An object is kept if one of its class overlaps it enough. An object that fp32 does not find
+    counts as much as a lost one.
     """
 
     name = "f1@0.5"

@@ -17,11 +17,11 @@ from edgepack.ondevice.runtime.edgepack_images import Placement
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 """Intersection over union from which an object is found; ``map50`` is of the first alone."""
 _RECALLS = np.linspace(0.0, 1.0, 101)
-"""At which precision is taken."""
+"""The recalls at which precision is taken."""
 PLANE = Placement(1 << 20, 1 << 20, 1 << 20, 1 << 20, 0, 0, 1 << 20, 1 << 20)
-"""A picture that boxes of the input are laid into as they are."""
+"""A placement that leaves boxes in the input's pixels."""
 LEAST_SCORE, MOST = 0.001, 100
-"""Of the objects that are counted: those below the score that an application uses are, too."""
+"""The lowest score of objects that count, which is below the score that an application uses."""
 
 
 class Matched(NamedTuple):
@@ -42,8 +42,8 @@ def all_objects(
 ) -> list[Detection]:
     """Return the objects in a picture, those with low scores too.
 
-    Above the description's score they are the ones that an application gets: which boxes are left
-    out for their overlap is decided by better ones alone.
+    Above the description's score they are the ones that an application gets, because only better
+    boxes decide which boxes overlap too much.
 
     Raises:
         ValueError: The output has not the shape of the layout.

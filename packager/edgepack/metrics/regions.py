@@ -41,7 +41,7 @@ class Regions(OutputMetric):
         return np.where(output >= self.threshold, 0, -1)
 
     def found(self) -> Found | Nothing:
-        """Return the mean; of regions that are always the same nothing is told."""
+        """Return the mean; regions that are always the same say nothing."""
         if not self.values or (len(self.values) > 1 and not self.varies):
             return Nothing("fp32 gives the same regions for all samples")
         share, no_better = float(np.mean(self.values)), ""

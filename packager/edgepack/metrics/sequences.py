@@ -1,4 +1,4 @@
-"""Token sequences: how many edits lie between them and fp32's."""
+"""Token sequences: how many edits they differ by from fp32's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Tokens(OutputMetric):
 
 
 _CONSTANTS = 8
-"""Of fp32's own sequences: the commonest are tried as what a constant would give."""
+"""How many of fp32's commonest sequences are tried as a constant answer."""
 
 
 def _kept(ours: Array, theirs: Array) -> float:
@@ -79,7 +79,7 @@ def are_shares(scores: Array) -> bool:
 
 _ROUNDED = 0.01
 _LEAST_LOG = -100.0
-"""What is given no share, or is no number, counts as this."""
+"""The share that counts for an id without one, or with a NaN."""
 
 
 def log_shares(scores: Array, ids: Array, *, shares: bool) -> Array:
@@ -114,6 +114,6 @@ def edit_distance(one: Array, other: Array) -> int:
     for token in one:
         best = np.minimum(row[1:] + 1, row[:-1] + (other != token))
         row = np.concatenate([row[:1] + 1, best])
-        # Insertions: each place may come from any before it, a step for each in between.
+        # Insertions: each place may come from any before it, one step per place in between.
         row = np.minimum.accumulate(row - steps) + steps
     return int(row[-1])

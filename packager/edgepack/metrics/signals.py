@@ -1,4 +1,4 @@
-"""Signals: how far the error lies below them where they are not silent."""
+"""Signals: how small the error is where they are not silent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edgepack.base.arrays import Array
 from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 
 SILENT = 1e-4
-"""Of the loudest window's energy: 40 dB below it, a window is silent."""
+"""The share of the loudest window's energy below which a window is silent: 40 dB."""
 
 
 class Signal(OutputMetric):

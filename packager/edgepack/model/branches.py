@@ -22,13 +22,13 @@ _SMALL = 1024
 
 
 def inline_known_branches(model: onnx.ModelProto) -> int:
-    """Put the branch that runs in the place of each ``If`` that constants and shapes decide.
+    """Replace each ``If`` that constants and shapes decide by the branch that runs.
 
     onnxruntime 1.31.1 and onnxsim 0.8.1 fail at some of them where a branch has others within it,
-    as in Silero VAD. What only conditions were computed from stays, unused.
+    as in Silero VAD. Nodes that only computed conditions stay, unused.
 
     Returns:
-        How many there were, in branches that stay too.
+        How many were replaced, including those in the remaining branches.
     """
     count = 0
     while any(node.op_type == "If" for node in model.graph.node):
@@ -53,7 +53,7 @@ def inline_known_branches(model: onnx.ModelProto) -> int:
 
 
 def _known_values(model: onnx.ModelProto) -> dict[str, Array]:
-    """Return the small tensors that constants and fixed shapes tell."""
+    """Return the small tensors whose values follow from constants and fixed shapes."""
     import numpy as np
     from onnx import numpy_helper
     from onnx.shape_inference import InferenceError
@@ -122,7 +122,7 @@ def _inlined(
 
 
 def _rename(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:
-    """Give tensors other names, in the branches of nodes too, where no own tensor is called so."""
+    """Rename tensors, also in branches of nodes that have no tensor of the same name."""
     for node in nodes:
         for place in (node.input, node.output):
             place[:] = [names.get(name, name) for name in place]

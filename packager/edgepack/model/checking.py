@@ -1,4 +1,4 @@
-"""What stands in a whole model's way: ``onnx.checker``'s word, onnxruntime's, and a bundle's."""
+"""Checks a whole model: with ``onnx.checker``, with onnxruntime, and for bundles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def checker_findings(model: Path) -> list[Finding]:
-    """Return a note if the checker refuses a model, else nothing: onnxruntime has the last word.
+    """Return a note if the checker refuses a model, else nothing: onnxruntime decides.
 
     Raises:
         ModelError: The file cannot be read as a model.
@@ -37,8 +37,8 @@ def checker_findings(model: Path) -> list[Finding]:
 def _checkable(model: Path) -> onnx.ModelProto | str:
     """Return what the checker is to take: what it reads itself is in memory fewer times.
 
-    It judges where external data lie by rules of its own, so they are read for it, as far as
-    protobuf can hold them.
+    The checker has its own rules for the place of external data, so edgepack reads them for it, as
+    far as protobuf allows.
     """
     import onnx
 

@@ -1,4 +1,4 @@
-"""Inputs whose values decide shapes, and outputs whose shapes the data decide."""
+"""Finds inputs whose values decide shapes, and outputs whose shapes depend on the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
 
 # Operators with the inputs, by position, whose values say what shape comes out (onnx/docs/Operators
-# .md, opset 26). What Pad, Resize and Slice take beside them does not.
+# .md, opset 26). The other inputs of Pad, Resize and Slice do not.
 _DECIDING: Mapping[str, tuple[int, ...]] = {
     "CenterCropPad": (1,),
     "ConstantOfShape": (0,),
@@ -41,7 +41,7 @@ _SHOWN = 3
 def shape_findings(path: Path, constants: Collection[str] = ()) -> list[Finding]:
     """Return a note for each input whose values decide a shape, and one for outputs that vary.
 
-    Bodies of If, Loop and Scan are not looked into, nor are inputs that are to be ``constants``.
+    It skips bodies of If, Loop and Scan, and inputs in ``constants``.
 
     Raises:
         ModelError: The file cannot be read as a model.

@@ -1,4 +1,4 @@
-"""What a model is: inputs, outputs, operators, sizes. Reading facts executes nothing."""
+"""Reads a model's facts: inputs, outputs, operators, sizes. This executes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TensorSpec:
 
     @property
     def is_plain(self) -> bool:
-        """Whether numpy can hold it."""
+        """Whether a numpy array can represent it."""
         return self.dtype in NUMPY_DTYPES.values()
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class ModelFacts:
     name: str
     """File name."""
     sha256: str
-    """Of the file, and of its external data where it has any."""
+    """The bytes of the file, and of its external data if it has any."""
     file_bytes: int
     ir_version: int
     opset: int
@@ -77,7 +77,7 @@ class ModelFacts:
     metadata: dict[str, str]
     table_rows: dict[str, int]
     """Inputs whose values choose rows of a table of weights, as token ids do, with how many rows it
-    has. An input that is computed with before is not among them."""
+    has. Inputs that are changed by arithmetic first are left out."""
 
 
 def model_facts(path: Path) -> ModelFacts:
@@ -179,7 +179,7 @@ def _op_name(node: onnx.NodeProto) -> str:
 
 
 def _tensor_bytes(tensor: onnx.TensorProto) -> int:
-    """Return the size of a tensor from its type and shape: its data may lie elsewhere."""
+    """Return the bytes of a tensor from its type and shape: its data may be in another file."""
     from math import prod
 
     from onnx.helper import tensor_dtype_to_np_dtype
@@ -214,7 +214,7 @@ def require_plain_signature(facts: ModelFacts) -> None:
     """Refuse models whose inputs or outputs no numpy array can hold.
 
     Raises:
-        ModelError: Names the first such input or output and why.
+        ModelError: There is one; the error names the first and says why.
     """
     for role, specs in (("input", facts.inputs), ("output", facts.outputs)):
         for spec in specs:

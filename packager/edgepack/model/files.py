@@ -1,4 +1,4 @@
-"""What the file of a model is called in the folder of whoever made it."""
+"""Names a model's file in the folder of the step that made it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 MODEL = "model.onnx"
 """The file a step that makes a model writes."""
 ORT_MODEL = "model.ort"
-"""The one that a step writes which makes onnxruntime's own format of it."""
+"""The file that a step writes which converts to onnxruntime's own format."""
 
 
 def model_file(folder: Path) -> Path:

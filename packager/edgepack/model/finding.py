@@ -1,4 +1,4 @@
-"""What a backend, or ONNX itself, has to say about a model."""
+"""Findings of a backend, or of ONNX itself, about a model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that stands in a model's way, or is worth knowing."""
+    """One problem of a model, or a note about it."""
 
     backend: str
-    """A backend's name, or ``onnx`` for what holds everywhere."""
+    """A backend's name, or ``onnx`` for findings that apply everywhere."""
     severity: Literal["blocks", "falls-back", "note"]
     node: str
     """The node it is about; empty where it is about the model."""
@@ -24,7 +24,7 @@ class Finding:
 def group_findings(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return findings grouped by what they say, in the order of their first.
 
-    Alike are those whose reasons differ in nothing but quoted names, shapes and numbers.
+    Findings belong to one group if their reasons differ only in quoted names, shapes and numbers.
     """
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for found in findings:

@@ -1,10 +1,10 @@
 """How much of a QDQ model a CPU of one architecture runs with integer kernels.
 
 onnxruntime's optimizer turns DequantizeLinear -> operator -> QuantizeLinear into an integer kernel
-where it has one; what it leaves runs as float between conversions, slower than the float model did.
-That can be seen on any host: the optimizer's rules for x86-64 and for ARM are chosen by the session
+where it has one; the rest runs as float between conversions, slower than in the float model. That
+can be seen on any host: the optimizer's rules for x86-64 and for ARM are chosen by the session
 config entry ``session.qdqisint8allowed`` (onnxruntime_session_options_config_keys.h; the default is
-1 on ARM and 0 elsewhere), so an x86-64 host can foretell what an ARM one will fuse. Measured with
+1 on ARM and 0 elsewhere), so an x86-64 host can predict what an ARM one will fuse. Measured with
 onnxruntime 1.31.1: MobileNetV2 in onnxruntime's default int8 dialect leaves 25 float operators
 under the rule of x86-64, and none under that of ARM.
 """
@@ -44,7 +44,7 @@ class FloatNode:
     """An operator of the model that runs as float in the optimized graph."""
 
     name: str
-    """Of the node of the model, not of what a fusion made of it."""
+    """The name of the model's node, not of the fused one."""
     op: str
     """As the optimized graph has it."""
     is_product: bool
@@ -70,8 +70,8 @@ class FusionCoverage:
     """Float products, and other operators that read a DequantizeLinear or feed a QuantizeLinear, in
     topological order. A node of the model that was split is here once per piece."""
     lone: tuple[str, ...]
-    """Names of the model's nodes that run as integers, but share their integers with no integer
-    product: the conversions around them cost more than they save."""
+    """Names of the model's nodes that run as integers without an integer product beside them: the
+    conversions around them cost more than they save."""
 
     @property
     def islands(self) -> tuple[str, ...]:
@@ -82,8 +82,8 @@ class FusionCoverage:
     def coverage(self) -> float:
         """Integer kernels as a share of integer kernels and float nodes, 0 to 1.
 
-        1 says that nothing which could have been integer is float; 0 that nothing is integer. It
-        counts kernels, not their cost.
+        1 means that everything that can be integer is; 0 means that nothing is. It counts kernels,
+        not their cost.
         """
         all_of_them = self.integer_ops + len(self.float_nodes)
         return self.integer_ops / all_of_them if all_of_them else 0.0
@@ -251,8 +251,8 @@ class _Names:
     def of(self, node: Node) -> str:
         """Return the source's name, or the optimized graph's own where there is no such node.
 
-        Fusions and layout changes decorate names; functions that were inlined (HardSwish) leave
-        nodes without any, and then the first tensor on the way down that the source has tells.
+        Fusions and layout changes decorate names; inlined functions (HardSwish) leave nodes without
+        names; then the first downstream tensor that the source has identifies the node.
         """
         plain = node.name
         while plain not in self._known and plain != (shorter := _RENAMED.sub("", plain)):

@@ -1,7 +1,7 @@
 """A model's main graph as execution providers see it: nodes with types, shapes and constants.
 
-onnxruntime asks a provider for nodes after its basic optimizations: constants folded, identities
-gone, Q/DQ pairs moved. :func:`partitioned_graph` lets onnxruntime do just that.
+onnxruntime offers nodes to a provider after its basic optimizations: constants folded, identities
+removed, Q/DQ pairs moved. :func:`partitioned_graph` makes onnxruntime do this.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
-        """Tensor name to the nodes that read it, bodies included; what none reads is not in it."""
+        """Tensor name to the nodes that read it, bodies included; unread tensors are left out."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(filter(None, (*node.inputs, *node.outer_inputs))):
@@ -108,8 +108,7 @@ def read_graph(model: onnx.ModelProto) -> Graph:
 
     graph = model.graph
     values = (*graph.value_info, *graph.input, *graph.output)
-    # Operators of other domains end in an error: what the file itself says is then all that is
-    # known.
+    # Operators of other domains cause an error: then only the shapes in the file itself are known.
     with contextlib.suppress(onnx.shape_inference.InferenceError):
         found = inferred_graph(model)
         values = (*found.value_info, *found.input, *found.output)
@@ -167,8 +166,8 @@ def _undo_inserted_casts(model: onnx.ModelProto) -> None:
     """Take the Cast nodes out that a session puts around float16 nodes for the CPU.
 
     Providers do not see them: they come after the nodes are given out, and so are in the saved
-    graph. A cast of the model's own that met such a one is gone from it for good. Source:
-    onnxruntime core/optimizer/insert_cast_transformer.cc; 1.31.1 tried 2026-11-21.
+    graph. If the model's own cast met such a node, onnxruntime has removed it, and it stays lost.
+    Source: onnxruntime core/optimizer/insert_cast_transformer.cc; 1.31.1 tried 2026-11-21.
     """
     graph = model.graph
     for node in graph.node:

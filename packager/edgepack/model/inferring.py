@@ -1,4 +1,4 @@
-"""Shape inference that no size of weights stops."""
+"""Shape inference for models with weights of any size."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx
 
-# Constants that say shapes, axes and indices are small; larger ones tell shape inference nothing.
+# Constants that say shapes, axes and indices are small; larger ones do not help shape inference.
 _SMALL = 1024
 
 
 def inferred_graph(model: onnx.ModelProto) -> onnx.GraphProto:
     """Return the main graph with the types and shapes that onnx infers, without large constants.
 
-    onnx serializes what it is given, and protobuf ends at 2 GiB: it gets the types of constants of
-    more than 1024 values instead of these. Time and memory do not depend on the weights' size.
+    onnx serializes its input, and protobuf is limited to 2 GiB: so constants of more than 1024
+    values are replaced by their types. Time and memory do not depend on the weights' size.
 
     Args:
         model: Is not changed. Its weights may lie in other files.

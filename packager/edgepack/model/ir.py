@@ -64,7 +64,7 @@ def highest_ir() -> int:
 def loadable(model: Path) -> Iterator[Path]:
     """Give a model file, or a copy with an IR version that the onnxruntime here loads.
 
-    onnx 1.23 writes IR 14 by default, which onnxruntime 1.31 refuses for the number alone.
+    onnx 1.23 writes IR 14 by default, which onnxruntime 1.31 refuses only because of the number.
 
     Raises:
         ModelError: A weight has a type that came with a later IR version.

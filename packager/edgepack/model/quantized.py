@@ -1,4 +1,4 @@
-"""Models that are no float32 ones any more: quantized, in which form and types, or float16."""
+"""Recognizes models that are not float32: quantized, in which form and types, or float16."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Quantization:
 def quantization_of(model: onnx.ModelProto) -> Quantization | None:
     """Return how a model is quantized, or None for a float32 one; nothing is executed.
 
-    A model without its external data will do: types are said with the tensors. Types that a
-    constant outside the main graph gives are not found.
+    A model without its external data is enough: tensors state their types. Types that a constant
+    outside the main graph gives are not found.
     """
     nodes = quantized_nodes(model)
     if not nodes:
@@ -93,7 +93,7 @@ def _is_float16(model: onnx.ModelProto) -> bool:
 def _converted(
     model: onnx.ModelProto, nodes: list[onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
-    """Return the nodes that say how activations are quantized, and those that say it of weights.
+    """Return the nodes that quantize activations, and those that quantize weights.
 
     Weights are integers that a DequantizeLinear reads, or, as training leaves them, floats with a
     QuantizeLinear behind them.

@@ -1,4 +1,4 @@
-"""Reading and writing ``.onnx`` files; nothing outside the model's folder is ever opened."""
+"""Reads and writes ``.onnx`` files; it never opens a file outside the model's folder."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ _LARGE_TENSOR_BYTES = 1 << 16
 def read_outline(path: Path) -> onnx.ModelProto:
     """Read a model as :func:`read_structure` does, but for the values of large weights in its file.
 
-    Those are floats of the main graph, which keep their names, types and shapes. They take no
-    memory then: to read them takes twice their size, for protobuf copies.
+    Those are floats of the main graph, which keep their names, types and shapes. So they take no
+    memory; reading them would take twice their size, because protobuf copies.
 
     Raises:
         ModelError: As :func:`read_structure`.
@@ -79,7 +79,7 @@ def read_outline(path: Path) -> onnx.ModelProto:
             model = _outline(data)
             if model.ir_version > 0 and model.graph.node:
                 return model
-    # What is wrong with a file is said there.
+    # read_structure explains what is wrong with a file.
     return read_structure(path)
 
 
@@ -119,7 +119,7 @@ def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int,
     """Yield each field of a message: its number, and where it, its content and the next begin.
 
     Raises:
-        ValueError: What is there is no message.
+        ValueError: The bytes are not a message.
         IndexError: It is cut off.
     """
     while at < end:
@@ -189,7 +189,7 @@ def _read_bytes(path: Path) -> bytes:
     return data
 
 
-# What files begin with that are taken for models, and what to give instead.
+# The first bytes of files that people mistake for ONNX models, and what to pass instead.
 _OTHERS = (
     (b"version https://git-lfs", "a Git LFS pointer", "fetch the file itself: git lfs pull"),
     (b"\x89PNG", "a PNG picture", "give the .onnx file"),
@@ -330,10 +330,10 @@ def _file_sha256(path: Path) -> hashlib._Hash:
 
 
 def fits_a_message(model: onnx.ModelProto, limit_bytes: int = INLINE_LIMIT_BYTES) -> bool:
-    """Return whether a model is at most so large as one protobuf message.
+    """Return whether a model fits into one protobuf message.
 
-    protobuf cannot even tell the size of a message of 2 GiB and more: it raises (protobuf 7, upb,
-    observed 2026-11-21).
+    protobuf cannot even compute the size of a message of 2 GiB and more: it raises (protobuf 7,
+    upb, observed 2026-11-21).
     """
     from google.protobuf.message import EncodeError
 

@@ -1,4 +1,4 @@
-"""Why onnxruntime refuses a model, in words about the model, where its nodes show the reason."""
+"""Explains why onnxruntime refuses a model, where the model's nodes show the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def explained(path: Path, message: str) -> ModelError | None:
 
     Args:
         path: The model.
-        message: What onnxruntime says of it.
+        message: onnxruntime's message.
     """
     model = read_structure(path)
     error = (
@@ -110,7 +110,7 @@ def _graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto
 
 
 def _said(message: str, path: Path) -> ModelError | None:
-    """Return what onnxruntime's own words mean."""
+    """Return what onnxruntime's own message means."""
     text = " ".join(message.split())
     if found := _UNRELEASED.search(text):
         return ModelError(

@@ -1,4 +1,4 @@
-"""Running models with onnxruntime on this machine's CPU, as the reference for everything else.
+"""Runs models with onnxruntime on this machine's CPU, as the reference for everything else.
 
 Everything here loads onnxruntime: call it in worker processes only.
 """
@@ -57,18 +57,18 @@ def make_session(
 ) -> onnxruntime.InferenceSession:
     """Return a CPU session.
 
-    With ``save_basic`` only the basic optimizations are done, those that come before nodes are
-    given to providers, and the graph after them is written there. ``config`` adds session config
-    entries. ``threads`` share an operator; 0 leaves their number to the environment's
-    ``EDGEPACK_THREADS``, and without that to onnxruntime. An ``arena`` is
-    what devices have: it keeps what the largest run took for as long as the session lives, in
-    blocks of powers of two (400 MB where 150 are in use, onnxruntime 1.31.1). On x86-64 without
-    VNNI, int8 kernels saturate unless ``session.x64quantprecision`` is set
-    (onnxruntime_session_options_config_keys.h), so it is set there.
+    With ``save_basic`` onnxruntime does only the basic optimizations, before it gives nodes to
+    providers, and writes the resulting graph there. ``config`` adds session config entries.
+    ``threads`` share an operator; 0 leaves their number to the environment's ``EDGEPACK_THREADS``,
+    and without that to onnxruntime. An ``arena``, as on devices, keeps the memory of the largest
+    run while the session lives, in blocks of powers of two (400 MB where 150 are in use,
+    onnxruntime 1.31.1). On x86-64 without VNNI, int8 kernels saturate unless
+    ``session.x64quantprecision`` is set (onnxruntime_session_options_config_keys.h), so it is set
+    there.
 
     Raises:
-        ModelError: onnxruntime refuses the model; names the node where it says which.
-        UsageError: ``EDGEPACK_THREADS`` is no number.
+        ModelError: onnxruntime refuses the model; the error names the node if known.
+        UsageError: ``EDGEPACK_THREADS`` is not a number.
     """
     given = dict(config or {})
     saturates = processor() == "x86-64" and not has_vnni()
@@ -150,10 +150,10 @@ def run_session(
     feed: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
 ) -> Arrays:
-    """Return the outputs that are asked for, or all, by name.
+    """Return the requested outputs, or all, by name.
 
     Raises:
-        ModelError: The run fails; names the node where onnxruntime says which.
+        ModelError: The run fails; the error names the node if known.
     """
     names = outputs or [output.name for output in session.get_outputs()]
     try:

@@ -1,4 +1,4 @@
-"""What a model computes most, matrix products or other products, and how large what it makes is."""
+"""Counts a model's matrix products and other products, and the size of its activations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MATRIX_PRODUCTS = ("MatMul", "Gemm")
 _RECURRENT = ("LSTM", "GRU", "RNN")
-# What a size that nobody says is taken for: a sequence's length, or what is left of an image's.
+# The assumed value of an unknown size: a sequence's length, or the rest of an image's size.
 _UNKNOWN = 64
 # Larger constants say no shape.
 _SMALL = 1024
@@ -62,16 +62,16 @@ def _counts(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class ActivationSizes:
-    """How large what a model's nodes make is, for one run."""
+    """The bytes of a model's activations in one run."""
 
     total_bytes: int
     """Of all tensors together."""
     live_bytes: int
-    """Of those that are needed at the same time, where that is most."""
+    """The most bytes that are needed at the same time."""
 
 
 def activations(path: Path, sizes: Mapping[str, int]) -> ActivationSizes:
-    """Return how large what the nodes of a model make is, with ``sizes`` for symbolic dimensions.
+    """Return the size of a model's activations, with ``sizes`` for symbolic dimensions.
 
     Every value counts as a float32. Other sizes that nobody knows count as 1 on the first axis,
     which is a batch's as a rule, and as 64 elsewhere; see :func:`matrix_share` for the rest.
@@ -118,7 +118,7 @@ def _inferred(model: onnx.ModelProto) -> Mapping[str, Dims]:
         if prod(tensor.dims) > _SMALL:
             bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
             tensor.CopyFrom(bare)
-    # Operators of other domains end in an error; then what the file says is all that is known.
+    # Operators of other domains cause an error; then only the shapes in the file are known.
     with contextlib.suppress(onnx.shape_inference.InferenceError):
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     graph = model.graph
@@ -148,7 +148,7 @@ class _Shapes:
         return 0.0
 
     def bytes_of(self, name: str) -> int:
-        """Return the size of an activation in float32; 0 where nothing of it is known."""
+        """Return the bytes of an activation in float32; 0 where its shape is unknown."""
         dims = self.activations.get(name)
         if dims is None:
             return 0

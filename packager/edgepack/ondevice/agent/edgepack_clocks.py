@@ -1,4 +1,4 @@
-"""Hold this device's clocks at their highest while somebody measures, and give them back then.
+"""Set this device's clocks to their highest during a measurement, and restore them afterwards.
 
 Runs on the device with nothing but Python 3.8; its arguments are ``DO FOLDER ROOT SILENCE_S``.
 Answers are lines of JSON on stdout.
@@ -6,15 +6,15 @@ Answers are lines of JSON on stdout.
 ``hold`` sets the governor of every cpufreq policy to ``performance``, or calls ``jetson_clocks``
 where there is one, and answers ``{"settings": [{"name", "before", "during"}, ...]}``. Where that
 cannot be done, everything is as before, and the answer is ``{"problem": ..., "hint": ...}``. The
-end of stdin gives back what was before, and so do silence for longer than ``SILENCE_S`` (each byte
-on stdin breaks it) and SIGTERM, SIGINT and SIGHUP. The last answer is ``{"given_back": [name,
-...]}``.
+program restores the old settings at the end of stdin, and also after silence for longer than
+``SILENCE_S`` (each byte on stdin breaks it) and after SIGTERM, SIGINT and SIGHUP. The last answer
+is ``{"given_back": [name, ...]}``.
 
-What was before is written to ``FOLDER/clocks.json`` before anything is changed. If this program
-itself is killed, the next ``hold`` or ``give-back`` puts it right. A lock on ``FOLDER/clocks.lock``
+It writes the old settings to ``FOLDER/clocks.json`` before it changes anything. If this program
+itself is killed, the next ``hold`` or ``give-back`` restores them. A lock on ``FOLDER/clocks.lock``
 shows who is alive. After a reboot there is nothing to give back: neither setting outlives one.
 
-What needs root goes through ``sudo -n``: ``tee`` of a governor's file, and ``jetson_clocks``.
+Actions that need root go through ``sudo -n``: ``tee`` of a governor's file, and ``jetson_clocks``.
 
 Sources: Linux's Documentation/admin-guide/pm/cpufreq.rst; NVIDIA Jetson Linux Developer Guide,
 "Jetson Orin Nano Series, ...: Maximizing Jetson performance" (jetson_clocks --store, --restore).
@@ -99,7 +99,7 @@ class JetsonClocks:
         self.path = stored
 
     def read(self) -> str:
-        """Return what holds them; how fast they are is in a file of jetson_clocks' own."""
+        """Return what sets the clocks; their frequencies are in a file of jetson_clocks."""
         return JETSON if os.path.exists(self.path) else "dynamic"
 
     def hold(self) -> None:
@@ -159,7 +159,7 @@ def find_settings(folder: str, root: str) -> List[Any]:
 
 
 def hold(folder: str, root: str, told: int, silence_s: float) -> None:
-    """Hold the clocks until stdin ends, or says nothing for too long."""
+    """Hold the clocks until stdin ends or is silent for too long."""
     with locked(folder):
         give_back(folder)
         settings = find_settings(folder, root)
@@ -188,7 +188,7 @@ def hold(folder: str, root: str, told: int, silence_s: float) -> None:
 
 
 def give_back_left(folder: str) -> List[str]:
-    """Give back what a killed program left; what somebody holds now is left to him."""
+    """Restore what a killed program left; a running program's settings stay."""
     if not os.path.isdir(folder):
         return []
     try:
@@ -199,7 +199,7 @@ def give_back_left(folder: str) -> List[str]:
 
 
 def give_back(folder: str) -> List[str]:
-    """Set everything as it was before it was held; return the names of what was set."""
+    """Restore all settings; return the names of those that were restored."""
     path = os.path.join(folder, "clocks.json")
     try:
         with open(path) as file:
@@ -226,7 +226,7 @@ def give_back(folder: str) -> List[str]:
 
 
 def keep(folder: str, settings: List[Json]) -> None:
-    """Write down what is to be given back, whatever happens."""
+    """Write to disk what has to be restored, whatever happens."""
     path = os.path.join(folder, "clocks.json")
     with open(path + ".partial", "w") as file:
         json.dump({"boot_id": boot_id(), "settings": settings}, file)
@@ -236,7 +236,7 @@ def keep(folder: str, settings: List[Json]) -> None:
 
 
 def boot_id() -> str:
-    """Return what is another one after each boot; nothing where the system does not tell."""
+    """Return an id that changes with each boot; empty where the system reports none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -246,7 +246,7 @@ def boot_id() -> str:
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Be the only one who holds clocks; raise Problem if somebody else does."""
+    """Lock the clocks for this program; raise Problem if somebody else has them."""
     os.makedirs(folder, exist_ok=True)
     descriptor = os.open(os.path.join(folder, "clocks.lock"), os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -262,7 +262,7 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def told_to_stop() -> int:
-    """Return a descriptor that can be read from once a signal has said to stop.
+    """Return a descriptor that becomes readable once a signal says to stop.
 
     The signals do nothing else: nothing stops this program half way.
     """
@@ -283,13 +283,13 @@ def wait_for_end(told: int, silence_s: float) -> None:
 
 
 def answer(document: Json) -> None:
-    """Say something to whoever asked, if he is still there."""
+    """Send an answer to the client, if it is still there."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(document).encode() + b"\n")
 
 
 def main(do: str, folder: str, root: str, silence_s: str) -> int:
-    """Do what is asked and return the exit code."""
+    """Do the requested action and return the exit code."""
     folder = os.path.join(os.path.expanduser(folder), "clocks")
     told = told_to_stop()
     try:

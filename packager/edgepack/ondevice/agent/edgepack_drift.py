@@ -1,10 +1,10 @@
-"""Hash the bundles on this device and say where they differ from their manifests.
+"""Hash the bundles on this device and report where they differ from their manifests.
 
 Runs on the device with nothing but Python 3.8, its arguments being ``ROOT [PROJECT]``, changes
 nothing and follows no link. It prints one JSON document: for each project its releases, with what
 is missing, altered or added in them, where ``current`` points, and whether the history is an
-unbroken chain: ``previous`` of each line is the SHA-256 of the line before, its end included. Of a
-line that a crash has cut off, the next line has the hash without an end.
+unbroken chain: ``previous`` of each line is the SHA-256 of the line before, its end included. If a
+crash cut a line off, the next line has the hash of it without an end.
 """
 
 import hashlib
@@ -106,7 +106,7 @@ def history_state(path: str) -> Dict[str, Any]:
             for line in file:
                 state["lines"] += 1
                 one = record_of(line)
-                # A line that was cut off has nothing to say; the next one vouches for it.
+                # A line that was cut off has no content; the next line's hash covers it.
                 linked = not torn if one is None else one.get("previous") in links
                 if not linked and state["broken_at"] is None:
                     state["broken_at"] = state["lines"]
@@ -149,7 +149,7 @@ def project_state(base: str) -> Dict[str, Any]:
 
 
 def main(root: str, project: str = "") -> None:
-    """Print what lies under the root."""
+    """Print the state of everything under the root."""
     root = os.path.expanduser(root)
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
     names = [name for name in names if os.path.isdir(os.path.join(root, name, "releases"))]

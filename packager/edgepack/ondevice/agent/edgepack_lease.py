@@ -4,16 +4,16 @@ Runs on the device with nothing but Python 3.8; its arguments are ``ROOT REQUEST
 a JSON object whose ``do`` is ``hold``, ``reserve``, ``release`` or ``list``. Answers are messages
 on stdout: the length (4 bytes, big-endian) and a JSON object.
 
-A lease is a file ``ROOT/lease/ID.json``; whoever changes something there holds a lock on
-``ROOT/lease/lock``, for a moment. An exclusive lease excludes all others, shared ones share. A
-reservation excludes all but its owner's own leases, so that he can work under it.
+A lease is a file ``ROOT/lease/ID.json``; each change there is made under a lock on
+``ROOT/lease/lock``. An exclusive lease excludes all others; shared ones exist together. A
+reservation excludes all but its owner's own leases, so that the owner can work under it.
 
 ``hold`` lives as long as its lease: each byte on stdin renews it, the end of stdin releases it, and
-so does silence for longer than ``ttl_s``. So a client that crashes lets go at once, and one behind
-a dead connection after ``ttl_s``. If this program itself is killed, nobody renews the file and it
-expires. Expiry is judged by the monotonic clock, which no step of the wall clock moves; a lease
-from before a reboot (another boot id, or a clock that is behind it) is stale. Only stale leases are
-removed for another one.
+so does silence for longer than ``ttl_s``. So a client that crashes releases its lease at once, and
+one behind a dead connection after ``ttl_s``. If this program itself is killed, nobody renews the
+file and it expires. The monotonic clock decides on expiry, which no step of the wall clock moves; a
+lease from before a reboot (another boot id, or a clock that is behind it) is stale. A new lease
+removes only stale ones.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Lost(Exception):  # noqa: N818
 
 
 def boot_id() -> str:
-    """Return what is another one after each boot; nothing where the system does not tell."""
+    """Return an id that changes with each boot; empty where the system reports none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -96,7 +96,7 @@ class Leases:
         return os.path.join(self.folder, identity + ".json")
 
     def live(self) -> List[Record]:
-        """Return the leases that hold, oldest first; stale ones are removed. The lock is held."""
+        """Return the valid leases, oldest first; remove stale ones. The caller has the lock."""
         found = []
         for name in os.listdir(self.folder):
             identity, suffix = os.path.splitext(name)
@@ -110,7 +110,7 @@ class Leases:
         return sorted(found, key=lambda record: float(record["taken_s"]))
 
     def read(self, identity: str) -> Optional[Record]:
-        """Return a lease unless it is stale; what a power cut has torn is."""
+        """Return a lease unless it is stale; a file that a power cut has torn is stale."""
         try:
             with open(self.path(identity), "rb") as file:
                 record = json.loads(file.read().decode("utf-8"))
@@ -152,7 +152,7 @@ class Leases:
     def renew(self, record: Record, ttl_s: float) -> None:
         """Let a lease last for ``ttl_s`` from now, or raise :class:`Lost`.
 
-        Its file is the proof that nobody had the device meanwhile: who takes it removes the file.
+        Its file proves that nobody had the device meanwhile: a new lease removes the file.
         """
         with self.locked():
             if not os.path.isfile(self.path(record["id"])):
@@ -161,7 +161,7 @@ class Leases:
             self.write(record)
 
     def drop(self, records: List[Record]) -> None:
-        """Remove leases. The lock is held, or they are the caller's own."""
+        """Remove leases. The caller has the lock, or they are the caller's own."""
         for record in records:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(record["id"]))
@@ -179,7 +179,7 @@ class Leases:
 
 
 def conflict(wish: Record, record: Record) -> bool:
-    """Say whether a lease keeps another one from being taken."""
+    """Return whether a lease prevents another one."""
     if record["owner"] == wish["owner"] and (record["reserved"] or wish["reserved"]):
         return False
     return bool(wish["exclusive"] or record["exclusive"])
@@ -191,7 +191,7 @@ def own_reservations(records: List[Record], owner: str) -> List[Record]:
 
 
 def shown(record: Record) -> Record:
-    """Return a lease as it is told: with the time that is left, and when that is."""
+    """Return a lease for clients: with the time left, and its end."""
     left_s = max(0.0, record["expires_s"] - time.monotonic())
     return dict({key: record[key] for key in TOLD}, left_s=left_s, until_at=utc(left_s))
 
@@ -205,7 +205,7 @@ def say(answer: str, leases: List[Record], **more: object) -> None:
 
 
 def stdin_within(seconds: float) -> Optional[bytes]:
-    """Return what comes on stdin, nothing at its end, None if nothing comes in time."""
+    """Return bytes from stdin, none at its end, None if nothing comes in time."""
     ready = select.select([0], [], [], max(0.0, seconds))[0]
     return os.read(0, 4096) if ready else None
 
@@ -231,7 +231,7 @@ def hold(leases: Leases, wish: Record) -> None:
 
 
 def keep(leases: Leases, record: Record, ttl_s: float) -> None:
-    """Renew a lease for each byte on stdin, until its end or until nothing has come for long."""
+    """Renew a lease for each byte on stdin, until its end or until silence for too long."""
     while stdin_within(record["expires_s"] - time.monotonic()):
         leases.renew(record, ttl_s)
         say("renewed", [record])
@@ -249,7 +249,7 @@ def release(leases: Leases, wish: Record) -> None:
 
 
 def main(root: str, request: str) -> None:
-    """Do what is asked for."""
+    """Run the requested action."""
     wish, leases = json.loads(request), Leases(root)
     try:
         if wish["do"] == "hold":

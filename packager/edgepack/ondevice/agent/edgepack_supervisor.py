@@ -1,7 +1,7 @@
-"""Run a command in a session of its own, and kill it when nobody listens any more.
+"""Run a command in its own session, and kill it when nobody listens any more.
 
-Runs on the device as ``python3 -c SOURCE MODE COMMAND...`` with nothing but Python 3.8. Closing an
-SSH channel leaves what it started running; this program ties the two together.
+Runs on the device as ``python3 -c SOURCE MODE COMMAND...`` with nothing but Python 3.8. A command
+keeps running when its SSH channel closes; this program ties the two together.
 
 ``--run``: the command's stdin is empty and ours is the lifeline: its end kills the command.
 ``--stream``: the command owns stdin; the lifeline is whoever reads our stdout.
@@ -37,7 +37,7 @@ def kill_group(child: "subprocess.Popen[bytes]") -> None:
 
 
 def group_lives(child: "subprocess.Popen[bytes]") -> bool:
-    """Say whether some process of the command's group still runs."""
+    """Return whether some process of the command's group still runs."""
     child.poll()
     try:
         os.killpg(child.pid, 0)
@@ -71,9 +71,9 @@ def kill_after(wait: Callable[[], object], child: "subprocess.Popen[bytes]") -> 
 
 
 def is_nowhere(program: str) -> bool:
-    """Tell whether no folder of PATH has a program.
+    """Return whether no folder of PATH has a program.
 
-    Where the user may not enter one of them, the system says EACCES of what is nowhere.
+    If the user may not enter one of the folders, the system reports EACCES for a missing program.
     """
     from shutil import which
 

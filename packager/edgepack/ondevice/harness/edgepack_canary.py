@@ -4,9 +4,9 @@
 
     python harness/edgepack_canary.py
 
-Where the canary is slower than in earlier sessions, the device is, and not the model that is being
-measured. It runs on the CPU in one thread that does not spin, whatever the bundle's variants use.
-Its two convolutions take the arithmetic units, its product with a matrix of 3 MB the memory.
+If the canary is slower than in earlier sessions, the device is slower, and not the measured model.
+It runs on the CPU in one thread that does not spin, whatever the bundle's variants use. Its two
+convolutions load the arithmetic units, its product with a matrix of 3 MB loads the memory.
 
 Needs Python 3.8, numpy and onnxruntime 1.19.
 """

@@ -10,11 +10,11 @@
     python harness/edgepack_harness.py profile --bundle DIR --variant ID [--events 1000]
     python harness/edgepack_harness.py serve   --bundle DIR --variant ID
 
-Each is a process of its own, so that none disturbs the other's numbers. Everything but the
-document goes to stderr; ``select`` says there what it is trying, as edgepack_watcher.py has it.
+Each is a process of its own, so that none disturbs the other's numbers. Everything but the document
+goes to stderr; ``select`` reports there what it is trying, in the format of edgepack_watcher.py.
 Exit code 3: no variant works here; exit code 4: there would be more queries than can be kept; exit
-code 5: a run failed that was fed the state of the run before; the reasons are on stderr. What this
-machine does not tell is ``{"kind": "not-measured", "reason": ...}``, never null or zero.
+code 5: a run with the state of the run before failed; the reasons are on stderr. A value that this
+machine does not report is ``{"kind": "not-measured", "reason": ...}``, never null or zero.
 
 ``serve`` reads requests on stdin until it ends and answers each on stdout. A message is the length
 of its header (4 bytes, big-endian), the header (JSON: a list of name, dtype, shape under
@@ -60,12 +60,13 @@ NO_VARIANT_EXIT = 3
 TOO_MANY_EXIT = 4
 STREAM_EXIT = 5
 MAX_LATENCIES = 2_000_000
-"""Of one process run: they are held in memory here, and sent and kept as text."""
+"""The most queries of one process run: they are kept in memory here, and sent and kept as text."""
 WINDOW_ITERATIONS = 30
 COMPILING_WARM_UP_S = 3.0
-"""At least, on providers other than the CPU: they compile, move data and raise clocks."""
+"""The shortest warm-up on providers other than the CPU: they compile, move data and raise
+clocks."""
 INCOMPARABLE_DB = -200.0
-"""Stands for minus infinity, which JSON has no number for."""
+"""Stands for minus infinity, which JSON cannot represent."""
 MAX_PROBLEM = 1000
 MEMORY_RUNS = 20
 PROFILE_RUNS = 10
@@ -73,7 +74,7 @@ PROFILE_RUNS = 10
 READ_AHEAD = 2
 """Requests that wait in memory while one is answered."""
 FLUSH_S = 0.05
-"""How long an answer may wait for others to travel with, while there are requests."""
+"""Seconds that an answer may wait to be sent with others, while there are requests."""
 
 Json = Dict[str, Any]
 
@@ -87,12 +88,12 @@ class StreamError(Exception):
 
 
 class WarmUp(NamedTuple):
-    """What the warm-up came to."""
+    """The result of the warm-up."""
 
     iterations: int
     steady: bool
     median_ns: float
-    """Of the last window, or of what was before the first."""
+    """The latencies of the last window, or of the time before the first."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -152,7 +153,7 @@ def _claim_stdout() -> BinaryIO:
 
 
 def select(arguments: argparse.Namespace) -> Json:
-    """Say which variant works here, and what this machine is."""
+    """Report which variant works here, and what this machine is."""
     watch = Watch()
     try:
         model = loader.load(arguments.bundle, arguments.variant, on_try=watch.begin)
@@ -172,7 +173,7 @@ class Watch:
         self._child: Optional[subprocess.Popen[bytes]] = None
 
     def begin(self, variant: str, folders: Sequence[Path]) -> None:
-        """Say it of this variant from now on; its engines are kept in the folders."""
+        """Begin to report this variant; its engines are kept in the folders."""
         self.end()
         kept = any(path.is_file() for folder in folders for path in folder.rglob("*"))
         doing = "building" if folders and not kept else "trying"
@@ -180,7 +181,7 @@ class Watch:
         self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
     def end(self) -> None:
-        """Say nothing more."""
+        """Stop reporting."""
         if self._child is not None:
             self._child.communicate()
 
@@ -188,7 +189,8 @@ class Watch:
 def measure(arguments: argparse.Namespace) -> Json:
     """Check all goldens, warm up, and time inferences: one process run.
 
-    Of a model with a state, each golden is checked with its own; what is timed is a stream.
+    For a model with a state, each golden is checked with its own state; the timed runs are a
+    stream.
 
     Raises:
         StreamError: An inference fails that was fed the state of the one before.
@@ -235,8 +237,8 @@ def measure(arguments: argparse.Namespace) -> Json:
 def inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
     """Return a model's inferences over some inputs, and the streams that they are frames of.
 
-    Of a variant with a model for each of several sizes that includes choosing one, padding and
-    cutting; of a model with a state, taking it from the outputs of the inference before.
+    With a model for each of several sizes, an inference includes choosing one, padding and cutting;
+    with a state, it includes taking the state from the outputs before.
     """
     names = [spec.name for spec in model.outputs]
     state: Dict[str, str] = model.bundle.manifest.get("state", {})
@@ -333,7 +335,7 @@ def create(arguments: argparse.Namespace) -> Json:
 
 
 def _read_on_creation(bundle: Any, singles: Sequence[Json]) -> List[Path]:
-    """Return the files of models, with the data beside them, and what is kept of their engines."""
+    """Return the models' files, with external data and cached engines."""
     folders = {(bundle.folder / single["model"]).parent for single in singles}
     kept = {providers.cache_folder(single, bundle.cache) for single in singles} - {None}
     found = {path for folder in folders for path in folder.iterdir()}
@@ -402,7 +404,8 @@ def profile(arguments: argparse.Namespace) -> Json:
 def serve(arguments: argparse.Namespace, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer inference requests until there are no more.
 
-    Inputs of a state that a request leaves out are what the model itself put out before.
+    If a request leaves the inputs of a state out, they are the model's own outputs of the run
+    before.
     """
     coming = _read_ahead(requests)
     model = loader.load(arguments.bundle, arguments.variant)

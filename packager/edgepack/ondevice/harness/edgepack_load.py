@@ -1,7 +1,7 @@
-"""How queries arrive at a model, how long their answers take, and when these times are steady.
+"""Sends queries to a model, times their answers, and checks when these times are steady.
 
-The scenarios are those of MLPerf's LoadGen, whose words these are. A query is one or more samples,
-a sample is one inference.
+The scenarios and their names are those of MLPerf's LoadGen. A query is one or more samples, a
+sample is one inference.
 
 - ``single-stream``: one sample a query; the next is issued when the one before is answered.
 - ``multi-stream``: the same with several samples a query, issued together; the query's latency is
@@ -12,8 +12,8 @@ a sample is one inference.
 
 Source: ``TestScenario`` in loadgen/test_settings.h of https://github.com/mlcommons/inference.
 
-Needs Python 3.8 and numpy; nothing of a device: what runs, the clock and the sleep are handed in.
-All times are of one monotonic clock, which on Linux and macOS is also ``perf_counter``'s.
+Needs Python 3.8 and numpy; nothing of a device: callers pass the function to run, the clock and the
+sleep. All times are of one monotonic clock, which on Linux and macOS is also ``perf_counter``'s.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from typing import (
 import numpy as np
 
 MORE_SAMPLES = 1.1
-"""Offline: so many times the samples that should fill the duration, as LoadGen generates."""
+"""Offline: how many times the samples that should fill the duration LoadGen generates."""
 STEADY_WINDOWS = 3
 STEADY_SPREAD = 0.03
 """The medians of the last windows of the warm-up agree within this."""
@@ -60,7 +60,7 @@ Sleep = Callable[[float], None]
 
 
 class Timed(NamedTuple):
-    """What a scenario took, by a monotonic clock in nanoseconds."""
+    """The times of a scenario, by a monotonic clock in nanoseconds."""
 
     latencies_ns: List[int]
     """Of each query, in the order in which they were issued."""
@@ -89,8 +89,8 @@ class Inferences:
     def timed(self, duration_s: float, iterations: int, clock: Clock = time.monotonic_ns) -> Timed:
         """Answer a single stream for a duration, and at least so many queries.
 
-        Nothing but the call stands between the two clock readings, and the garbage collector is
-        off, so this is a bare loop over ``run``.
+        Only the call is between the two clock readings, and the garbage collector is off, so this
+        is a bare loop over ``run``.
         """
         run, names, feeds, number = self.run, self.names, self.feeds, self._next
         latencies_ns: List[int] = []
@@ -112,7 +112,7 @@ class Inferences:
 class Streams:
     """Runs of a model that is fed its own state: each thread's are the frames of one stream.
 
-    A stream begins with the state that its first sample holds. Arrays are handed on, not copied.
+    A stream begins with the state in its first sample. Arrays are passed on, not copied.
 
     Args:
         run: The session's ``run``, or what stands for it.
@@ -164,7 +164,7 @@ def not_finite_goldens(model: Any) -> Set[str]:
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Tell whether there is no NaN and no infinity."""
+    """Return whether there is no NaN and no infinity."""
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
@@ -198,7 +198,8 @@ class Pool:
         """Run a sample for each arrival, in order, and return when each was answered.
 
         Args:
-            arrivals_ns: By the clock; ascending. One in the past is run as soon as it may be.
+            arrivals_ns: By the clock; ascending. A sample whose arrival is past runs as soon as
+                possible.
         """
         waiting: Deque[Tuple[int, int]] = deque(enumerate(arrivals_ns))
         answered = [0] * len(waiting)
@@ -295,7 +296,7 @@ def offline_samples(rehearsed: Timed, duration_s: float, samples: int) -> int:
 
 
 def is_steady(windows: Sequence[Tuple[float, float]]) -> bool:
-    """Tell whether the last windows agree and show no trend.
+    """Return whether the last windows agree and show no trend.
 
     The medians of the last three are within 3 %, and those of the last seven, or of as many as
     there are, have no trend of 1 % a minute or more.
@@ -312,10 +313,10 @@ def is_steady(windows: Sequence[Tuple[float, float]]) -> bool:
 
 
 def shows_trend(points: Sequence[Tuple[float, float]]) -> bool:
-    """Tell whether values rise or fall more than chance would have it, by Mann and Kendall's test.
+    """Return whether values rise or fall more than by chance, by Mann and Kendall's test.
 
-    Points in a random order pass for a trend once in three times if they are three, and about once
-    in ten if they are more: then the warm-up takes one window longer.
+    Three points in a random order look like a trend once in three times, more points about once in
+    ten: then the warm-up takes one window longer.
     """
     count = len(points)
     pairs = itertools.combinations([value for _, value in points], 2)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Iterable
 
 RESIDENT_LIMIT = 0.01
-"""Of a file's pages, so many may be left in memory."""
+"""The share of a file's pages that may stay in memory."""
 
 
 def drop(paths: Iterable[Path]) -> str:
-    """Drop files from the page cache; return why that was not possible, or nothing.
+    """Drop files from the page cache; return why that was not possible, else an empty text.
 
     Pages that another process has mapped stay, and all those of a file system that keeps its files
     in memory. Source: posix_fadvise(2), ``POSIX_FADV_DONTNEED``; pages that are not on the disk yet
@@ -48,8 +48,8 @@ def _drop(path: Path) -> float:
 def resident_share(descriptor: int) -> float:
     """Return which share of a file's pages is in memory, by mincore(2).
 
-    The system tells that only to a file's owner, or who may write to it; for others every page is
-    in memory.
+    The system reports that only to the file's owner and to those who may write to it; for others
+    every page counts as in memory.
     """
     size = os.fstat(descriptor).st_size
     if size == 0:

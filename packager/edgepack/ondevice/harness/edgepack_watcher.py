@@ -1,4 +1,4 @@
-"""Say every two seconds for how long a variant has been tried, until stdin ends.
+"""Report every two seconds for how long a variant has been tried, until stdin ends.
 
 ::
 
@@ -8,8 +8,8 @@ Each line goes to stderr and begins with ``edgepack-progress``, then comes a JSO
 ``building`` if the variant keeps engines in the folders and there were none yet, else ``trying``.
 
 This is a process of its own because onnxruntime may hold Python's lock while it creates a session,
-so that no thread says anything for minutes (1.19.2, 1.23.2 and 1.24.1 do; 1.31.1 does not; tried
-2026-11-22).
+so that no thread can report anything for minutes (1.19.2, 1.23.2 and 1.24.1 do; 1.31.1 does not;
+tried 2026-11-22).
 
 Needs Python 3.8 or newer, and nothing else.
 """
@@ -39,7 +39,7 @@ def size_bytes(folders: List[str]) -> int:
 
 
 def main(variant: str, doing: str, folders: List[str]) -> None:
-    """Say it until stdin ends."""
+    """Report until stdin ends."""
     started = time.monotonic()
     while True:
         said = {

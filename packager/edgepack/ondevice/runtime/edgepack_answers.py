@@ -56,13 +56,13 @@ def answer(
     place: Optional[images.Placement] = None,
     mask: Optional[np.ndarray] = None,
 ) -> Answer:
-    """Return what one output says.
+    """Return the answer in one output.
 
     Args:
         output: As the model gave it.
         description: Of the output, as the manifest has it.
         labels: By index; empty where there are none.
-        place: Where the picture lay in the input: for a detection.
+        place: The picture's place in the input; for a detection.
         mask: The input that ``mask`` names: for an embedding that has one.
 
     Returns:
@@ -124,7 +124,7 @@ def classes(
 
 def _activated(values: np.ndarray, activation: str) -> np.ndarray:
     if activation == "softmax":
-        # Of infinite values nothing is known.
+        # Infinite values have no score.
         with np.errstate(invalid="ignore"):
             powers = np.exp(values - values.max())
         return np.asarray(powers / powers.sum())
@@ -161,7 +161,7 @@ def detections(
     index = scores.argmax(axis=1)
     best = scores[np.arange(len(scores)), index]
     boxes = _corners(centred)
-    # What is no number is below every limit.
+    # A NaN is below every limit.
     good = (best >= description["score"]) & np.isfinite(best) & np.isfinite(boxes).all(axis=1)
     order = np.argsort(-best, kind="stable")
     order = order[good[order]]
@@ -213,7 +213,7 @@ def _apart(
 
 
 def _overlap(box: np.ndarray, others: np.ndarray, iou: float) -> np.ndarray:
-    """Tell which boxes overlap one by more than a share of their union."""
+    """Return which boxes overlap one by more than a share of their union."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     intersection = np.maximum(sides, 0).prod(axis=1)
     union = _area(box) + _area(others) - intersection

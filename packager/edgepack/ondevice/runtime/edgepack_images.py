@@ -4,8 +4,8 @@ Resizing is Pillow's bilinear filter with antialiasing, bit for bit: a pass over
 over the columns, on 8-bit channels, each with weights in fixed point and rounded to 8 bits. The
 Kotlin and Swift runtimes do the same, so that a model is fed the same numbers everywhere.
 
-What comes in is upright and opaque: 8-bit RGB. Decoding a file, turning it as its EXIF orientation
-says and laying transparency over white is the caller's part.
+What comes in is upright and opaque: 8-bit RGB. The caller decodes a file, turns it by its EXIF
+orientation, and puts transparency on white.
 
 Needs Python 3.8 or newer and numpy; nothing else.
 """
@@ -19,13 +19,14 @@ import numpy as np
 PRECISION_BITS = 22
 """Of a weight's fixed point. Source: Pillow, src/libImaging/Resample.c: 32 - 8 - 2."""
 MOST_PIXELS = 1 << 28
-"""Of a scaled picture where the model scales it, which makes all before it cuts. 3 bytes each."""
+"""The most pixels of a scaled picture that the model itself scales, because it scales the whole
+before it cuts. 3 bytes each."""
 GRAY_WEIGHTS = (19595, 38470, 7471)
 """Red, green and blue in 1/65536 of the luma of ITU-R 601-2. Source: Pillow, Convert.c (L24)."""
 
 
 class Placement(NamedTuple):
-    """Where a picture lies in the model's input once it is scaled. All in pixels."""
+    """The place of a scaled picture in the model's input. All values are in pixels."""
 
     picture_width: int
     """Of the picture as it came."""
@@ -66,7 +67,7 @@ def tensor(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
     check(pixels)
     place = placement(pixels.shape[1], pixels.shape[0], description["resize"])
     colours = gray(pixels) if description["order"] == "GRAY" else pixels
-    # Of a long and thin picture hardly anything is kept: the rest is not computed at all.
+    # A long and thin picture is mostly cut away: that part is not computed at all.
     shown = resized(colours, place.width, place.height, place.columns, place.rows)
     return normalized(placed(shown, place, description["resize"]), description)
 
@@ -152,7 +153,7 @@ def resized(
 
 
 class Filter(NamedTuple):
-    """Which values along an axis make those of the scaled one, and how much of each."""
+    """The source values of each scaled value along an axis, and their weights."""
 
     source: slice
     """The values that are needed at all."""
@@ -166,8 +167,8 @@ class Filter(NamedTuple):
 def bilinear_filter(size_in: int, size_out: int, shown: range) -> Filter:
     """Return the filter that scales an axis, for some of the new values.
 
-    Source: Pillow, src/libImaging/Resample.c, precompute_coeffs and normalize_coeffs_8bpc; what is
-    computed in double there is here, in the same sequence.
+    Source: Pillow, src/libImaging/Resample.c, precompute_coeffs and normalize_coeffs_8bpc; values
+    that are double there are double here, in the same sequence.
     """
     if size_in == size_out:
         same = np.full((len(shown), 1), 1 << PRECISION_BITS, np.int32)
@@ -212,7 +213,7 @@ def _filtered_columns(pixels: np.ndarray, along: Filter) -> np.ndarray:
 
 
 def placed(shown: np.ndarray, place: Placement, resize: Mapping[str, int]) -> np.ndarray:
-    """Return what is shown of a scaled picture ``(H, W, C)`` in the input's size: filled up."""
+    """Return a scaled picture ``(H, W, C)`` in the input's size: cut and padded."""
     if "pad" not in resize:
         return shown
     shape = (place.input_height, place.input_width, shown.shape[2])

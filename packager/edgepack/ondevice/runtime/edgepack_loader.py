@@ -13,13 +13,13 @@ Where the bundle describes what its inputs are made from and what its outputs me
 
 The bundle's manifest lists variants, best first. :func:`load` walks the list. It skips a variant
 whose execution provider or CPU flags this machine lacks, or which has a setting that onnxruntime
-does not know; creates the session, runs the golden inputs, compares with the variant's golden
-outputs, makes sure that the nodes are where the variant wants them, and keeps the first variant
-that passes all of this.
+does not know. It creates the session, runs the golden inputs, compares the outputs with the
+variant's golden outputs, checks that the nodes run where the variant needs them, and keeps the
+first variant that passes all of this.
 
 A variant may have one model for each of several sizes, because its provider wants static shapes.
-Then there is a session for each; a call takes the smallest that holds its inputs, fills them up at
-the end, and cuts the outputs back.
+Then there is a session for each; a call takes the smallest that is large enough for its inputs,
+pads them at the end, and cuts the outputs back.
 
 The modules ``edgepack_*.py`` beside this one belong to it. Engines and compiled models that a
 provider keeps go to a cache folder outside the bundle, see :func:`load`.
@@ -58,9 +58,9 @@ else:  # a bundle's, whose folder need not be on the path
 
 SCHEMA_VERSION = 1
 EQUAL_DB = 200.0
-"""What :func:`sqnr_db` says of equal tensors."""
+"""The :func:`sqnr_db` of equal tensors."""
 MIN_EQUAL_SHARE = 0.99
-"""Of the elements of an integer or bool output, such as a class index, which must be exact."""
+"""The share of an integer or bool output's elements, such as class indices, that must be equal."""
 
 ORT_ERRORS = providers.ORT_ERRORS
 Refused = providers.Refused
@@ -206,8 +206,8 @@ class Model:
     def prove_buckets(self) -> None:
         """Run a golden input, padded, in each session that it is not for, and compare.
 
-        A bucket that holds no golden input is run with one that is cut to its size, whose outputs
-        nothing is known about.
+        A bucket that is too small for every golden input runs with one that is cut to its size,
+        whose outputs are unknown.
 
         Raises:
             Refused: An output is not near enough.
@@ -246,8 +246,8 @@ class Model:
     def nearness_db(self, index: int, outputs: Arrays) -> float:
         """Return how near outputs are to the golden ones of a sample, in the worst output.
 
-        Where an output, or a quantity in it, has to be nearer than the variant's ``min_sqnr_db``,
-        by its ``extra_db``, that is taken off, so that one limit holds for all.
+        If an output, or a quantity in it, has to exceed the variant's ``min_sqnr_db`` by its
+        ``extra_db``, that is subtracted, so that one limit applies to all.
         """
         golden = self.bundle.golden_outputs(index, self.variant)
         entries = self.bundle.manifest["goldens"][index]["outputs"][self.variant]
@@ -277,7 +277,7 @@ class Bundle:
         return len(self.manifest["goldens"])
 
     def variants(self, only: Optional[str]) -> List[Dict[str, Any]]:
-        """Return all variants in order, or the one that is asked for."""
+        """Return all variants in order, or the requested one."""
         entries: List[Dict[str, Any]] = self.manifest["variants"]
         chosen = [entry for entry in entries if only in (None, entry["id"])]
         if not chosen:
@@ -290,7 +290,7 @@ class Bundle:
         return self._tensors(self.manifest["goldens"][index]["inputs"])
 
     def golden_outputs(self, index: int, variant: str) -> Arrays:
-        """Return what a variant gave on the build host's CPU for one golden sample.
+        """Return a variant's outputs on the build host's CPU for one golden sample.
 
         Of a large output only every so many-th value is there, in a vector.
         """
@@ -331,14 +331,14 @@ def load(
 
     Args:
         bundle: The bundle's folder; by default the one that this file lies in.
-        variant: Use this variant or none.
+        variant: Use only this variant.
         cache: Where providers keep engines and compiled models, in a folder for each model, runtime
             and device. By default ``cache`` beside ``releases`` if the bundle was pushed, else
             under the environment variable EDGEPACK_CACHE or in the user's cache folder.
         on_try: Called before the sessions of a variant are created, which may take minutes, with
             its id and the folders in which it keeps its engines.
-        settings: ``session`` and ``providers`` to use instead of the manifest's, in its words, to
-            try what others do; the bundle stays as it is.
+        settings: ``session`` and ``providers`` to use instead of the manifest's, in its format, to
+            try other settings; the bundle stays unchanged.
 
     Raises:
         LoadError: None works, with the reason for each; or the folder is no bundle.
@@ -426,7 +426,7 @@ def _check_share(bundle: Bundle, model: Model) -> None:
 
 
 def _assigned_providers(session: Any) -> List[str]:
-    """Return the provider of each node before fusion; nothing where onnxruntime cannot tell.
+    """Return the provider of each node before fusion; empty where onnxruntime cannot report it.
 
     A profile counts what a provider compiled as one node, so this comes first. Source: there is
     no such call in older onnxruntime, and it is empty for .ort models (1.31.1, observed).

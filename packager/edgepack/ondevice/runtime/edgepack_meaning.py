@@ -1,4 +1,4 @@
-"""What a bundle's inputs are made from, and what its outputs mean, as the manifest describes them.
+"""Makes a bundle's inputs and reads its outputs, as the manifest describes them.
 
 Needs Python 3.8 or newer and numpy; nothing else.
 """
@@ -26,11 +26,11 @@ Given = Union[Mapping[str, Any], np.ndarray, str]
 
 
 class Feed(NamedTuple):
-    """What the model is to be fed."""
+    """The model's inputs."""
 
     arrays: Dict[str, np.ndarray]
     place: Optional[images.Placement]
-    """Where the picture lies in the input; None unless there is just one, whose size is known."""
+    """The picture's place in the input; None unless there is exactly one picture of known size."""
 
 
 class Meaning:
@@ -160,7 +160,7 @@ class Meaning:
 def _content(file: Any) -> np.ndarray:
     """Return an image file's bytes as uint8 ``(N,)``.
 
-    What is none is refused here: at such the operator that decodes ends the process
+    Other bytes are refused here: on those the decoding operator ends the process
     (onnxruntime-extensions 0.15.2, tried).
     """
     raw = isinstance(file, (bytes, bytearray, memoryview))

@@ -1,8 +1,8 @@
 """The settings that onnxruntime and its execution providers know, with the values they take.
 
-onnxruntime takes a misspelt session config key in silence, several providers do so with a misspelt
-option, and others then leave the session to the CPU, so nobody but edgepack can tell. The names
-are compared on the host, where profiles are read, and by the loader on the device.
+onnxruntime silently accepts a misspelt session config key. Several providers silently accept a
+misspelt option, and others then leave the session to the CPU. So only edgepack can report the
+error. The names are compared on the host, where profiles are read, and by the loader on the device.
 
 Sources, all checked 2026-11-21:
 
@@ -33,12 +33,12 @@ from typing import Dict, Iterable, NamedTuple
 
 
 class Values(NamedTuple):
-    """What may stand behind a name."""
+    """The values that a name takes."""
 
     pattern: str
     """A regular expression for the whole value."""
     words: str
-    """The same for people, after "it takes"."""
+    """The same in words, after "it takes"."""
 
 
 def _one_of(*values: str) -> Values:
@@ -179,7 +179,7 @@ EFFECTLESS: Dict[str, str] = {
     " set intra_op_num_threads beside the config",
     "memory.enable_memory_arena_shrinkage": "it is a run option; in a session it has no effect",
 }
-"""Strings of onnxruntime that look like session config keys, with why they are none.
+"""Strings of onnxruntime that look like session config keys, and why they are not.
 
 Source: with enable_profiling, optimized_model_filepath, intra_op_num_threads or log_severity_level
 set so, nothing changes (1.31.1, tried 2026-11-21); README.md of
@@ -380,7 +380,7 @@ PLUGINS: Dict[str, str] = {
 
 Both have ``get_library_path()`` and ``get_ep_name()`` (onnxruntime-ep-openvino 1.8.1,
 onnxruntime-qnn 2.7.0). onnxruntime itself may hold the provider instead: the classic
-onnxruntime-openvino, or a build of one's own.
+onnxruntime-openvino, or a user's own build.
 """
 
 OPENVINO_PROPERTIES: Dict[str, str] = {

@@ -1,8 +1,8 @@
 """Sessions of this bundle's variants: their execution providers, settings and cache folders.
 
-The loader's other half: here is what makes a session as the manifest says, there what proves that
-it works. onnxruntime takes misspelt settings and absent devices in silence, so names are compared
-first (:mod:`edgepack_names`), and what became of the session is looked at afterwards.
+The loader's other half: this module makes a session as the manifest says, and the loader proves
+that it works. onnxruntime silently accepts misspelt settings and missing devices, so names are
+compared first (:mod:`edgepack_names`), and the resulting session is checked afterwards.
 
 Needs Python 3.8 or newer and onnxruntime; nothing else.
 """
