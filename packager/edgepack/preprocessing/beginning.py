@@ -1,4 +1,4 @@
-"""What a model does to its input first, as far as that tells which input it expects."""
+"""Reads what a model does to its input first, as far as that shows which input it expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several ways to make the samples is best, and what to tell of it. Pure."""
+"""Ranks several ways to make the samples, and words the warning about it. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _ALIKE = 0.97
 _FAR_LARGER = 8
 _FAR_NEARER = 4
 _TELLING = 0.6
-"""Of the bits that predictions can tell of samples: with fewer, samples may be of one kind."""
+"""The share of the bits that predictions can say about samples: with fewer, samples may be of one
+kind."""
 
 Measure = Literal["labels", "information", "detections", "normalization"]
 
@@ -64,7 +65,8 @@ def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> l
     tried = [entry for alternative, found in seen for entry in _valued(alternative, found, setting)]
     ordered = sorted(tried, key=lambda entry: -entry.value)
     if ordered and ordered[0].measure == "labels":
-        # Few samples do not tell apart what is nearly as often right: there, likelihoods decide.
+        # With few samples, ways that are nearly as often right cannot be ranked: there, likelihoods
+        # decide.
         level = [e for e in ordered if sign_test(*_differences(ordered[0], e)) > _SURE]
         # Labels that are one off are reason enough: the input is left as it is then.
         level.sort(key=lambda e: (e.offset != 0, bool(e.offset and e.alternative), -e.likelihood))
@@ -158,10 +160,10 @@ class Described:
 
 
 def told(finding: PreprocessingSign, ranked: Sequence[RankedWay], described: Described) -> str:
-    """Return the warning, in lines, or nothing where there is nothing to warn of.
+    """Return the warning, in lines; empty if there is nothing to warn about.
 
-    What labels prove is right is not warned of, whatever else was found; what is only in doubt is
-    where something else is clearly better.
+    There is no warning if labels prove the preprocessing right. If it is only in doubt, there is a
+    warning only where another way is clearly better.
     """
     own = next((entry for entry in ranked if entry.is_own), None)
     tried = described.ways + len(OFFSETS) - 1

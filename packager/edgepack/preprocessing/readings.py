@@ -1,7 +1,7 @@
-"""What fp32 answers to samples, read as the project describes its outputs; whether it can be so.
+"""Reads fp32's answers by the project's descriptions, and checks that these can be right.
 
-Shapes do not tell one layout of boxes from another, or probabilities from logits. Values do: boxes
-have area and lie in the picture, scores and probabilities lie between 0 and 1. Pure: arrays in.
+Shapes do not distinguish layouts of boxes, or probabilities from logits. Values do: boxes have area
+and are in the picture, scores and probabilities are between 0 and 1. Pure: arrays in.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Layout = Literal["yolo", "yolov5"]
 LEAST_SIDE = 2.0
 """Pixels: boxes of less are none that a camera shows."""
 LEAST_INSIDE = 0.5
-"""Of a box's area: what lies mostly outside the picture is no object in it."""
+"""The share of a box's area that must be in the picture: a box mostly outside is no object in
+it."""
 LEAST_GOOD = 0.5
 """Of the boxes that count: with fewer good ones the description is refused."""
 FITS = 0.9
@@ -61,12 +62,12 @@ class Reading(ABC):
         """Add one sample's.
 
         Raises:
-            ValueError: It has not the shape that the description wants.
+            ValueError: It does not have the shape that the description requires.
         """
 
     @abstractmethod
     def said(self, samples: int) -> str:
-        """Return what was seen on so many samples, in words."""
+        """Return the reading of so many samples, in words."""
 
     def misread(self) -> Misread | None:
         """Return why the description cannot be right, or None."""

@@ -1,4 +1,4 @@
-"""What outputs tell of wrong preprocessing. Pure numpy."""
+"""Finds signs of wrong preprocessing in outputs. Pure numpy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ right models was 0.4 and more, a detector's class scores apart (0.13); of models
 what they should, 0.02 and less, the median output of two detectors included (2026-11-23)."""
 _UNLIKELY = 0.05
 _REACH = 0.25
-"""How far above chance an interval may reach where too few samples tell nothing."""
+"""How far above chance an interval may reach before it says nothing, because samples are too
+few."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class PreprocessingSign:
-    """What tells of wrong preprocessing, before anything else was tried."""
+    """A sign of wrong preprocessing, before anything else was tried."""
 
     reasons: tuple[str, ...]
     """Each a sentence without its end. Told, unless what was tried clears it."""

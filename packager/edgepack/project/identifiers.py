@@ -1,6 +1,6 @@
 """Names of models and projects as identifiers and in comments of Kotlin and Swift.
 
-Identifiers are ASCII: every compiler, shrinker and keyboard takes them. The name itself stands
+Identifiers are ASCII: every compiler, shrinker and keyboard takes them. The original name is kept
 beside them as a string literal and in the documentation comment.
 """
 
@@ -82,7 +82,7 @@ def identifiers(names: Sequence[str], language: Language, role: str) -> tuple[st
 
 
 def type_name(name: str) -> str:
-    """Return the name of the type that stands for a project, valid in both languages."""
+    """Return the name of a project's type, valid in both languages."""
     words = "".join(word[0].upper() + word[1:] for word in _words(name))
     named = words if words[:1].isalpha() else f"Model{words}"
     return f"{named}Model" if named in taken_types() else named

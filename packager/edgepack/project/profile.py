@@ -62,10 +62,10 @@ class DeviceKind(StrictModel):
 
 
 class ProviderSource(StrictModel):
-    """Where a runtime that holds an execution provider comes from."""
+    """Where to get a runtime with an execution provider."""
 
     about: str
-    """One or two sentences: which wheel or build holds it, and which does not."""
+    """One or two sentences: which wheel or build has it, and which does not."""
     commands: list[str]
     """Shell lines that install or build it on the device, or start a container that has it."""
 
@@ -81,7 +81,7 @@ class Runtime(StrictModel):
     max_opset: int
     """The highest ai.onnx opset that the pinned runtime loads."""
     providers: dict[str, ProviderSource] = {}
-    """For execution providers that ``packages`` do not hold: where they come from."""
+    """For execution providers that are not in ``packages``: where to get them."""
     checksums: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}
     """For packages whose archive a bundle's code names: its sha256, in hexadecimal digits."""
 
@@ -139,7 +139,7 @@ GraphLevel = Literal["disabled", "basic", "extended", "all"]
 
 
 class SessionSettings(StrictModel):
-    """onnxruntime session options. ``config`` holds session config entries."""
+    """onnxruntime session options. ``config`` has session config entries."""
 
     intra_op_num_threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 lets onnxruntime use one per core."""
@@ -330,7 +330,7 @@ def target_files() -> dict[str, Path]:
 
 
 def target_ids(targets: Sequence[str]) -> list[str]:
-    """Return target ids, each once; ``all`` stands for every one that is known."""
+    """Return target ids, each once; ``all`` means every known one."""
     known = list(target_files()) if "all" in targets else []
     return list(dict.fromkeys(t for name in targets for t in (known if name == "all" else [name])))
 
@@ -342,7 +342,7 @@ def own_profile_file(target: str) -> Path | None:
 
 
 def load_profile(target: str) -> Profile:
-    """Return the profile of a target; ``host`` stands for the machine this runs on.
+    """Return the profile of a target; ``host`` means this machine.
 
     Raises:
         UsageError: There is no such target.
@@ -352,7 +352,7 @@ def load_profile(target: str) -> Profile:
 
 
 def target_file(target: str) -> Path:
-    """Return the file of a target; ``host`` stands for the machine this runs on.
+    """Return the file of a target; ``host`` means this machine.
 
     Raises:
         UsageError: There is no such target.

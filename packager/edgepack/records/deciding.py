@@ -1,14 +1,14 @@
-"""Whether one release is slower than another, decided over pairs of process runs. Pure.
+"""Decides over pairs of process runs whether one release is slower than another. No I/O.
 
 Pairs are measured base, candidate, candidate, base (ABBA), so that a device that warms up steadily
 slows both alike. One process run gives one median, and one pair one log-ratio: iterations within a
 process are no samples of their own. Student's t on the log-ratios gives the interval.
 
 Pairs are added until the question is settled, and looked at several times. The error of a look is
-the whole error divided by the number of looks (Bonferroni), which holds whatever the looks have to
-do with each other. Over devices and metrics, Holm's procedure holds the chance of any false FAIL
-below the whole error. PASS needs no correction: it is said only where every metric passes, so a
-wrong PASS needs at least one metric that is wrongly passed (an intersection-union test: Berger,
+the whole error divided by the number of looks (Bonferroni), which is valid however the looks depend
+on each other. Over devices and metrics, Holm's procedure holds the chance of any false FAIL below
+the whole error. PASS needs no correction: it is said only where every metric passes, so a wrong
+PASS needs at least one metric that is wrongly passed (an intersection-union test: Berger,
 Technometrics 24, 1982).
 """
 
@@ -100,7 +100,7 @@ def decide(ratios: Mapping[Metric, Sequence[float]], rule: Rule) -> list[MetricD
 
 
 def settled(ratios: Mapping[Metric, Sequence[float]], rule: Rule, *, families: int = 1) -> bool:
-    """Say whether more pairs would change nothing on one device.
+    """Return whether more pairs would change nothing on one device.
 
     Args:
         ratios: All metrics of one device.

@@ -62,9 +62,9 @@ def work_reason(work: OtherWork, threads: int) -> str:
 
 
 def work_notes(runs: Sequence[ProcessRun], threads: int, *, judged: bool) -> list[str]:
-    """Return a sentence on how much others used at most, if it is not nothing.
+    """Return a sentence on how much others used at most, if they used any.
 
-    What is so much that it is a reason against the runs is not said again where it is ``judged``.
+    Where it is ``judged``, work that counts against the runs is not reported again.
     """
     known = [run.other_work for run in runs if isinstance(run.other_work, OtherWork)]
     most = max(known, key=lambda work: (taken_share(work, threads), work.other_cores), default=None)

@@ -26,7 +26,7 @@ class Preset:
     """Of the test for steadiness that ends the warm-up."""
     warm_up_cap_s: float = 60.0
     pause_s: float = 0.0
-    """Before each run, where the device tells its temperature."""
+    """Seconds to cool down before each run, where the device reports its temperature."""
     heats: bool = False
     """Whether it is to show how heat slows the device down, which is no reason against it then."""
     creations: int = 3

@@ -36,7 +36,7 @@ class Valid(StrictModel):
 Cause = Literal[
     "outputs", "stream", "placement", "supply", "settings", "queries", "work", "conditions"
 ]
-"""What has to be mended for numbers that can be used; ``stream`` is a state that became NaN or
+"""What has to be fixed before the numbers can be used; ``stream`` is a state that became NaN or
 infinite, ``work`` is other work on the device, ``conditions`` is heat, or too few runs."""
 
 
@@ -81,7 +81,7 @@ class Conditions(StrictModel):
 
 
 class Sample(StrictModel):
-    """What the sensors said at one moment of a run. A sensor that said nothing is absent."""
+    """The sensors' values at one moment of a run. A sensor without a value is absent."""
 
     at_ns: Ns
     """By the clock of :attr:`ProcessRun.timed_from_ns`."""
@@ -381,7 +381,7 @@ class VariantFacts(StrictModel):
     input_ranges: dict[str, tuple[float, float]] = {}
     """The values that each quantized input was calibrated with."""
     untold: list[str] = []
-    """Changes of the model that the bundle's goldens do not tell."""
+    """Changes of the model that the bundle's goldens do not detect."""
 
 
 class RunReport(StrictModel):

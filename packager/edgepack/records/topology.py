@@ -16,7 +16,7 @@ class Processor(StrictModel):
     core: Annotated[str, Field(max_length=200)]
     """The same for all logical processors of one physical core."""
     max_khz: Annotated[int, Field(ge=0)]
-    """0 where the system does not tell."""
+    """0 where the system does not report it."""
     capacity: Annotated[int, Field(ge=0)]
     """How fast it is beside the others, as Linux has it: 1024 is the fastest; 0 if unknown."""
 

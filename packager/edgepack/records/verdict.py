@@ -34,7 +34,8 @@ from edgepack.records.scenarios import command_options, scenario_reasons
 NOTED_SPREAD = 0.1
 """Between the fastest and the slowest run median; from here on it is noted."""
 TOO_WIDE_SPREAD = 0.25
-"""From here on the runs measured different machines, as it were: no number stands for them."""
+"""The spread above which the runs measured different machines, in effect: no number describes
+them."""
 CLOCK_KEPT = 0.97
 """Of the first window's median: a clock below this has dropped."""
 DROPPED_SHARE = 0.05
@@ -64,7 +65,7 @@ class _Reason(NamedTuple):
 _PRIORITY: tuple[Cause, ...] = (
     "outputs", "stream", "placement", "supply", "work", "settings", "queries", "conditions",
 )  # fmt: skip
-"""What has to be mended first: the others mean nothing before."""
+"""What has to be fixed first: the other reasons mean nothing before."""
 
 
 def judge(
@@ -76,7 +77,7 @@ def judge(
     *,
     unfinished: str = "",
 ) -> Valid | Invalid | Inconclusive:
-    """Return the verdict; every reason against the numbers is in it, not the first only."""
+    """Return the verdict, with every reason against the numbers, not only the first."""
     reasons = [_Reason("conditions", f"it ended early: {unfinished}")] if unfinished else []
     reasons += _reasons(selection, runs, placement, variant, preset)
     if len(runs) < preset.runs:
@@ -127,14 +128,14 @@ def _reasons(
 
 EMULATED = "the processor is emulated: its time is not a device's time"
 _PHONES = ("Android", "iOS", "iPadOS")
-"""So begins what a phone's report calls its system. Their clocks are not ours to hold."""
+"""How the system's name in a phone's report begins. edgepack cannot hold phones' clocks."""
 _STRONGER = "give the device a stronger power supply"
 _CHARGE = "charge the phone and switch its battery saver or low power mode off"
 _REAL_DEVICE = "measure on a real device: edgepack device list"
 
 
 def require_valid(report: RunReport, bundle: Path) -> None:
-    """Return if a report's numbers may be used; ``bundle`` is where the bundle lies, for the hint.
+    """Check that a report's numbers may be used; ``bundle`` is the bundle's path, for the hint.
 
     Raises:
         InconclusiveError: They may not; the message has the verdict and all its reasons.
@@ -253,7 +254,7 @@ def _work_reasons(
 def _throttling(
     before: Conditions, after: Conditions, samples: Sequence[Sample]
 ) -> Iterator[_Reason]:
-    """Yield how the device was slowed down during a run, as far as it tells."""
+    """Yield how the device was slowed down during a run, as far as it reports it."""
     counted = (before.throttle_events, after.throttle_events)
     if isinstance(counted[0], int) and isinstance(counted[1], int) and counted[1] > counted[0]:
         yield _Reason("conditions", f"the device throttled {counted[1] - counted[0]} times")
@@ -314,7 +315,7 @@ def _hottest(run: ProcessRun) -> dict[str, tuple[float, float]]:
 
 
 def _timed_samples(run: ProcessRun) -> list[Sample]:
-    """Return what the sensors said in the timed part of a run."""
+    """Return the sensors' values in the timed part of a run."""
     begun_ns, ended_ns = run.timed_from_ns, run.timed_to_ns
     if (
         isinstance(run.sampling, NotMeasured)
@@ -458,7 +459,7 @@ def _battery_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator
 
 
 def _unknown(selection: Selection, runs: Sequence[ProcessRun]) -> dict[str, str]:
-    """Return what no sensor told, and why."""
+    """Return what no sensor reported, and why."""
     conditions = selection.device.conditions
     found = {
         what: value.reason

@@ -1,4 +1,4 @@
-"""Inputs that have one value for good, which the model holds instead of taking it."""
+"""Inputs with one constant value, which is part of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Constant:
     """An input of the model's, and its value."""
 
     spec: TensorSpec
-    """Its sizes are known, or ``value`` tells them."""
+    """Its sizes are known, or follow from ``value``."""
     value: ConstantValue
     """A single number fills the input."""
 
@@ -51,10 +51,10 @@ def constant_arrays(constants: Iterable[Constant]) -> dict[str, Array]:
 def free_inputs(
     title: str, inputs: Mapping[str, Array], constants: Sequence[Constant]
 ) -> dict[str, Any]:
-    """Return what a sample holds besides the inputs that are constant.
+    """Return a sample without the inputs that are constant.
 
     Raises:
-        SamplesError: It holds another value for one of these.
+        SamplesError: It has another value for one of these.
     """
     fixed = {constant.spec.name: constant for constant in constants}
     for name in fixed.keys() & inputs.keys():
@@ -74,7 +74,7 @@ def without_constants(samples: Iterable[Sample], constants: Sequence[Constant]) 
     """Yield samples without the inputs that are constant.
 
     Raises:
-        SamplesError: One holds another value.
+        SamplesError: A sample has another value.
     """
     for title, inputs in samples:
         yield title, free_inputs(title, inputs, constants)

@@ -26,8 +26,8 @@ def image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path
     bare name that only one image has.
 
     Raises:
-        SamplesError: An image is in no class's folder, or the CSV is missing or wrong, has no
-            row for an image, or does not tell which image a row is for.
+        SamplesError: An image is in no class's folder, or the CSV is missing or wrong, has no row
+            for an image, or does not say which image a row is for.
     """
     images = image_files(folder)
     if labels == "folders":
@@ -40,8 +40,8 @@ def by_path(files: Sequence[Path], folder: Path, table: Mapping[str, T], labels:
     """Return what a table has for each image: by its path within the folder, or its name alone.
 
     Raises:
-        SamplesError: It has nothing for an image, or several things, or several images that a name
-            without a folder may stand for.
+        SamplesError: It has no row for an image, or several, or a name without a folder fits
+            several images.
     """
     same_name = Counter(path.name for path in image_files(folder))
     found = [_label(path.relative_to(folder), table, same_name[path.name]) for path in files]

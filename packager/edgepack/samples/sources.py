@@ -288,8 +288,8 @@ def run_hook(
 ) -> None:
     """Run ``hook.py`` in the user's interpreter with the project's folder on the path.
 
-    What it prints is told to the user, the last lines of it if it is much; ``about`` says with what
-    it was called.
+    The user sees its output, or the last lines of a long one; ``about`` says with what it was
+    called.
 
     Raises:
         SamplesError: It fails; the message has the last lines it printed.

@@ -14,7 +14,7 @@ def spread(items: Sequence[T], most: int | None) -> list[T]:
     The first one is always among them. The same items and number give the same answer.
 
     Args:
-        items: Samples, or what stands for them: paths or indices.
+        items: Samples, or their paths or indices.
         most: How many to take; None for all.
     """
     if most is None or most >= len(items):

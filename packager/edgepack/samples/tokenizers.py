@@ -1,6 +1,6 @@
 """Tokenizers that a model can hold (``preprocess: {extensions: [tokenize]}``), written anew here.
 
-What operators make of a text is held against these, so nothing of onnxruntime-extensions is used.
+The operators' results are compared with these, so this uses nothing of onnxruntime-extensions.
 """
 
 from __future__ import annotations

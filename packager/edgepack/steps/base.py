@@ -33,10 +33,9 @@ class Notes:
 class Step(Protocol):
     """One proven transform.
 
-    The class is a frozen dataclass; its fields and the versions of ``libraries`` are all that
-    decides the output's bytes, besides the inputs. ``check`` raises if the inputs cannot be
-    taken, ``run`` writes files into an empty folder, ``verify`` raises unless the output is what
-    was asked for.
+    The class is a frozen dataclass; only its fields, the versions of ``libraries`` and the inputs
+    decide the output's bytes. ``check`` raises if the inputs cannot be taken, ``run`` writes files
+    into an empty folder, ``verify`` raises unless the output is as required.
     """
 
     name: ClassVar[str]
@@ -44,10 +43,10 @@ class Step(Protocol):
 
     @property
     def cacheable(self) -> bool:
-        """False where the inputs do not tell what the output will be, as with a user's function."""
+        """False where the inputs do not determine the output, as with a user's function."""
 
     def check(self, inputs: Inputs) -> None:
-        """Raise an error naming what stands in the way."""
+        """Raise an error that names the problem if the inputs cannot be taken."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the output into ``out``."""

@@ -22,14 +22,16 @@ SEED = 20260101
 PROBES = 8
 EMBEDDING_PROBES = 32
 LEAST_COSINE = 0.98
-"""Of an embedding of any sample: below it a recipe is refused. An error of a fifth of the output's
-size leaves this. all-MiniLM-L6-v2 comes to 0.986 with int8-dynamic and a scale per channel, to 0.94
-with one scale per tensor (64 English sentences), and with int4-weight to 0.964 without and to 0.981
-with 32 sentences for calibration (32 others; onnxruntime 1.31.1, x86-64 without VNNI, 2026-11-21).
+"""The least cosine of an embedding of any sample: below it a recipe is refused. An error of a fifth
+of the output's size leaves this. all-MiniLM-L6-v2 comes to 0.986 with int8-dynamic and a scale per
+channel, to 0.94 with one scale per tensor (64 English sentences), and with int4-weight to 0.964
+without and to 0.981 with 32 sentences for calibration (32 others; onnxruntime 1.31.1, x86-64
+without VNNI, 2026-11-21).
 """
 LEAST_OUTPUT_COSINE = 0.9
-"""Of any other output: an error of half the output's size. No golden test asks for less than 6 dB,
-and an output that is further than that from float32's cannot be told from a wrong one."""
+"""The least SQNR of any other output: an error of half the output's size. No golden test requires
+less than 6 dB, and an output that is further than that from float32's cannot be told from a wrong
+one."""
 NEARER_EMBEDDINGS = (
     "leave this variant out under 'targets' in edgepack.yaml: fp16, then int8-dynamic, keep more of"
     " an encoder than int8-static"
@@ -93,10 +95,10 @@ class OutputComparison:
             )
 
     def require_close_embeddings(self, hint: str) -> None:
-        """Prove that embeddings say what the reference's say; a model without any passes.
+        """Prove that embeddings match the reference's; a model without any passes.
 
         Raises:
-            StepError: One has a cosine below :data:`LEAST_COSINE`; names the output.
+            StepError: One has a cosine below :data:`LEAST_COSINE`; the error names the output.
         """
         for name, cosine in self.embeddings.items():
             if cosine < LEAST_COSINE:
@@ -189,9 +191,10 @@ class _Running:
 
 
 def require_signal(before: Path, after: Path, samples: Path | None, hint: str) -> None:
-    """Prove that outputs say more than a constant would, on as many samples as methods are kept by.
+    """Prove that outputs are better than a constant, on as many samples as methods are chosen by.
 
-    Without samples, or with one, nothing tells that, and no output may be far from the reference's.
+    Without samples, or with one, this cannot be shown, and no output may be far from the
+    reference's.
 
     Args:
         before: The reference.
@@ -222,7 +225,7 @@ def worst_sqnr_db(
 
     Args:
         before: The reference.
-        after: What is held against it.
+        after: The model that is compared with it.
         samples: Evenly spread ones are taken; without them two seeded random inputs.
         beside: Inputs that ``after`` takes and ``before`` does not.
 

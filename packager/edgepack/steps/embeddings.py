@@ -1,9 +1,9 @@
 """Which outputs hold embeddings: vectors that are compared with each other by their angle.
 
 An error that leaves classes alone, because the highest score stays the highest, changes every
-comparison of embeddings. Files do not say which outputs these are. Two things tell: encoders end in
-a normalization, behind which no weights follow, while scores come from weights of their own; and
-embeddings that are ready for comparison have length 1.
+comparison of embeddings. Files do not say which outputs these are. Two properties show it: encoders
+end in a normalization, behind which no weights follow, while scores come from weights of their own;
+and embeddings that are ready for comparison have length 1.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class SamplesStep:
 
 
 def set_notes(out: Path, origin: str) -> Notes:
-    """Return what a step says about the set that it wrote."""
+    """Return a step's notes about the set that it wrote."""
     samples = SampleSet.read(out)
     labelled = "with labels" if samples.labels is not None else "without labels"
     return Notes(f"{len(samples)} samples {labelled} from {origin}", {"samples": len(samples)})
@@ -67,9 +67,9 @@ class NpzSamples(SamplesStep):
     labels_key: str | None
     limit: int | None
     constants: tuple[Constant, ...] = ()
-    """Inputs that the samples may hold, too."""
+    """Further inputs that the samples may have."""
     state: tuple[TensorSpec, ...] = ()
-    """Inputs that only the first sample of a stream may hold."""
+    """Inputs that only the first sample of a stream may have."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
@@ -169,9 +169,9 @@ class PythonSamples(SamplesStep):
     interpreter: str | None
     limit: int | None
     constants: tuple[Constant, ...] = ()
-    """Inputs that the samples may hold, too."""
+    """Further inputs that the samples may have."""
     state: tuple[TensorSpec, ...] = ()
-    """Inputs that only the first sample of a stream may hold."""
+    """Inputs that only the first sample of a stream may have."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Run the hook, then write the set."""

@@ -17,9 +17,9 @@ Row = list[Detection | None]
 def matched(detections: Sequence[Sequence[Detection]]) -> list[Row]:
     """Return the objects of several detections, each with what every detection has for it.
 
-    Each detection is held against the first; what is not there is held against what those before
-    added. Boxes of the same class are matched first, then any that overlap enough, each time the
-    pair that overlaps most.
+    Each detection is compared with the first one; objects that are not in it are compared with
+    those that earlier detections added. Boxes of the same class are matched first, then any that
+    overlap enough, each time the pair that overlaps most.
 
     Returns:
         First the objects of the first detection, in its order, then those that others add.

@@ -56,7 +56,7 @@ def run_variants(
     feeds: Sequence[Mapping[str, Any]],
     progress: Progress,
 ) -> list[VariantRun]:
-    """Run each variant on the samples, and return what became of them, in their order.
+    """Run each variant on the samples, and return the results in their order.
 
     A variant that this machine cannot run as it is, because it lacks its execution provider, is
     run on the CPU if its model file allows that, and says so.

@@ -1,4 +1,4 @@
-"""What the inputs of a bundle's model take, and how a user is told."""
+"""Describes what the inputs of a bundle's model take."""
 
 from __future__ import annotations
 

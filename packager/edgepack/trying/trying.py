@@ -46,7 +46,7 @@ def try_bundle(  # noqa: PLR0913  (as the command has them)
     out: Path | None = None,
     progress: Progress | None = None,
 ) -> Trial:
-    """Run each variant of a bundle on this machine and hold its answers against fp32's.
+    """Run each variant of a bundle on this machine and compare its answers with fp32's.
 
     Args:
         path: A bundle's folder or archive.
@@ -56,7 +56,7 @@ def try_bundle(  # noqa: PLR0913  (as the command has them)
         limit: The most photos of a folder and samples of an ``.npz``.
         html: Write a page with all of it there.
         out: Write the pictures into this folder, as PNG.
-        progress: Is told when a variant is done; default: nobody is.
+        progress: Called when a variant is done; default: reports nothing.
 
     Raises:
         BundleError: The bundle is altered or incomplete.

@@ -1,4 +1,4 @@
-"""How answers stand beside the reference's: rows of text, a level and numbers."""
+"""How answers compare with the reference's: rows of text, a level and numbers."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ from edgepack.base.arrays import Array
 
 NO_LIMITS = (-np.inf, np.inf)
 
-# How strongly weights are held to what they are, in units of the inputs' mean square.
+# How strongly weights are kept near their old values, in units of the inputs' mean square.
 _STRENGTHS = (0.03, 0.3, 3.0, 30.0)
 _LEAST_POSITIONS_PER_TAP = 2
 # Newton's method: on a function that is nearly linear, two steps are near enough.
 _BIAS_STEPS = 2
 _LEAST_POSITIONS = 20
-"""An output that comes through its limits at fewer positions says too little of its bias."""
+"""The fewest positions within its limits with which an output shows its bias."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,15 @@ def corrected_weights(rows: Array, parts: Sequence[Moments]) -> Array:
     """Return weights that with quantized inputs come closest to the float outputs.
 
     These are W' = W + W (C - H) (H + s m I)^-1, H being the second moment of the inputs, m the mean
-    of its diagonal, and C the cross moment: the least squares solution that is held to W with
-    strength s. Few and similar samples tell chance from error badly, so s is what does best on the
-    one part when fitted to the other; W itself is returned if nothing does better than it.
+    of its diagonal, and C the cross moment: the least squares solution that is regularized toward W
+    with strength s. With few and similar samples, chance is hard to distinguish from error, so the
+    function takes the s that is best on one part when fitted to the other. It returns W itself if
+    no s is better.
 
     Args:
         rows: (groups, outputs, taps) float64: W.
-        parts: Two parts of the samples. With one, nothing can be judged, and with fewer positions
-            than two per tap, nothing can be fitted: then W is returned.
+        parts: Two parts of the samples. With only one part there is no check, and with fewer than
+            two positions per tap there is no fit: then the function returns W.
     """
     least = _LEAST_POSITIONS_PER_TAP * rows.shape[2]
     if len(parts) != 2 or sum(part.count for part in parts) < least:
@@ -130,8 +131,8 @@ def corrected_bias(
 ) -> Array:
     """Return the bias with which quantized outputs have the mean of the exact ones.
 
-    Where only what lies within limits matters, because a Relu or Clip comes next, the error of what
-    comes through is what is made smallest: an output that is cut off in both networks has none.
+    If a Relu or Clip comes next, only values within limits matter. Then the function minimizes the
+    error of the values that come through: an output that is cut off in both networks has none.
 
     Args:
         bias: (outputs,) of the float network.

@@ -1,9 +1,9 @@
 """Which channels of a model can be scaled together without changing what it computes.
 
 Multiplying a channel by a positive factor commutes with a Relu, a pooling or a Concat. So a factor
-can be put into the weights before it and taken out again in the weights behind it. Here it is found
-out which channels of which tensors have to share a factor, which constants hold them, and which
-have none: the model's inputs and outputs, and what reaches an operator that does not commute.
+can be put into the weights before it and taken out again in the weights behind it. This module
+finds which channels of which tensors have to share a factor, which constants contain them, and
+which have none: the model's inputs and outputs, and what reaches an operator that does not commute.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ChannelGroups:
     scaled: tuple[Scaled, ...]
     bounds: tuple[Bound, ...]
     moved: Mapping[str, str]
-    """By tensor that holds values of another one, or means of them: that tensor."""
+    """By tensor with values of another one, or means of them: that other tensor."""
 
 
 def channel_groups(model: onnx.ModelProto) -> ChannelGroups:
@@ -176,7 +176,7 @@ class _Tracer:
         return len(self.shapes[name]) if name in self.shapes else -1
 
     def hold(self, index: int, place: int, groups: Array, power: int) -> None:
-        """Note that a constant holds factors."""
+        """Record that a constant contains factors."""
         self.scaled.append(Scaled(index, place, groups, power))
 
     def _give(self, name: str, ids: Array) -> None:
@@ -430,7 +430,7 @@ def _flattened(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
 
 
 def _counted(_: _Tracer, __: int, ___: onnx.NodeProto) -> _Outputs:
-    """Follow an operator that reads a tensor's shape alone."""
+    """Follow an operator that reads only a tensor's shape."""
     return []
 
 
@@ -471,7 +471,7 @@ def scaled_constants(
 ) -> onnx.ModelProto:
     """Return a copy of a model with factors in its constants.
 
-    A constant that others read too stays as it is: the node gets one of its own.
+    A constant that others also read stays unchanged: the node gets its own copy.
 
     Args:
         model: Only read.

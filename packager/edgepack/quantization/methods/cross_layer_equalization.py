@@ -42,8 +42,8 @@ class Equalized:
     """float64 (channels,): by tensor that differs from before, what its channels are multiplied
     by. Axis 1."""
     ranges: Mapping[str, tuple[float, float]]
-    """Lowest and highest value of those tensors, from the statistics of before. What other methods
-    make of their values only a new pass over the samples can tell."""
+    """Lowest and highest value of those tensors, from the statistics of before. Only a new pass
+    over the samples shows what other methods make of their values."""
 
 
 def equalized(
@@ -129,7 +129,7 @@ def _times(known: TensorStatistics, count: int, ends: tuple[float, float]) -> Ar
 
 
 def _clamped(model: onnx.ModelProto) -> set[str]:
-    """Return the tensors that nothing but one Relu or Clip reads: these get no pair."""
+    """Return the tensors that only one Relu or Clip reads: these get no pair."""
     readers: dict[str, list[str]] = {}
     for node in model.graph.node:
         for name in node.input:

@@ -98,7 +98,7 @@ class MatrixProduct:
         return np.asarray(rows[0] if self.outputs_first else rows[0].T)
 
     def positions(self, shape: Sequence[int]) -> int:
-        """Return how many vectors an input of that shape holds."""
+        """Return how many vectors an input of that shape has."""
         return prod(shape[:-1])
 
     def patches(self, values: Array, positions: Array) -> Array:
@@ -121,7 +121,7 @@ class Convolution:
     pads: tuple[int, ...] | str
     """Zeros before each axis, then behind each; or SAME_UPPER, SAME_LOWER or VALID."""
     stretch: tuple[int, ...] = ()
-    """By how much input values lie apart; empty for a convolution that is not transposed."""
+    """The distance between input values; empty for a convolution that is not transposed."""
 
     def rows(self, weights: Array) -> Array:
         """Return weights as (groups, outputs, taps); the channel is the slowest of the taps."""
@@ -341,7 +341,7 @@ class Passage:
     def _session(
         self, todo: Collection[int], feed: Arrays, outputs: Sequence[str]
     ) -> onnxruntime.InferenceSession:
-        """Return a session of some nodes; the feed says the types of what they do not make."""
+        """Return a session of some nodes; the feed states the types of their inputs."""
         import onnx
 
         part = onnx.ModelProto(ir_version=self._model.ir_version)

@@ -1,11 +1,11 @@
-"""SmoothQuant behind normalizations: takes large channels out of what matrix products read.
+"""SmoothQuant behind normalizations: reduces large channels in the inputs of matrix products.
 
 In transformers, a few channels behind a LayerNormalization are far larger than the others, for all
-samples. What reads them in 8 bits, with one scale for the tensor, has few steps left for the
-others. Dividing each channel before the products and multiplying the products' rows instead changes
-nothing in float, and moves part of the spread into weights, which often have the opposite one.
-No samples are needed: gamma and beta, and how small the weights are that training gave to large
-channels, say which they are. Source of the idea: Xiao et al., SmoothQuant, arXiv 2211.10438,
+samples. A product that reads them in 8 bits, with one scale for the tensor, has few steps left for
+the others. Dividing each channel before the products and multiplying the products' rows instead
+changes nothing in float, and moves part of the spread into weights, which often have the opposite
+one. It needs no samples: gamma and beta, and the small weights that training gave to large
+channels, show which they are. Source of the idea: Xiao et al., SmoothQuant, arXiv 2211.10438,
 strength 0.5.
 
 Measured with onnxruntime 1.31.1, x86-64, 2026-11-21, the worst cosine of 24 sentences' embeddings
@@ -80,7 +80,7 @@ def smooth_norms(model: onnx.ModelProto) -> list[str]:
 
 
 def _readers(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto | None]]:
-    """Return the nodes that read each tensor, bodies included; None stands for the caller."""
+    """Return the nodes that read each tensor, bodies included; None means the caller."""
     found: dict[str, list[onnx.NodeProto | None]] = {}
     for node in model.graph.node:
         for name in dict.fromkeys((*node.input, *body_reads(node))):

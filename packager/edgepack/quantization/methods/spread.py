@@ -54,11 +54,11 @@ _LEVELLING = frozenset({
 _SPLITTING = frozenset({
     "Slice", "Split", "Gather", "GatherND", "GatherElements", "Compress",
 })  # fmt: skip
-"""Their outputs may hold one of the parts alone."""
+"""Their outputs may have only one of the parts."""
 _DECIDING = frozenset({
     "ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "Greater", "Less", "Equal",
 })  # fmt: skip
-"""They read results: what they are given counts as an output."""
+"""They read results: their inputs count as outputs."""
 _PRODUCTS = frozenset({
     "Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "DeformConv",
     "Attention",
@@ -78,15 +78,15 @@ def spread_tensors(
 ) -> dict[str, str]:
     """Return the activations that should have no Q/DQ pair of 8 bits, each with the reason.
 
-    Parts that hold nothing but zeros, or values that float32 rounds away beside the largest one,
-    do not count. Tensors without statistics are not known to differ from anything.
+    Parts with only zeros, or with values that float32 rounds away beside the largest one, do not
+    count. Tensors without statistics are not known to differ from anything.
 
     Args:
         model: A float model; nodes in topological order. Weights are not looked at, but for
             constants that a Concat joins. Bodies of If, Loop and Scan are left out.
         statistics: Of activations, by name.
-        similar_range: By which factor the largest magnitudes may differ. The default is what 8 bits
-            allow: 4 of them are left for the smallest part. With 16 bits, as much is left at 256
+        similar_range: The factor by which the largest magnitudes may differ. The default is what 8
+            bits allow: 4 bits remain for the smallest part. With 16 bits, 4 bits remain at 256
             times the factor.
     """
     return _Heads(model, statistics, similar_range).find()
@@ -168,7 +168,7 @@ class _Heads:
 
     def _joined(self, node: onnx.NodeProto, output: str) -> _Parts | None:
         peaks = {repr(name): peak for name in node.input if (peak := self._peak(name)) is not None}
-        # An input may have no statistics of its own; the output's hold those of all.
+        # An input may have no statistics; the output's include those of all inputs.
         if (whole := self._peak(output)) is not None:
             peaks["another"] = whole
         return self._apart(peaks)

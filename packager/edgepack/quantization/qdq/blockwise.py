@@ -25,9 +25,9 @@ _SHRUNK = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 _AT_ONCE = 1 << 18
 """Weights that are rounded together: some arrays of as many float32 stay in a processor's cache."""
 _DAMPING = 0.1
-"""Part of the mean second moment that is added to all, so that few samples say not too much. The
-literature's 0.01 is for many: with it 8 sentences come to 15.2 dB, with 0.05 to 16.1, and 32 to
-16.4, with 0.1 to 17.1 (the measurement of :func:`compensated`)."""
+"""The share of the mean second moment that is added to all, so that few samples do not count too
+much. The literature's 0.01 is for many: with it 8 sentences come to 15.2 dB, with 0.05 to 16.1, and
+32 to 16.4, with 0.1 to 17.1 (the measurement of :func:`compensated`)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Blocks:
     """(rows, blocks) uint8, 0 to 15."""
 
     def values(self, columns: int) -> Array:
-        """Return what the codes stand for: (rows, columns) float32."""
+        """Return the values of the codes: (rows, columns) float32."""
         steps = self.codes.astype(np.float32) - self.zero_points[..., None]
         return (steps * self.scales[..., None]).reshape(len(self.codes), -1)[:, :columns]
 
@@ -115,7 +115,7 @@ def _inverse_factor(moment: Array) -> Array:
     """Return the upper Cholesky factor of the inverse of a damped moment, in float32."""
     damped = moment.astype(np.float64)
     diagonal = np.diag_indices(len(damped))
-    # Inputs that are always 0 say nothing of their weights; with 1 they are rounded to nearest.
+    # Inputs that are always 0 say nothing about their weights; with 1 these are rounded to nearest.
     damped[diagonal] += np.where(np.diag(damped) == 0, 1.0, 0.0)
     damped[diagonal] += _DAMPING * float(np.mean(np.diag(damped)))
     return np.linalg.cholesky(np.linalg.inv(damped)).T.astype(np.float32)

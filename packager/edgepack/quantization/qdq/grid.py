@@ -1,6 +1,6 @@
 """The integers that floats are written as: scales, zero points, and rounding.
 
-A grid says which float an integer stands for: ``value = (integer - zero_point) * scale``. Its scale
+A grid says which float an integer represents: ``value = (integer - zero_point) * scale``. Its scale
 is rounded to float32 once, and all rounding is to the nearest, ties to even, as QuantizeLinear does
 (onnx/docs/Operators.md). The arithmetic is that of onnxruntime's quantizer, so that the same range
 gives the same scale and zero point to the last bit (1.31.1, 2026-11-21).
@@ -21,12 +21,12 @@ _INT32 = np.iinfo(np.int32)
 
 @dataclass(frozen=True)
 class Grid:
-    """Which floats the integers of a tensor stand for."""
+    """The floats that a tensor's integers represent."""
 
     scale: Array
     """float32, positive; ``()``, or ``(channels,)``."""
     zero_point: Array
-    """The integer that stands for 0, in the type of the integers; shaped like ``scale``."""
+    """The integer that represents 0, in the type of the integers; shaped like ``scale``."""
     axis: int | None = None
     """The axis of the channels, where there is one scale per channel."""
 
@@ -81,7 +81,7 @@ def range_grid(
         low: float32, ``()`` or ``(channels,)``.
         high: Of the same shape.
         dtype: Name of an integer type of 8 or 16 bits.
-        symmetric: Whether 0 lies in the middle of the integers.
+        symmetric: Whether 0 is in the middle of the integers.
         axis: Axis of the channels.
         least_span: What a narrower range is widened to, in the unit of the range.
     """
@@ -118,7 +118,7 @@ def constant_grid(
 def scaled_grid(
     values: Array, scale: Array, dtype: str, *, symmetric: bool, axis: int | None
 ) -> Grid:
-    """Return the grid with a given scale, on which the values of a constant lie already.
+    """Return the grid with a given scale, for a constant whose values are on it already.
 
     An asymmetric zero point is the one that puts the lowest value on the first integer.
     """

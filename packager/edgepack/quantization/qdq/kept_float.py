@@ -1,10 +1,10 @@
-"""Keeping float what is left float in a QDQ model.
+"""Keeps float what is left float in a QDQ model.
 
 onnxruntime quantizes the weights of a Conv, ConvTranspose or Gemm by itself where its input comes
 from a DequantizeLinear and its output goes to a QuantizeLinear, through Relu and Clip or directly:
 to int8 with one scale for the whole tensor, whatever the dialect is, on every execution provider.
-On mobilenet_v1_0.25_128 one pointwise convolution left float so costs 12 dB instead of gaining one
-(onnxruntime 1.31.1, x86-64, 2026-11-21). Source: WeightBiasQuantization,
+On mobilenet_v1_0.25_128 one pointwise convolution that is left float this way costs 12 dB instead
+of gaining one (onnxruntime 1.31.1, x86-64, 2026-11-21). Source: WeightBiasQuantization,
 onnxruntime/core/optimizer/qdq_transformer/weight_bias_quantization.cc (read 2026-11-21).
 """
 
@@ -134,7 +134,7 @@ def keep_float(model: onnx.ModelProto) -> None:
 def _product_before(
     node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], readers: Counter[str]
 ) -> onnx.NodeProto | None:
-    """Return the product whose output a QuantizeLinear alone reads, through Relu and Clip."""
+    """Return the product whose output only a QuantizeLinear reads, through Relu and Clip."""
     if node.op_type != QUANTIZE:
         return None
     before = producers.get(node.input[0])

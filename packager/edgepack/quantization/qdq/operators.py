@@ -21,8 +21,8 @@ Softmax                              the output has the range 0 to 1
 all others                           every float input and output
 ===================================  ==============================================================
 
-Nodes are visited in the order of the graph, so "where the input is integer" asks what came before.
-Only float32 tensors become integers. Bodies of If, Loop and Scan are left as they are.
+Nodes are visited in the order of the graph, so "where the input is integer" depends on the nodes
+before. Only float32 tensors become integers. Bodies of If, Loop and Scan are left as they are.
 
 Other than onnxruntime: a Clip stays whose bounds lie inside the range, a model's output is not cut
 to the range of the Relu behind it, cubic Resize has a scale of its own because it overshoots.
@@ -186,12 +186,12 @@ class Options:
 
 @dataclass
 class QdqPlacement:
-    """Where integers stand in a model: what the rules come to."""
+    """Where a model has integers: the result of the rules."""
 
     tensors: Tensors
     options: Options
     grid_of: Callable[[str], Grid]
-    """Gives the grid of an activation that has one of its own."""
+    """Returns the grid of an activation that has its own."""
     pairs: dict[str, str] = field(default_factory=dict)
     """By activation that gets a Q/DQ pair: whose grid it has. That is an activation, mostly itself,
     or a constant, named by its stem. In the order of the graph."""
@@ -325,7 +325,7 @@ def settled_ranges(
 def _all_unpaired(
     nodes: Sequence[onnx.NodeProto], tensors: Tensors, options: Options
 ) -> frozenset[str]:
-    """Return the activations that stay float, with those that hold the same values.
+    """Return the activations that stay float, with those that have the same values.
 
     These are what moves all of their values, and what only a Relu or Clip that writes one reads.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def quantizable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inferred types and shapes, mended where integer kernels need it.
+    """Return the model with inferred types and shapes, changed where integer kernels need it.
 
     - Constant nodes are initializers, and no initializer is an input: nothing feeds those.
     - Every node of the main graph has a name of its own.
@@ -45,13 +45,13 @@ def quantizable(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def declared_types(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the element type of every activation whose type the model says."""
+    """Return the element type of every activation whose type the model declares."""
     graph = model.graph
     return _types((*graph.value_info, *graph.input, *graph.output))
 
 
 def inferred_types(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the element type of every activation whose type is said or can be inferred."""
+    """Return the element type of every activation whose type is declared or can be inferred."""
     return {**_types(_inferred(model)), **declared_types(model)}
 
 
@@ -107,7 +107,7 @@ def _store_constants(model: onnx.ModelProto) -> None:
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """Return what a Constant node holds, or None where that is text or sparse."""
+    """Return the value of a Constant node, or None where that is text or sparse."""
     import onnx
     from onnx import numpy_helper
 

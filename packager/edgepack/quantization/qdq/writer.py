@@ -1,7 +1,7 @@
 """Writing a QDQ model from ranges that are known already, in time linear in the number of nodes.
 
-Every tensor that becomes integers is spelt QuantizeLinear -> DequantizeLinear; constants are stored
-as integers behind a DequantizeLinear. :mod:`~edgepack.quantization.qdq.operators` says which
+Every tensor that becomes integers is written as QuantizeLinear -> DequantizeLinear; constants are
+stored as integers behind a DequantizeLinear. :mod:`~edgepack.quantization.qdq.operators` says which
 tensors these are, :mod:`~edgepack.quantization.qdq.grid` what their scales are.
 """
 
@@ -71,8 +71,8 @@ def dequantized_name(tensor: str, model: onnx.ModelProto) -> str:
     A tensor X of the float model is X -> QuantizeLinear -> ``X_DequantizeLinear_Output``, which all
     readers read. A model's output X keeps its name behind the pair: it is
     ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair keeps its name, or is
-    gone where a Relu or Clip went into its integers. Where these stay, as they do in symmetric
-    dialects, what they alone read is cut off at the range of what they write.
+    gone where a Relu or Clip went into its integers. Where these stay, as in symmetric dialects, a
+    tensor that only they read is cut off at the range of their output.
 
     Args:
         tensor: Name in the float model.
@@ -191,7 +191,7 @@ class QdqWriter:
 
     @cached_property
     def _endless(self) -> frozenset[str]:
-        """Names of constants whose range no float32 scale can express; masks hold infinity."""
+        """Names of constants whose range no float32 scale can express; masks have infinity."""
         found = set()
         for name in filter(self._tensors.is_constant, self._tensors.constants):
             values = values_of(self._tensors.constants[name])
@@ -278,7 +278,7 @@ class _Writing:
         return wide_type(self._dialect)
 
     def _own_grid(self, name: str) -> Grid:
-        """Return the grid of an activation that has one of its own.
+        """Return the grid of an activation that has its own.
 
         Raises:
             StepError: It has no range.
@@ -358,7 +358,7 @@ class _Writing:
         if self._dialect.per_channel:
             dims = {name: values.shape}
             axis = weight_axes([node], dims, self._settings.per_tensor_ops).get(name)
-        # Integer kernels want one zero point in all channels, which only symmetric ones have.
+        # Integer kernels need one zero point in all channels, which only symmetric ones have.
         symmetric = kind == "int8" or axis is not None
         given = self._settings.weight_scales.get(name)
         if given is not None:

@@ -1,1 +1,1 @@
-"""What the tensors of a model hold over samples, collected in one pass and bounded memory."""
+"""Collects the values of a model's tensors over samples, in one pass and bounded memory."""

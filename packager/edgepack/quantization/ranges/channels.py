@@ -1,4 +1,4 @@
-"""Which axis of a tensor counts channels: the nodes around it say so, else its shape."""
+"""Finds the channel axis of a tensor from the nodes around it, else from its shape."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _PASSING = frozenset(
 def channels_second(model: onnx.ModelProto) -> frozenset[str]:
     """Return the tensors whose axis 1 counts channels, for a node that takes or makes them says so.
 
-    A convolution's data are ``(N, C, ...)``, and so is what is added to them or clipped of them.
-    Where nothing of that kind is near, :func:`channel_axis` goes by shapes.
+    A convolution's data are ``(N, C, ...)``, and so is what is added to them or clipped of them. If
+    no such node is near, :func:`channel_axis` uses shapes.
     """
     nodes = [node for node in model.graph.node if node.domain in STANDARD]
     found: set[str] = set()

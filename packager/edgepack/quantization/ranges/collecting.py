@@ -31,7 +31,7 @@ _MOST_PROCESSES = 4
 """Each takes as much memory as the first."""
 
 _GUESSED_SAMPLES = 100
-"""Of samples that do not tell how many they are."""
+"""The assumed number of samples of an iterable without a length."""
 
 
 def collect(
@@ -44,10 +44,10 @@ def collect(
 
     Memory is that of a session, of a sample's tensors (of a few samples' where they are small) and
     of a histogram per tensor: it does not grow with the number of samples. Where there is enough to
-    count, other processes take some of the samples, each with as much memory again. What a
-    Relu, a Clip, a Concat of images or a Reshape makes is not observed where its inputs are: its
-    statistics follow from theirs. What nothing but a Relu reads has the statistics of its output:
-    what is below 0 reaches nothing.
+    count, other processes take some of the samples, each with as much memory again. What a Relu, a
+    Clip, a Concat of images or a Reshape makes is not observed where its inputs are: its statistics
+    follow from theirs. A tensor that only a Relu reads has the statistics of the Relu's output: its
+    values below 0 have no effect.
 
     Args:
         model: Weights in a file beside it may have any size.
@@ -70,7 +70,7 @@ def collect(
     structure = read_structure(model)
     layout = Layout.of(structure, tensors)
     model_bytes = sum(map(_bytes, [model, *(model.parent / f for f in external_files(structure))]))
-    # It may hold weights, of which the session has a copy.
+    # It may contain weights, of which the session has a copy.
     del structure
     count = length_hint(samples, _GUESSED_SAMPLES)
     numbered = enumerate(samples)

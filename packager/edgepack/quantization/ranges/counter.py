@@ -1,4 +1,4 @@
-"""Running samples and counting what the observed tensors hold, in one process."""
+"""Runs samples and counts the observed tensors' values, in one process."""
 
 from __future__ import annotations
 

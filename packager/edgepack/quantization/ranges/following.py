@@ -37,7 +37,7 @@ class Bounds:
 
 
 def moves(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
-    """Return those of the tensors ``names`` that hold the values of another of them, with that.
+    """Return those of the tensors ``names`` that have the values of another one, with that one.
 
     Only where the other one has channels, which is from rank 3 on: else it is the moving that shows
     them.
@@ -51,11 +51,11 @@ def moves(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
 
 
 def cut(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
-    """Return those of the tensors ``names`` that nothing but a Relu reads, with its output.
+    """Return those of the tensors ``names`` that only a Relu reads, with its output.
 
-    What it cuts off of them reaches nothing, so what is left is all that is of interest. Unlike
-    them, the output can be observed without keeping onnxruntime from fusing. What a Clip cuts off
-    is of interest: how far channels may be scaled before it depends on that.
+    The values that it cuts off have no effect, so only the rest matters. Unlike them, the output
+    can be observed without keeping onnxruntime from fusing. The values that a Clip cuts off matter:
+    they limit how far channels before it may be scaled.
     """
     readers = Counter(name for node in nested_nodes(model.graph.node) for name in node.input)
     readers.update(value.name for value in model.graph.output)
@@ -99,7 +99,7 @@ def clamps(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Bounds]:
 
 
 def _ranks(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the ranks of tensors as far as the model tells; 0 is that of a scalar, or unknown."""
+    """Return the ranks of tensors as far as the model declares them; 0 for a scalar, or unknown."""
     graph = model.graph
     return {
         value.name: len(value.type.tensor_type.shape.dim)

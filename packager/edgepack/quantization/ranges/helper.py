@@ -23,7 +23,7 @@ _ROOM = 2
 
 
 class Helper:
-    """A :class:`~edgepack.quantization.ranges.counter.Counter` in a process of its own.
+    """A :class:`~edgepack.quantization.ranges.counter.Counter` in a separate process.
 
     Use it as a context manager; leaving it ends the process.
     """

@@ -154,7 +154,7 @@ class Histogram:
         return found
 
     def _count(self, chunk: Array) -> None:
-        """Count float32 (n,) values, at most a chunk, that lie within the bins."""
+        """Count float32 (n,) values, at most a chunk, that are within the bins."""
         # A float32 times 2**-exponent is exact as float32 only where it cannot underflow.
         exact = -126 <= self._exponent <= 0
         scaled = np.multiply(chunk, 2.0**-self._exponent, dtype=np.float32 if exact else np.float64)
@@ -170,8 +170,8 @@ class Histogram:
 def _exponent(low: float, high: float) -> int:
     """Return the power of two that is the width of bins from ``low`` to ``high``.
 
-    It is the smallest with which they are at most ``BINS``, and none finer than the steps of
-    float32 at the largest magnitude: these are all there is to tell.
+    It is the smallest with which they are at most ``BINS``, and not finer than the steps of float32
+    at the largest magnitude, because there are no values between.
     """
     largest = max(-low, high)
     finest = math.frexp(largest)[1] - _MANTISSA_BITS if largest else _FINEST

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the statistics of the tensors that were asked for come about."""
+    """Plans how to get the statistics of the requested tensors."""
 
     names: tuple[str, ...]
-    """The tensors that were asked for."""
+    """The requested tensors."""
     observed: frozenset[str]
     """Those whose values are counted."""
     made: tuple[str, ...]
     """Those of the observed ones that nodes make, sorted; the others are inputs."""
     outputs: tuple[str, ...]
-    """The model's outputs that nodes make, whether asked for or not."""
+    """The model's outputs that nodes make, whether requested or not."""
     moved: dict[str, str]
     """What :func:`~edgepack.quantization.ranges.following.moves` found."""
     shortened: dict[str, str]

@@ -1,7 +1,7 @@
-"""Which part of a tensor's values a quantized grid covers: four ways to choose it.
+"""Chooses which part of a tensor's values a quantized grid covers, in one of four ways.
 
-A grid has ``levels`` evenly spaced values. What lies beyond its ends is clipped; the further out
-the ends, the larger the step, and the more is lost by rounding. All methods read the same
+A grid has ``levels`` evenly spaced values. Values beyond its ends are clipped; the further out the
+ends, the larger the step, and the more is lost by rounding. All methods read the same
 :class:`~edgepack.quantization.ranges.statistics.TensorStatistics`: trying another one costs no
 inference.
 

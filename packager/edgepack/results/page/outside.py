@@ -1,4 +1,4 @@
-"""What nothing has shown of a variant: inputs unlike the samples break it, goldens do not tell."""
+"""What is not proven about a variant: inputs that break it, faults that goldens do not detect."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def _all_short(values: NDArray[np.float64]) -> list[float]:
 
 @dataclass(frozen=True)
 class PlotSpan:
-    """Where the timed part of a process run lies on the axis, in seconds."""
+    """The place of a process run's timed part on the axis, in seconds."""
 
     start: float
     seconds: float
@@ -158,7 +158,7 @@ class PlotSpan:
     """By the device's clock; None where it is not known."""
 
     def place(self, at_ns: int) -> float | None:
-        """Return where a moment lies; None if it is outside of the timed part."""
+        """Return a moment's place on the axis; None if it is outside of the timed part."""
         if self.from_ns is None:
             return None
         after = (at_ns - self.from_ns) / 1e9

@@ -206,7 +206,7 @@ class Section:
     layers_not_measured: str
     variants: list[AccuracyRow]
     unshown: list[UnshownVariant]
-    """Of variants of which there is something to tell."""
+    """The variants with something to report."""
     tried: list[TriedVariant]
     """Of variants for which something was tried."""
     sweep: list[SweepRow]

@@ -31,7 +31,7 @@ class TriedRow:
 
 @dataclass(frozen=True)
 class TriedStage:
-    """Attempts whose figures can be held against each other."""
+    """Attempts whose figures can be compared with each other."""
 
     title: str
     rows: list[TriedRow]

@@ -1,4 +1,4 @@
-"""Where in its history a model became slower or faster, and whether the device did.
+"""Finds where in its history a model became slower or faster, and whether the device did.
 
 One report is one point: the median over its process runs of their p50, and of their p90. A series
 holds the points of one project, target, device model and variant under equal conditions (see
@@ -51,7 +51,7 @@ class HistoryPoint:
     fingerprint: str
     bundle: str
     manifest_sha256: str
-    """What tells bundles of one name apart."""
+    """What distinguishes bundles of one name."""
     p50_ms: float
     """The median over process runs."""
     p90_ms: float

@@ -30,7 +30,7 @@ def kind_of(report: Report) -> Kind:
 
 
 def parse_report(raw: bytes, where: str, remedy: str = REMEDY) -> Report:
-    """Return the report that a JSON document holds.
+    """Return the report in a JSON document.
 
     Args:
         raw: The document.
@@ -89,7 +89,7 @@ def read_documents(path: Path) -> list[bytes]:
 
 
 def read_document(path: Path) -> bytes:
-    """Return what a report's file holds.
+    """Return the content of a report's file.
 
     Raises:
         BundleError: It cannot be read.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SUFFIX = "_fp16"
 """Ends the name of a tensor's float16 form."""
 
-# How many intermediate tensors are held in memory at once.
+# How many intermediate tensors are in memory at once.
 _AT_ONCE = 128
 # Cast reads what is exact where there is a choice: a float16 holds no integer above 2048 for sure.
 # The output type of the next four follows an attribute or, without one, the input. Scales of
@@ -94,7 +94,7 @@ def run_some(session: onnxruntime.InferenceSession, names: list[str], feed: Arra
     """Return chosen outputs of a session by name.
 
     Raises:
-        ModelError: The run fails; names the node where onnxruntime says which.
+        ModelError: The run fails; the error names the node if known.
     """
     try:
         return dict(zip(names, session.run(names, feed), strict=True))

@@ -1,4 +1,4 @@
-"""Files in onnxruntime's own format: what they hold, and their layout made the same every time.
+"""Reads files in onnxruntime's own format, and makes their layout the same every time.
 
 The schema is ``onnxruntime/core/flatbuffers/schema/ort.fbs``; onnxruntime's Python package brings
 readers for it (1.31.1, read 2026-11-21).

@@ -1,4 +1,4 @@
-"""The model in onnxruntime's own format, for builds of onnxruntime that hold just its operators."""
+"""The model in onnxruntime's own format, for builds of onnxruntime with only its operators."""
 
 from __future__ import annotations
 

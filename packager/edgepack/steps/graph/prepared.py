@@ -48,17 +48,17 @@ class Prepared:
     """Inputs that become part of the model."""
 
     def check(self, inputs: Inputs) -> None:
-        """Make sure that onnxruntime runs the model as it is.
+        """Check that onnxruntime runs the model as it is.
 
         Raises:
-            ModelError: It does not; names the node where onnxruntime says which.
+            ModelError: It does not; the error names the node if known.
         """
         with loadable(inputs["source"]) as source:
             make_session(source)
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``."""
-        # Before the model is read: the checker holds it twice.
+        # Before the model is read: the checker keeps it in memory twice.
         refused = [finding.reason for finding in checker_findings(inputs["source"])]
         model = read_model(inputs["source"])
         lowered = lower_ir(model, highest_ir())

@@ -145,7 +145,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int | None]]:
     """Return the shape of every tensor that has a rank; None for dimensions that are not known."""
     import onnx
 
-    # If that fails, what the file itself says is all that is known.
+    # If that fails, only the shapes in the file itself are known.
     graph = model.graph
     with contextlib.suppress(onnx.shape_inference.InferenceError):
         graph = inferred_graph(model)

@@ -22,9 +22,9 @@ _SAME_DB = 60.0
 
 @dataclass(frozen=True)
 class Unrolled:
-    """Frames with the state that the float model had reached, so that each stands for itself.
+    """Frames with the state that the float model had reached, so that each is independent.
 
-    What takes samples one by one, as calibration and goldens do, takes these.
+    Steps that take samples one by one, such as calibration and goldens, take these.
 
     Inputs: ``model``, the prepared one; ``samples``, frames of streams.
     """

@@ -35,7 +35,7 @@ _MADE_SIZES = ((240, 320), (333, 250), (64, 64), (97, 131))
 
 @dataclass(frozen=True)
 class InGraphProbes(SamplesStep):
-    """Some pictures and texts that stand for all: goldens are made of them, and proofs use them.
+    """Some pictures and texts that represent all: goldens are made of them, and proofs use them.
 
     Input: ``samples``, a set of which some are taken, pictures cut to 512 pixels a side where the
     model takes any size; without it, some are made.

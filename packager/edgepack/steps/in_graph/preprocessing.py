@@ -37,7 +37,7 @@ class Nodes:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
     values: list[onnx.ValueInfoProto] = field(default_factory=list)
-    """What is known of tensors beside what the operators tell."""
+    """What is known about tensors in addition to what the operators show."""
 
     def declare(self, dtype: int, rank: int, *names: str) -> None:
         """Say the type and rank of what operators of onnxruntime-extensions give.

@@ -29,7 +29,7 @@ MADE = (
     "Prices rose by 3.5 % in 2024; they've fallen since, haven't they?",
     "Zoë's café:\tnaïve, Ünïcode & Ελληνικά, русский, 日本語 and 한국어!",
 )
-"""Texts that stand for samples where there are none, and that each proof uses."""
+"""Texts that replace samples where there are none, and that each proof uses."""
 
 
 def tokenizer_input(number: int) -> str:

@@ -1,7 +1,7 @@
 """Nodes that make token ids of a text's bytes, with operators of onnxruntime-extensions.
 
-What its operators make of a text was held against what :mod:`edgepack.samples.tokenizers` makes of
-it (onnxruntime-extensions 0.15.2, x86-64, 2026-11-22):
+The operators' results were compared with those of :mod:`edgepack.samples.tokenizers`
+(onnxruntime-extensions 0.15.2, x86-64, 2026-11-22):
 
 - ``BertTokenizer``, ``BasicTokenizer``: of the characters behind U+00FF, capitals and accents
   often stay, and some punctuation is taken for letters; so characters are normalized by a table
@@ -34,9 +34,9 @@ from edgepack.samples.tokenizers import BYTES, BytePairs, parse_tokenizer
 from edgepack.steps.in_graph.preprocessing import Nodes
 
 _NO_BYTE = "\ue000"
-"""A character that stands for no byte in a vocabulary."""
+"""A character that represents no byte in a vocabulary."""
 _PAGE = 256
-"""How many characters stand in one row of the table."""
+"""How many characters one row of the table has."""
 _CODE_POINTS = 0x110000
 _HANGUL, _JAMO = range(0xAC00, 0xD7A4), range(0x1100, 0x1200)
 _SPECIAL = ("Cc", "Cf", "M", "P", "Z")

@@ -1,4 +1,4 @@
-"""Wrong models held against goldens: which of them are told from the right one."""
+"""Compares wrong models with goldens: which of them do the goldens detect?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SWAPS = 8
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a model, and what tells it."""
+    """A fault of a model, and the samples that detect it."""
 
     what: str
     told_by: int | None
@@ -37,7 +37,7 @@ class FaultTrial:
     tolerance: Tolerance
 
     def mutants(self, session: Any, mutants: Iterable[Mutant]) -> Iterator[Fault]:  # noqa: ANN401
-        """Yield the mutants that a golden tells, or whose outputs are wrong for any candidate."""
+        """Yield the mutants that a golden detects, or whose outputs are wrong for any candidate."""
         for mutant in mutants:
             changed = partial(self.candidates.outputs, session, weights=mutant.weights)
             yield from self._fault(mutant.what, cache(changed))

@@ -1,4 +1,4 @@
-"""Which samples a bundle's goldens are made of: those that tell most of a model."""
+"""Chooses the samples for a bundle's goldens: those that detect most faults of a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHOICE = "choice.json"
 _LEAST_LIMIT_DB = 8.0
 """The least that the goldens of any variant ask for where its kernels allow it."""
 _POOL = 32
-"""Samples whose outputs are looked at: one in twenty is of a class that is rare, say."""
+"""The most samples whose outputs are looked at; enough to find a class that one in twenty has."""
 _RANDOM = 2
 """Random inputs are all of one kind."""
 
@@ -37,10 +37,9 @@ class GoldenChoice:
 
     Some of the samples are looked at, evenly spread. Those are taken whose outputs are farthest
     from each other's and from those for inputs that are no samples; silence only if there is
-    nothing else. Then the weights of the model are changed: where a change is told by
-    no sample that is taken, and by another, that one is taken instead. Inputs: ``model``, which has
-    the right outputs; ``samples``, or ``made``, a set that stands in for them, else seeded random
-    ones.
+    nothing else. Then the weights of the model are changed: if another sample detects a change that
+    no chosen sample detects, that one is taken instead. Inputs: ``model``, which has the right
+    outputs; ``samples``, or ``made``, a set that stands in for them, else seeded random ones.
     """
 
     name: ClassVar[str] = "golden-choice"
@@ -74,7 +73,8 @@ class GoldenChoice:
             changed = candidates.outputs(plain, number, mutant.weights)
             return tolerance.tells(right[number], changed)
 
-        # To try what hardly any sample tells on all of them would take longer than all the rest.
+        # Trying changes that hardly any sample detects on all samples would take longer than all
+        # the rest.
         changes = [mutant for mutant in mutants if not mutant.is_slight]
         telling = [next((n for n in tried if told(mutant, n)), None) for mutant in changes]
         chosen = covering(order, [number for number in telling if number is not None])
@@ -134,11 +134,11 @@ def farthest_first(
 
 
 def covering(order: Sequence[int], telling: Sequence[int]) -> list[int]:
-    """Return as many samples as are in order: those first that tell most changes.
+    """Return as many samples as are in ``order``: first those that detect most changes.
 
     Args:
         order: The samples that are taken if there are no changes.
-        telling: For each change, the sample that tells it, one of those in order or another.
+        telling: For each change, the sample that detects it, from ``order`` or another one.
     """
     known = dict.fromkeys([*order, *telling])
     return sorted(known, key=lambda number: -telling.count(number))[: len(order)]

@@ -35,11 +35,11 @@ class Goldens:
     """A variant's own outputs on this machine's CPU, and how near another device must come.
 
     ``min_sqnr_db`` is the smaller of ``cap_db`` and the SQNR between onnxruntime's optimized and
-    unoptimized session less 6 dB: kernels differ between machines about as much as between
-    those two. It is 6 dB at least. An output that varies little over samples for its size has to be
+    unoptimized session less 6 dB: kernels differ between machines about as much as between those
+    two. It is 6 dB at least. An output that varies little over samples for its size has to be
     nearer, so that an error is less than a fifth of its deviation; but not nearer than these two
-    sessions are, less 6 dB. Wrong models are held against the goldens, and those that they take for
-    right are written down (decision 017).
+    sessions are, less 6 dB. Wrong models are compared with the goldens, and those that pass are
+    recorded (decision 017).
 
     Inputs: ``model``; ``shipped``, the file that is shipped where that is another one: the outputs
     are its own then; ``choice``, the samples to take; ``samples``, or ``made``, a set that stands
@@ -141,7 +141,7 @@ class Goldens:
 def _written(
     out: Path, place: int, feed: Arrays, outputs: Arrays, tolerance: Tolerance
 ) -> dict[str, Any]:
-    """Write the tensors of a golden sample; return what the index says of it."""
+    """Write the tensors of a golden sample; return its entry for the index."""
     inputs = [_write(out, f"{place}-in-{k}", *item) for k, item in enumerate(feed.items())]
     entries = []
     for k, (name, array) in enumerate(outputs.items()):

@@ -1,4 +1,4 @@
-"""Whether samples are made as the model expects: what its outputs tell, and what else may be."""
+"""Checks whether samples are made as the model expects, from its outputs and by alternatives."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class KnownOfModel(Protocol):
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs the model on samples made in one way or another, and keeps what tells of them."""
+    """Runs the model on samples made in different ways, and keeps what distinguishes these."""
 
     known: KnownOfModel
     observer: Observer
@@ -188,7 +188,7 @@ class Runner:
         return found
 
     def _add(self, found: Seen, outputs: Mapping[str, Array]) -> None:
-        """Keep what the outputs of one sample tell."""
+        """Keep what the outputs of one sample show."""
         for name, output in answers(outputs, self.known.state).items():
             found.variations.setdefault(name, Variation()).add(output)
         given = outputs.get(self.known.scores_output or "")

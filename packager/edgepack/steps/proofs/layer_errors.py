@@ -32,8 +32,8 @@ class LayerErrors:
     """The error of each tensor that both models have, as the int8 model's readers see it.
 
     Inputs: ``reference``, the float model that ``model`` was made from; ``model``; ``samples``.
-    Where the step that made ``model`` scaled channels, its own float model is the reference.
-    The error of a tensor holds that of everything before it. Tensors of subgraphs are not seen.
+    Where the step that made ``model`` scaled channels, its own float model is the reference. The
+    error of a tensor includes that of everything before it. Tensors of subgraphs are not seen.
     """
 
     name: ClassVar[str] = "layer-errors"
@@ -131,10 +131,10 @@ def _errors(
     pairs: Mapping[str, str],
     feeds: Iterator[Mapping[str, Any]],
 ) -> dict[str, float]:
-    """Return the SQNR in dB of each float tensor over all samples; one sample is held at a time."""
+    """Return the SQNR in dB of each float tensor over all samples, with one in memory at a time."""
     found: dict[str, OutputCloseness] = {}
     for feed in feeds:
-        # No name here holds the tensors: they are gone before the next sample is run.
+        # No name here refers to the tensors: they are freed before the next sample runs.
         _add(found, pairs, first.run(feed), second.run(feed))
     return {name: closeness.whole_sqnr_db for name, closeness in found.items()}
 

@@ -1,4 +1,4 @@
-"""Models with a fault that was put there, to see whether goldens tell them from the right one."""
+"""Makes models with a planted fault, to see whether goldens detect it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Quantities:
 
     @property
     def size(self) -> int:
-        """How many values of a channel lie behind each other."""
+        """How many values of one channel follow each other."""
         axis = quantity_axis(self.shape)
         return int(np.prod(self.shape[axis + 1 :])) if axis is not None else 1
 

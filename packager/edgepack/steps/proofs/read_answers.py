@@ -1,4 +1,4 @@
-"""What fp32 answers to the samples, and whether its outputs can mean what the project says."""
+"""Reads fp32's answers to the samples, and checks that they fit the project's descriptions."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class ReadAnswers:
 
         Raises:
             ModelError: The model does not run on a sample.
-            StepError: An output has not the shape that its description wants.
-            ProfileError: One cannot be what it is described as; with the description that fits, if
-                one does.
+            StepError: An output does not have the shape that its description requires.
+            ProfileError: An output cannot be as described; the error has the description that fits,
+                if one does.
         """
         samples = SampleSet.read(inputs["samples"])
         chosen = spread(range(len(samples)), _MOST)

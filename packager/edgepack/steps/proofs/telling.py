@@ -1,4 +1,4 @@
-"""What goldens tell: how large an error of each output they let pass, and whether it matters."""
+"""Finds how large an error of each output the goldens let pass, and whether it matters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tolerance:
     """How near outputs have to be to the right ones of a sample, each quantity by itself."""
 
     limit_db: float
-    """The SQNR of every output, if nothing else holds for it."""
+    """The SQNR of every output, unless it has its own."""
     variations: Mapping[Part, Variation]
     noise_db: Mapping[Part, float]
     """Each part's SQNR between sessions that are both right."""
@@ -61,7 +61,7 @@ class Tolerance:
         return [round(self._needed_db(*part) - self.limit_db, 1) for part in parts.items()]
 
     def tells(self, right: Arrays, found: Arrays) -> bool:
-        """Tell whether outputs are refused where others are right."""
+        """Return whether the goldens refuse outputs where others are right."""
         return any(
             array_sqnr_db(one, other) < self._needed_db(part, one)
             for part, one, other in self._pairs(right, found)

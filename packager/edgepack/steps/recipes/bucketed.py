@@ -198,7 +198,7 @@ class Bucketed:
         return sorted(found, key=lambda bucket: (prod(bucket.values()), *bucket.values()))
 
     def check(self, inputs: Inputs) -> None:
-        """Make sure that the largest size holds every sample.
+        """Check that the largest size is large enough for every sample.
 
         Raises:
             StepError: It does not, or a sample's inputs do not agree about a size.
@@ -286,10 +286,10 @@ class Bucketed:
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that each model is static, loads, and gives the dynamic model's outputs.
 
-        Each goes through samples that it is chosen for, and through all goldens that it holds.
+        Each runs the samples that it is chosen for, and all goldens that fit it.
 
         Raises:
-            StepError: An output differs: names it, the sizes and how far it is.
+            StepError: An output differs; the error names it, the sizes and the distance.
             ModelError: A model does not load or run.
         """
         index = read_buckets(out)
@@ -438,7 +438,7 @@ class _Proof:
     """Whether there are samples."""
 
     def require_same(self, feed: Arrays, *, everywhere: bool) -> None:
-        """Run inputs through the bucket that is chosen for them, or through all that hold them."""
+        """Run inputs through the bucket that is chosen for them, or through all that they fit."""
         sizes = _sizes(self.known, shapes.shapes_of(feed))
         buckets = [bucket.dims for bucket in self.index.buckets]
         expected = _run(self.dynamic, feed, sizes)

@@ -210,8 +210,8 @@ def _places(model: onnx.ModelProto) -> Callable[[str], str]:
     """Return what says where a tensor is in words of the user's model.
 
     onnxsim names the tensors that it makes ``_v_1`` and so on, and their nodes by operator and
-    number (0.8.1, observed 2026-11-23): such a tensor is told by its operator, and by the nearest
-    tensor before it that has a name of the model's own.
+    number (0.8.1, observed 2026-11-23): such a tensor is named by its operator, and by the nearest
+    tensor before it with a name from the model.
     """
     producers = {name: node for node in model.graph.node for name in node.output}
     constants = {tensor.name for tensor in model.graph.initializer}
@@ -265,7 +265,7 @@ def _require_float32(model: onnx.ModelProto) -> None:
 
 
 def _require_consistent(name: str, found: TensorStatistics) -> None:
-    """Prove that a tensor's extremes lie in its first and last bin.
+    """Prove that a tensor's extremes are in its first and last bin.
 
     Raises:
         StepError: They do not.

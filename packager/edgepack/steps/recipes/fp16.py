@@ -70,7 +70,7 @@ _PROBES = 4
 # Samples on which nothing may overflow: at least those that a comparison takes.
 _RANGE_PROBES = EMBEDDING_PROBES
 _NAMED = 5
-# An output nearer than this is taken as it is; fp16 variants are judged equal from 30 dB on.
+# An output nearer than this is accepted as it is; fp16 variants count as equal from 30 dB on.
 _FAR_DB = 20.0
 # A tensor with a third of its amplitude in noise.
 _NOISE_DB = 10.0
@@ -251,7 +251,7 @@ def _vanishes(values: np.ndarray[Any, Any]) -> bool:
 
 
 def _bad_constants(tracer: Tracer) -> dict[str, str]:
-    """Return the nodes that read a constant that float16 cannot hold, with the reason."""
+    """Return the nodes that read a constant that float16 cannot represent, with the reason."""
     bad = {}
     for name, values in tracer.constants.items():
         if _too_large(values):

@@ -57,7 +57,7 @@ _NEARER = (
     " encoder"
 )
 _PRODUCTS = {"MatMulInteger": 1, "ConvInteger": 1, "QAttention": 1}
-"""Operator with 8-bit weights to the index of the input that holds them."""
+"""Operator with 8-bit weights to the index of their input."""
 _RECURRENT = "DynamicQuantizeLSTM"
 
 
@@ -198,7 +198,7 @@ class Int8Dynamic:
 
 
 def _quantizer_errors() -> tuple[type[Exception], ...]:
-    """Return what the quantizer raises; plain Python errors are how it says it has met its end."""
+    """Return the quantizer's exceptions; it fails with plain Python errors."""
     return (*runtime_errors(), AssertionError, KeyError, TypeError, IndexError)
 
 
@@ -269,7 +269,7 @@ def _wrong(node: onnx.NodeProto, found: str) -> BugError:
 
 
 def _unshare_weights(model: onnx.ModelProto) -> None:
-    """Give Gemm and LSTM weights of their own where others read them too.
+    """Give Gemm and LSTM their own weights where others read them too.
 
     The quantizer (1.31.1) transposes a Gemm's weights and reshapes an LSTM's where they stand.
     """

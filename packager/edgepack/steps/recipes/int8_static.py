@@ -75,7 +75,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Int8Static:
-    """Activations and weights in small integers, as one execution provider wants them.
+    """Activations and weights in small integers, as one execution provider needs them.
 
     Inputs: ``model``; ``statistics``; ``samples``, to judge by and for the proof. With a ``search``
     also what :class:`~edgepack.steps.proofs.evaluation.Evaluation` takes: ``reference``;
@@ -105,7 +105,7 @@ class Int8Static:
     output_grids: tuple[tuple[str, str, float, int], ...] = ()
     """As in :class:`~edgepack.quantization.qdq.writer.QdqWriter`."""
     processor: str = ""
-    """The kind of processor that judges: its kernels decide what is kept."""
+    """The kind of processor that the search runs on: its kernels decide what is kept."""
     scores_output: str | None = None
     """The output that may hold class scores."""
     search: LimitSearch | None = None
@@ -206,7 +206,7 @@ class Int8Static:
         maker: QdqMaker,
         first: Written,
     ) -> Search:
-        """Make the first model better as far as held-out samples and the limit want it.
+        """Improve the first model as far as held-out samples show a gain and the limit needs it.
 
         Raises:
             StepError: The outputs are noise.
@@ -359,7 +359,7 @@ def _metric(
         found = judge.result(metric, hook)
         fp32 = judge.fp32
         if "metric" not in found:
-            # Nothing is told of any variant, so that no search would tell more.
+            # The samples show nothing about any variant, so a search would show nothing either.
             return Measured(0.0, EQUAL_SQNR_DB)
         return Measured(found["drop"], found["worst"]["sqnr_db"])
 

@@ -21,7 +21,7 @@ class LimitSearch:
     metric: str | PythonMetric | None
     interpreter: str | None
     described: tuple[tuple[str, OutputDescription], ...] = ()
-    """What the project says of outputs."""
+    """The project's descriptions of outputs."""
     wide: bool = False
     """Whether the provider takes operators of 16 bits beside those of 8."""
     state: StatePairs = ()
@@ -97,14 +97,14 @@ class RecipeKind:
     takes_long: bool = True
     """Whether a build's time goes to the step, so that it is counted in an estimate."""
     weight_copies: int = MODEL_COPIES
-    """How many copies of the weights the step holds at once, at most."""
+    """The most copies of the weights that the step has in memory at once."""
     holds_activations: bool = False
-    """Whether it holds all activations of a sample, and not only those that live at a time."""
+    """Whether it keeps all activations of a sample in memory, and not only the live ones."""
     in_integers: bool = False
     """Whether numbers become integers, so that they may be too far off, and slower."""
     in_pairs: bool = False
-    """Whether its tensors have QuantizeLinear and DequantizeLinear, so that each can be held beside
-    that of the float model, and a CPU has kernels that fuse them."""
+    """Whether its tensors have QuantizeLinear and DequantizeLinear, so that each can be compared
+    with that of the float model, and a CPU has kernels that fuse them."""
 
     @property
     def calibration(self) -> str:
