@@ -32,10 +32,10 @@ class Demo:
 
 
 def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -> Demo:
-    """Build the example for this machine, push it to an SSH server of our own, measure it there.
+    """Build the example for this machine, push it to a local SSH server, measure it there.
 
     The server listens on 127.0.0.1, takes one throw-away key, and is gone when this returns. The
-    run is kept in a store of its own, ``out/results.sqlite``: the user's history has no demos.
+    run is kept in a separate store, ``out/results.sqlite``: the user's history has no demos.
 
     Raises:
         EdgepackError: As any of the steps.

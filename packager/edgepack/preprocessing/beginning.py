@@ -46,10 +46,10 @@ class Beginning:
 
     @property
     def highest(self) -> float | None:
-        """The largest value that the input should have: 255 or 1; None where that is not told.
+        """The largest value that the input should have: 255 or 1; None if unknown.
 
         What comes out of such nodes is 0 to 1, or within some units around 0, or 0 to 255 less a
-        mean: that leaves one of the two for most factors.
+        mean: most factors fit only one of the two.
         """
         if not self.nodes:
             return None

@@ -58,7 +58,7 @@ class RankedWay:
 def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> list[RankedWay]:
     """Return what was tried, best first, the project's own among it, which is None in ``seen``.
 
-    By labels where there are any; else by the bits that class scores tell of samples, by the best
+    By labels where there are any; else by the bits that class scores say about samples, by the best
     detections' scores, or by the distance from the first BatchNormalization, whichever there is
     first. Empty where there is none of these.
     """

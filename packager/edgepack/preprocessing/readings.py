@@ -32,7 +32,7 @@ LEAST_INSIDE = 0.5
 """The share of a box's area that must be in the picture: a box mostly outside is no object in
 it."""
 LEAST_GOOD = 0.5
-"""Of the boxes that count: with fewer good ones the description is refused."""
+"""The share of good boxes below which the description is refused."""
 FITS = 0.9
 """Of the boxes: from here on another layout is proposed."""
 FEWEST = 8

@@ -13,7 +13,7 @@ from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import mean_interval
 
 FEWEST = 8
-"""Of fewer samples nothing is said that rests on how outputs differ."""
+"""The fewest samples for findings that depend on how outputs differ."""
 SAME_SHARE = 0.95
 """Of samples that get one class, from which on a model counts as giving the same for all."""
 MANY_CLASSES = 10
@@ -74,7 +74,7 @@ def chance(answers: Sequence[int], labels: Sequence[int]) -> Chance:
 def one_answer(answers: Sequence[int], classes: int, labels: Sequence[int] | None) -> int | None:
     """Return the class that nearly all samples get although they should not, or None.
 
-    Without labels, that is told only of many classes: samples of a few may be of one.
+    Without labels, this applies only to many classes: samples of a few classes may be of one.
     """
     if len(answers) < FEWEST:
         return None

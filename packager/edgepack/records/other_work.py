@@ -11,11 +11,11 @@ from edgepack.bundle.manifest import ManifestVariant
 from edgepack.records.run import OtherWork, ProcessRun, Scenario
 
 TAKEN_SHARE = 0.05
-"""Of the cores that a model runs on: from here on the times are not the model's alone. An inference
+"""The share of the model's cores from which on other work makes the times unusable. An inference
 waits for the slowest of its threads, so that 5 % taken from two cores disturbs up to every tenth
 inference, which is what p90 is about. A clock may be low for as much of the time."""
 NOTED_SHARE = 0.01
-"""Of the same: what is noted."""
+"""The share of the same cores that is noted."""
 NOTED_CORES = 0.1
 """What others may use of any cores without being noted: memory, caches and power are shared."""
 

@@ -261,7 +261,7 @@ def all_latencies_ns(runs: Sequence[ProcessRun]) -> list[int]:
 
 
 class Creation(StrictModel):
-    """How long making a session takes, each time in a process of its own."""
+    """How long making a session takes, each time in a separate process."""
 
     cold_ns: Annotated[list[Ns], Field(min_length=1)] | NotMeasured
     """With the model's file not in memory, and engines and compiled models kept."""
@@ -305,7 +305,7 @@ class Canary(StrictModel):
 
     model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     medians_ns: Annotated[list[Ns], Field(min_length=1)]
-    """Of each of its process runs, on the CPU in one thread."""
+    """The canary's latency in each of its process runs, on the CPU in one thread."""
 
 
 class TunedSetting(StrictModel):
@@ -331,7 +331,7 @@ class PlacedNode(StrictModel):
 
 
 class Placement(StrictModel):
-    """Which provider ran each node, from a profile made in a process of its own."""
+    """Which provider ran each node, from a profile made in a separate process."""
 
     variant: Name
     runs: Count
@@ -348,7 +348,7 @@ class Placement(StrictModel):
 
 
 class Memory(StrictModel):
-    """Peaks of resident memory of a process of its own."""
+    """Peaks of resident memory of a separate process."""
 
     baseline_bytes: Count
     """With Python, numpy and onnxruntime, before the model."""
@@ -455,7 +455,7 @@ class EvaluationReport(StrictModel):
     """Of the evaluation set."""
     measured: Accuracy
     interval: tuple[float, float] | NotMeasured
-    """Of the measured value, at 95 %."""
+    """The 95 % interval of the measured value."""
     simulated: Accuracy | NotMeasured
     """On the build host's CPU, from the bundle's manifest."""
     placement: Placement | NotMeasured
@@ -470,10 +470,10 @@ class EvaluationReport(StrictModel):
 
 
 class ImportedReport(StrictModel):
-    """What the log of another benchmark tool says.
+    """The log of another benchmark tool.
 
-    It has no conditions, no outputs that were checked and no process runs, so that its numbers are
-    shown and not judged.
+    It has no conditions, no checked outputs and no process runs, so its numbers are shown without a
+    verdict.
     """
 
     schema_version: Literal[1]

@@ -37,7 +37,7 @@ class Sustained:
     minutes: tuple[Window, ...]
     """Full ones, in order; a minute without the end of a query is not there."""
     slowdown: float
-    """Of the last minute's median over the first one's, less 1: 0.1 is 10 % slower."""
+    """The last minute's median over the first one's, minus 1: 0.1 is 10 % slower."""
     onset_s: float | None
     """When three windows of 10 s in a row began that were each 5 % slower, in the median, than the
     first minute; None if none were."""

@@ -37,9 +37,9 @@ TOO_WIDE_SPREAD = 0.25
 """The spread above which the runs measured different machines, in effect: no number describes
 them."""
 CLOCK_KEPT = 0.97
-"""Of the first window's median: a clock below this has dropped."""
+"""The share of the first window's median below which a clock has dropped."""
 DROPPED_SHARE = 0.05
-"""Of the timed part: for how long a clock may be below that."""
+"""The share of the timed part in which a clock may be below that."""
 FIRST_WINDOW = 3
 """Samples of a clock."""
 WORKING = 0.9

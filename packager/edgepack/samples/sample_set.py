@@ -163,7 +163,7 @@ def _checked(title: str, spec: TensorSpec, array: Array) -> Array:
     """Return the array as the model takes it.
 
     Python numbers arrive as float64 or int64, so those are narrowed where nothing is lost. A text
-    stands for its bytes.
+    counts as its bytes.
     """
     if array.dtype.kind == "U" and array.size == 1 and _takes_bytes(spec):
         array = text_bytes(str(array.item()))

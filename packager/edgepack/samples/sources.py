@@ -251,7 +251,7 @@ def onnx_test_data(
 def python_samples(
     name: str, project: Path, interpreter: str | None, limit: int | None, scratch: Path
 ) -> tuple[Iterator[Sample], Array | None]:
-    """Return what a hook yields, after running it to its end in a process of its own.
+    """Return what a hook yields, after running it to its end in a separate process.
 
     Raises:
         SamplesError: The hook fails, labels only some samples, or its labels differ in shape.

@@ -74,7 +74,7 @@ def _scored(found: Class | Detection) -> str:
 
 
 def _score(score: float) -> str:
-    """Return a share or a logit in as many digits as tell answers apart."""
+    """Return a share or a logit with enough digits to distinguish answers."""
     return f"{score:.3f}" if abs(score) < 10 else f"{score:.4g}"
 
 

@@ -1,7 +1,7 @@
 """Boxes, classes and heat maps over a photo, with Pillow.
 
 What is like the reference is drawn thin; what is missing, added or of another class is drawn thick,
-and says so: the colours tell it too, also to most who see colours otherwise.
+and labelled. The colours show it too, also to most people with colour blindness.
 """
 
 from __future__ import annotations

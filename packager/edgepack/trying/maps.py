@@ -1,7 +1,7 @@
 """Outputs that people see better than they read: pictures, heat maps, a class for each pixel.
 
-No description says what such an output is, so that it is told from its shape, and the reading is
-said. Pure: arrays in, arrays out.
+No description says what such an output is, so the module guesses from its shape, and reports the
+guess. Pure: arrays in, arrays out.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _fits(height: int, width: int, size: tuple[int, int]) -> bool:
 
 
 def _range(output: Array) -> tuple[float, float]:
-    """Return what stands for black and white: what pictures usually have, or what is there."""
+    """Return the values of black and white: the usual ones of pictures, or the output's range."""
     if output.dtype == np.uint8:
         return 0.0, 255.0
     finite = output[np.isfinite(output)].astype(np.float64)

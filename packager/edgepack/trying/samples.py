@@ -67,7 +67,7 @@ class Reader:
         self.inputs = Inputs(specs, bundle.manifest.input_descriptions, needed)
         self.first = {name: InputValue(0.0, name) for name in sorted(state)}
         """What inputs of a state get where a stream begins and nothing is given for them."""
-        # Of their types and shapes an array's values need not tell.
+        # Only types and shapes matter here, not an array's values.
         self.constants = [
             Constant(FactsSpec(name, "float64", None), value)
             for name, value in bundle.manifest.constants.items()

@@ -26,7 +26,7 @@ class InputValue:
     """What one input gets."""
 
     given: Any
-    """Pixels, a file's bytes, a text or an array; a float stands for an input full of it."""
+    """Pixels, a file's bytes, a text or an array; a float means an input filled with it."""
     name: str
     """For people."""
     said: tuple[str, ...] = ()

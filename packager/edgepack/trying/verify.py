@@ -45,8 +45,8 @@ def verify(path: Path, allowed_signers: Path | None = None) -> Verification:
 
     Args:
         path: A bundle's folder or archive.
-        allowed_signers: Who may have signed it; then it has to be signed. Default: what
-            ``~/.ssh/allowed_signers`` knows of a signature is told.
+        allowed_signers: Who may have signed it; then it has to be signed. Default: reports what
+            ``~/.ssh/allowed_signers`` says about a signature.
 
     Raises:
         BundleError: A file or the signature is altered, none of the ``allowed_signers`` has signed

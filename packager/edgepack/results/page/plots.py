@@ -29,9 +29,9 @@ BINS = 60
 LOG_FROM = 3
 """A slowest inference of so many medians makes the axis logarithmic: else it hides the others."""
 SENSORS = 4
-"""Of one kind in a timeline: those with the highest reading."""
+"""The most sensors of one kind in a timeline: those with the highest reading."""
 LONGEST_TEXT = 80
-"""Of a figure; what is longer is cut, and stands whole in the tables."""
+"""The most characters of a figure's text; longer text is cut, and complete in the tables."""
 LEAST_IN_STRETCH = 5
 """Queries; the median of fewer jumps as they do."""
 GAP = 0.03

@@ -128,7 +128,7 @@ def near_text(sqnr_db: float) -> str:
 
 
 def r2_text(accuracy: Accuracy) -> str:
-    """Return the R² of the worst output, or nothing where none can tell."""
+    """Return the R² of the worst output; empty where no output has one."""
     values = [found.value for found in accuracy.r2.values()]
     if not values:
         return ""
@@ -138,7 +138,7 @@ def r2_text(accuracy: Accuracy) -> str:
 
 
 def others_text(accuracy: Accuracy) -> str:
-    """Return what stands beside the metric, in words: other values of its function or output."""
+    """Return the values beside the metric, in words: others of its function or output."""
     told = accuracy.outputs.get(accuracy.output)
     beside = told.others if isinstance(told, OutputAccuracy) else {}
     return ", ".join(

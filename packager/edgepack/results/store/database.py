@@ -32,7 +32,7 @@ VARIABLE = "EDGEPACK_RESULTS"
 WAIT_S = 60
 """How long a process waits while another one writes."""
 WRITING_LOCK = 0x65646765
-"""Of PostgreSQL's advisory locks, the one that whoever writes holds."""
+"""The number of the PostgreSQL advisory lock that each writer takes."""
 EXAMPLES = "sqlite:////home/me/results.sqlite, postgresql://me@host/results"
 DRIVERS = dict.fromkeys(("postgres", "postgresql"), "postgresql+psycopg")
 """Of URLs that name none."""

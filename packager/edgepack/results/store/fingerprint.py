@@ -28,12 +28,12 @@ Report = RunReport | EvaluationReport
 def fingerprint(report: Report) -> str:
     """Return 12 hexadecimal digits that are equal where the conditions are.
 
-    The store keeps what this says when a report is saved. So where conditions are told in another
-    way than before, histories start anew; the version's second number, which is a condition of
+    The store keeps this value when a report is saved. So if a version describes conditions
+    differently, histories start again; the version's second number, which is a condition of
     benchmarks, has to change with it, so that users read why.
 
-    A fact that a device does not tell is ``unknown``, whatever the reason: two devices that both
-    do not tell it have the same.
+    A fact that a device does not report is ``unknown``, whatever the reason: two devices that both
+    do not report it have the same value.
     """
     text = json.dumps(conditions(report), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -42,7 +42,7 @@ class FigureChange:
     words: tuple[str, str] = ("smaller", "larger")
     """For a ratio below and above 1."""
     inconclusive: bool = False
-    """Whether one of the two figures must not be judged by."""
+    """Whether one of the two figures must not decide."""
 
     @property
     def direction(self) -> str:

@@ -19,7 +19,7 @@ LARGEST = 2**63 - 1
 
 @dataclass(frozen=True)
 class RunRow:
-    """One stored report in short. What it does not tell, or did not measure, is None."""
+    """One stored report in short. A value that it does not have, or did not measure, is None."""
 
     id: str
     created: str
@@ -53,7 +53,7 @@ class RunRow:
     canary_sha256: str | None = None
     """Of the canary model."""
     manifest_sha256: str | None = None
-    """What tells bundles of one id apart."""
+    """What distinguishes bundles of one id."""
     run_p50_ms: float | None = None
     """The median over process runs of each one's p50, as ``run_p90_ms`` of its p90."""
     run_p90_ms: float | None = None
@@ -65,7 +65,7 @@ class RunRow:
     """Of its 95 % interval, as ``value_high``."""
     value_high: float | None = None
     verdict: str | None = None
-    """VALID, INVALID or INCONCLUSIVE; what was imported is not judged."""
+    """VALID, INVALID or INCONCLUSIVE; imported reports have no verdict."""
     unfinished: bool = False
     """Whether the benchmark ended early."""
 
@@ -132,7 +132,7 @@ def _of_evaluation(report: EvaluationReport) -> RunRow:
 
 
 def _measured(report: RunReport | EvaluationReport, variant: str) -> RunRow:
-    """Return what every report of a bundle on a device tells."""
+    """Return the values that every report of a bundle on a device has."""
     return RunRow(
         id=report.id,
         created=_stamp(report.created),

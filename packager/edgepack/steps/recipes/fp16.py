@@ -126,7 +126,8 @@ class Fp16:
         most nodes: it has no float16 kernels for them.)
 
         Raises:
-            StepError: Nothing can be float16, or NaN or infinity remains; names the nodes.
+            StepError: Nothing can be float16, or NaN or infinity remains; the error names the
+                nodes.
         """
         model = read_model(inputs["model"] / MODEL)
         lower_ir(model, self.max_ir)
@@ -352,7 +353,7 @@ def _sound(
         The model, the nodes that stay float32 with their reasons, and the SQNR in dB.
 
     Raises:
-        StepError: NaN or infinity remains; names the nodes.
+        StepError: NaN or infinity remains; the error names the nodes.
     """
     reasons = dict(reasons)
     best: tuple[Half, dict[str, str], float] | None = None
