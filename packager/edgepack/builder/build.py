@@ -13,9 +13,10 @@ from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
 from edgepack.backends.targets import chosen_targets, project_targets
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
-from edgepack.builder.assembly import BuiltBundle, Job, assemble
+from edgepack.builder.assembly import BuiltBundle, assemble
 from edgepack.builder.cache import own_cache, temporary_cache
 from edgepack.builder.execution import execute
+from edgepack.builder.job import Job, JudgedBundle
 from edgepack.builder.judging import (
     FailedVariant,
     MissedLimit,
@@ -162,7 +163,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         slower = tuple(slower_variants(job.plan, judged, execution))
         judged = [without_merit(verdict, slower, execution) for verdict in judged]
         bundles = [
-            assemble(job, planned, verdict, execution, cache, out)
+            assemble(JudgedBundle(job, planned, verdict, execution), cache, out)
             for planned, verdict in zip(job.plan.bundles, judged, strict=True)
             if verdict.shipped
         ]

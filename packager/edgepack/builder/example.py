@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from edgepack.apps.render import ExampleInput
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import GivenAsTensor, InputDescription, Project, TokensInput
+
+_EXAMPLE_SIDE = 480
+"""Of a picture in a README's example, in pixels."""
+
+
+def example_inputs(project: Project, inputs: Sequence[TensorSpec]) -> Iterator[ExampleInput]:
+    """Yield the inputs that a caller gives, of the smallest sizes that the project lists."""
+    smallest = {name: sizes[0] for name, sizes in project.buckets.items()}
+    for spec in inputs:
+        described = project.inputs.get(spec.name)
+        if described is None or described.mask is None:
+            side = _EXAMPLE_SIDE if spec.name in project.pictures else 1
+            shape = [s if isinstance(s, int) else smallest.get(s, side) for s in spec.shape or ()]
+            value = f"np.zeros({shape}, {spec.dtype!r})"
+            if spec.name in project.pictures and project.takes_files:
+                value = "np.fromfile('picture.jpg', 'uint8')"
+            elif spec.name in project.texts:
+                value = "np.frombuffer('some text'.encode(), 'uint8')"
+            yield ExampleInput(spec.name, value)
 
 
 def prediction_lines(

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.builder.assembly import add_onnx
 from edgepack.builder.build import BuildResult, build, dry_run
 from edgepack.builder.inspect import inspect
+from edgepack.builder.model_files import add_onnx
 from edgepack.bundle.reading import verify
 from edgepack.bundle.writing import BundleWriter
 from edgepack.errors import EdgepackError, ModelError, ProfileError, StepError

@@ -1,0 +1,91 @@
+"""What a build is about, and what one of its bundles is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from edgepack.builder.execution import Execution
+from edgepack.builder.extensions import packages
+from edgepack.builder.judging import Verdict
+from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
+from edgepack.bundle.manifest import LeftOut
+from edgepack.model.facts import ModelFacts, TensorSpec, signature
+from edgepack.model.files import MODEL
+from edgepack.model.reading import read_outline
+from edgepack.project.profile import Profile
+from edgepack.project.project import Limits, LoadedProject, Project
+from edgepack.steps.proofs.goldens import read_goldens
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a build is about."""
+
+    loaded: LoadedProject
+    facts: ModelFacts
+    plan: Plan
+
+    @property
+    def limits(self) -> Limits:
+        """The project's limits."""
+        return self.loaded.project.limits
+
+
+@dataclass(frozen=True)
+class JudgedBundle:
+    """One bundle of a build, whose variants are made and judged."""
+
+    job: Job
+    planned: PlannedBundle
+    verdict: Verdict
+    execution: Execution
+
+    @property
+    def project(self) -> Project:
+        """The project that is built."""
+        return self.job.loaded.project
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of the bundle's target."""
+        return self.planned.profile
+
+    @property
+    def shipped(self) -> list[PlannedVariant]:
+        """The variants that the bundle has, best first."""
+        return [planned for planned, _ in self.verdict.shipped]
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The variants that it does not have, and why."""
+        return [
+            *(LeftOut(variant=r.variant, reason=r.reason) for r in self.verdict.refused),
+            *(LeftOut(variant=f.variant, reason=f.reason) for f in self.verdict.failed),
+            *(LeftOut(variant=m.variant, reason=m.reason) for m in self.verdict.missed),
+        ]
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """The packages that it needs, with their pins, sorted by name."""
+        return packages(self.profile, (planned.variant for planned in self.shipped))
+
+    @cached_property
+    def signature(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+        """Inputs and outputs; where the model tells no rank, the golden tensor does."""
+        planned = self.shipped[0]
+        golden = read_goldens(self.folder(planned.goldens))["goldens"][0]
+        ranks = {e["name"]: len(e["shape"]) for e in (*golden["inputs"], *golden["outputs"])}
+        inputs, outputs = (
+            tuple(
+                spec if spec.shape is not None else replace(spec, shape=("?",) * ranks[spec.name])
+                for spec in specs
+            )
+            for specs in signature(read_outline(self.folder(planned.model) / MODEL))
+        )
+        return inputs, outputs
+
+    def folder(self, step_id: str) -> Path:
+        """Return the folder of a step's output."""
+        return self.execution.artifacts[step_id].path

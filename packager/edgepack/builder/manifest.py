@@ -1,0 +1,126 @@
+"""The manifest of a bundle: its model, variants and goldens, and what they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterable
+from importlib.metadata import version
+
+import edgepack
+from edgepack.base.machine import processor
+from edgepack.builder.job import JudgedBundle
+from edgepack.builder.plan import bundle_digest, profile_digest
+from edgepack.bundle.manifest import (
+    BuildHost,
+    BundleFile,
+    Golden,
+    Manifest,
+    ManifestVariant,
+    Provenance,
+    SamplesUsed,
+    SourceModel,
+    Tensor,
+)
+from edgepack.model.facts import TensorSpec
+from edgepack.steps.base import NOTES, read_notes
+from edgepack.steps.recipes.recipes import RECIPES
+
+# Their versions decide the bytes of a bundle.
+_TOOLS = ("numpy", "onnx", "onnxruntime", "onnxsim", "pillow")
+
+
+def make_manifest(
+    judged: JudgedBundle,
+    variants: list[ManifestVariant],
+    goldens: list[Golden],
+    files: list[BundleFile],
+) -> Manifest:
+    """Return the manifest of a bundle with these variants, golden samples and files."""
+    project, facts, profile = judged.project, judged.job.facts, judged.profile
+    inputs, outputs = judged.signature
+    real_samples = read_notes(judged.folder(judged.shipped[0].goldens)).facts["real"]
+    return Manifest(
+        schema_version=1,
+        name=project.name,
+        version=project.version,
+        target=profile.id,
+        family=profile.family,
+        model=SourceModel(
+            name=facts.name,
+            sha256=facts.sha256,
+            opset=facts.opset,
+            ir_version=facts.ir_version,
+        ),
+        inputs=[_tensor(spec) for spec in inputs],
+        outputs=[_tensor(spec) for spec in outputs],
+        constants=project.constants,
+        state=project.state,
+        input_descriptions=project.inputs,
+        output_descriptions=project.outputs,
+        preprocess=project.preprocess,
+        variants=variants,
+        left_out=judged.left_out,
+        goldens=goldens,
+        goldens_from="samples" if real_samples else "seeded random",
+        runtime=judged.packages,
+        provider_sources=profile.runtime.providers,
+        built_on=BuildHost(
+            os=platform.system(),
+            processor=processor(),
+            tools={
+                "edgepack": edgepack.__version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in _TOOLS},
+            },
+        ),
+        steps=_history(judged),
+        plan_digest=bundle_digest(judged.planned),
+        provenance=_provenance(judged),
+        files=files,
+    )
+
+
+def _tensor(spec: TensorSpec) -> Tensor:
+    return Tensor(name=spec.name, dtype=spec.dtype, shape=list(spec.shape or ()))
+
+
+def _history(judged: JudgedBundle) -> list[str]:
+    """Return what was done, a line per step and variant, shared steps once."""
+    steps = [step_id for p in judged.shipped for step_id in (*p.history, p.goldens)]
+    done = (f"{step_id}: {read_notes(judged.folder(step_id)).done}" for step_id in steps)
+    return list(dict.fromkeys(done))
+
+
+def _provenance(judged: JudgedBundle) -> Provenance:
+    steps = {step.id: step for step in judged.job.plan.steps}
+    shipped = judged.shipped
+    made = [steps[step_id] for planned in shipped for step_id in planned.history]
+    evaluated = [steps[planned.evaluation] for planned in shipped if planned.evaluation]
+    return Provenance(
+        profile_sha256=profile_digest(judged.profile),
+        calibration=_samples(
+            judged,
+            (
+                step.inputs.get(RECIPES[step.step.name].calibration)
+                for step in made
+                if step.step.name in RECIPES
+            ),
+        ),
+        evaluation=_samples(judged, (step.inputs["samples"] for step in evaluated)),
+    )
+
+
+def _samples(judged: JudgedBundle, origins: Iterable[str | None]) -> SamplesUsed | None:
+    """Return the one set of samples that steps read, if any of them reads one."""
+    used = next((origin for origin in origins if origin), None)
+    if used is None:
+        return None
+    artifact = judged.execution.artifacts[used]
+    # The notes say where the samples came from, which does not make them others.
+    data = {name: sha256 for name, sha256 in artifact.files.items() if name != NOTES}
+    return SamplesUsed(
+        samples=read_notes(artifact.path).facts["samples"],
+        sha256=hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest(),
+    )

@@ -1,0 +1,104 @@
+"""What the templates of a bundle's README and runtime code are filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+
+from edgepack.apps.maven import KOTLIN_VERSION, licensed
+from edgepack.apps.reduced_runtime import build_command
+from edgepack.apps.render import BundleContext, ProviderHelp, VariantLine
+from edgepack.backends.registry import BACKENDS
+from edgepack.base.schema import NotMeasured
+from edgepack.builder.example import example_inputs, prediction_lines
+from edgepack.builder.job import JudgedBundle
+from edgepack.builder.model_files import ModelFiles, ort_operators
+from edgepack.bundle.manifest import Accuracy, BundleFile
+from edgepack.project.profile import Profile
+from edgepack.steps.graph.ort_format import OPERATORS
+
+
+def bundle_context(
+    judged: JudgedBundle, models: Sequence[ModelFiles], files: Iterable[BundleFile]
+) -> BundleContext:
+    """Return everything that templates may use.
+
+    Args:
+        judged: The bundle.
+        models: Of each shipped variant.
+        files: Of the bundle so far: models, golden samples and the project's files.
+    """
+    project, profile = judged.project, judged.profile
+    inputs, outputs = judged.signature
+    examples = tuple(example_inputs(project, inputs))
+    data = [file for file in files if file.role in ("model", "golden", "file")]
+    return BundleContext(
+        bundle_id=f"{project.name}-{project.version}-{profile.id}",
+        name=project.name,
+        version=project.version,
+        target_title=profile.title,
+        inputs=tuple(map(str, inputs)),
+        outputs=tuple(map(str, outputs)),
+        variants=tuple(
+            VariantLine(
+                planned.variant.id, f"{model.size_bytes / 1e6:.2f} MB", _accuracy_text(accuracy)
+            )
+            for (planned, accuracy), model in zip(judged.verdict.shipped, models, strict=True)
+        ),
+        left_out=tuple(f"{e.variant}, because {e.reason}" for e in judged.left_out),
+        requirements=tuple(_pin(n, v) for n, v in judged.packages.items()),
+        example_inputs=examples,
+        state=tuple(project.state.items()),
+        prediction=prediction_lines(project, examples, outputs),
+        providers=tuple(_provider_help(profile)),
+        reduced_build=_reduced_build(judged),
+        packages=licensed(profile.runtime.packages) if profile.family == "android" else (),
+        kotlin_version=KOTLIN_VERSION,
+        native_libraries=_native_libraries(profile),
+        data_size=f"{sum(file.size_bytes for file in data) / 1e6:.2f} MB",
+        model_suffixes=tuple(sorted({PurePosixPath(m.path).suffix[1:] for m in models})),
+    )
+
+
+def _reduced_build(judged: JudgedBundle) -> tuple[str, ...]:
+    profile, operators = judged.profile, ort_operators(judged)
+    pinned = profile.runtime.onnxruntime
+    if not operators or pinned is None:
+        return ()
+    formats = [planned.variant.model_format for planned in judged.shipped]
+    # Optimizations left to the session need an extended minimal build.
+    extended = any(f != "onnx" and f.ort == "runtime" for f in formats)
+    return build_command(
+        profile.device.os,
+        pinned[1],
+        config=f'"$BUNDLE/models/{OPERATORS}"',
+        extended=extended,
+        ml_operators=any(line.startswith("ai.onnx.ml;") for line in operators),
+    )
+
+
+def _accuracy_text(found: Accuracy | NotMeasured) -> str:
+    if isinstance(found, NotMeasured):
+        return f"not measured: {found.reason}"
+    fp32 = "" if isinstance(found.fp32, NotMeasured) else f", fp32 {found.fp32:.4f}"
+    return f"{found.metric} {found.value:.4f}{fp32} ({found.samples} samples)"
+
+
+def _native_libraries(profile: Profile) -> tuple[str, ...]:
+    """Return the libraries of the Android system that a target's providers load."""
+    backends = (BACKENDS[variant.backend] for variant in profile.variants)
+    return tuple(sorted({name for backend in backends for name in backend.native_libraries}))
+
+
+def _provider_help(profile: Profile) -> Iterator[ProviderHelp]:
+    """Yield where each provider comes from; commands that give several are there once."""
+    seen: set[tuple[str, ...]] = set()
+    for name, source in profile.runtime.providers.items():
+        commands = tuple(source.commands)
+        yield ProviderHelp(name, source.about, () if commands in seen else commands)
+        seen.add(commands)
+
+
+def _pin(name: str, version: str) -> str:
+    """Return a package as ``requirements.txt`` or, for a bare version, Gradle spells it."""
+    return f"{name}{version}" if version[:1] in "=<>~!" else f"{name}:{version}"
