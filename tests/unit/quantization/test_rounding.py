@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.quantization.methods.rounding import RowGrid, round_weights, rounded, with_best_scale
+from edgepack.quantization.methods.gptq import RowGrid, rounded, with_best_scale
+from edgepack.quantization.methods.rounding import round_weights
 from edgepack.quantization.qdq.preparation import quantizable
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper

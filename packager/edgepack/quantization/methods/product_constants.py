@@ -1,0 +1,198 @@
+"""The weights and biases of products, in a float model and in the QDQ model of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgepack.base.arrays import Array
+from edgepack.model.editing import free_name
+from edgepack.quantization.methods.gptq import RowGrid
+from edgepack.quantization.methods.layers import Product, product_of
+from edgepack.quantization.methods.product_inputs import Source
+from edgepack.quantization.qdq.dialect import CHANNELED, DEQUANTIZE, attribute
+from edgepack.quantization.qdq.grid import Grid, bias_integers, ends_of
+from edgepack.quantization.qdq.preparation import body_reads, values_of
+
+if TYPE_CHECKING:
+    import onnx
+
+# A bias this close to the end of int32 would make the writer take a larger scale.
+_BIAS_MARGIN = 1.001
+_INT32_END = float(np.iinfo(np.int32).max)
+
+
+def with_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.ModelProto:
+    """Return a copy in which each product has its weights to itself, and a bias of its own."""
+    import onnx
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    readers = Counter(name for node in graph.node for name in (*node.input, *body_reads(node)))
+    readers.update(value.name for value in graph.output)
+    taken = {name for node in graph.node for name in node.output}.union(readers, constants)
+    for node in graph.node:
+        product = _product(node, constants) if node.name in chosen else None
+        if product is None:
+            continue
+        for place, name in enumerate(node.input):
+            if place and name in constants and readers[name] > 1:
+                node.input[place] = free_name(f"{name}/{node.name}", taken)
+                graph.initializer.add().CopyFrom(constants[name])
+                graph.initializer[-1].name = node.input[place]
+                constants[node.input[place]] = graph.initializer[-1]
+        if node.op_type != "MatMul" and not _bias_of(node):
+            groups, outputs, _ = product.rows(values_of(constants[node.input[1]])).shape
+            name = free_name(f"{node.name}/bias", taken)
+            graph.initializer.add().CopyFrom(_tensor(np.zeros(groups * outputs, np.float32), name))
+            node.input[2:] = [name]
+    return copy
+
+
+def _product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Product | None:
+    """Return a node as a product of an activation and constant weights, or None if it is none."""
+    if node.op_type not in CHANNELED or node.input[0] in constants:
+        return None
+    weights = constants.get(node.input[1])
+    if weights is None or weights.data_type != weights.FLOAT:
+        return None
+    return product_of(node, weights.dims)
+
+
+def _bias_of(node: onnx.NodeProto) -> str:
+    return node.input[2] if len(node.input) > 2 else ""
+
+
+def _tensor(values: Array, name: str) -> onnx.TensorProto:
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.ascontiguousarray(values), name)
+
+
+class ProductConstants:
+    """The constants of all products of a float model and of the QDQ model that was written of it.
+
+    What is stored is changed in both, so that they keep standing for the same.
+    """
+
+    def __init__(self, model: onnx.ModelProto, written: onnx.ModelProto) -> None:
+        """Take a float model whose products share nothing, and its QDQ model; both are changed."""
+        self._floats = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._stored = {tensor.name: tensor for tensor in written.graph.initializer}
+        self._nodes = {node.name: node for node in written.graph.node}
+        self._pairs = {n.output[0]: n for n in written.graph.node if n.op_type == DEQUANTIZE}
+
+    def product(self, node: onnx.NodeProto) -> Product | None:
+        """Return a node as a product of an activation and quantized weights, or None."""
+        product = _product(node, self._floats)
+        quantized = product and self._nodes[node.name].input[1] in self._pairs
+        return product if quantized else None
+
+    def source(self, node: onnx.NodeProto) -> Source:
+        """Return what a product reads in the QDQ model."""
+        tensor = self._nodes[node.name].input[0]
+        pair = self._pairs.get(tensor)
+        if pair is None:
+            return Source(tensor, np.float32(1), np.float32(0))
+        scale, zero = (values_of(self._stored[name]) for name in pair.input[1:3])
+        return Source(pair.input[0], scale, zero.astype(np.float32))
+
+    # --- weights ------------------------------------------------------------------------------
+
+    def weights(self, node: onnx.NodeProto) -> Array:
+        """Return a product's float weights, as its operator takes them."""
+        return values_of(self._floats[node.input[1]])
+
+    def weight_integers(self, node: onnx.NodeProto) -> Array:
+        """Return a product's quantized weights, as its operator takes them."""
+        return values_of(self._stored[self._weights(node).input[0]])
+
+    def weight_scale(self, node: onnx.NodeProto) -> Array:
+        """Return the scale or scales of a product's quantized weights."""
+        return values_of(self._stored[self._weights(node).input[1]])
+
+    def grid(self, node: onnx.NodeProto, product: Product) -> RowGrid:
+        """Return the grid of a product's weights; the writer's reaches the largest of them."""
+        pair = self._weights(node)
+        integers, scale, zero = (values_of(self._stored[name]) for name in pair.input)
+        if scale.size > 1:
+            axis = attribute(pair, "axis", 1)
+            shape = [-1 if k == axis else 1 for k in range(integers.ndim)]
+            spread = np.broadcast_to(scale.reshape(shape), integers.shape)
+            scale = product.rows(spread)[:, :, :1]
+        ends = ends_of(zero.dtype.name, symmetric=True)
+        return RowGrid(scale.reshape(scale.shape or (1, 1, 1)), int(zero.ravel()[0]), *ends)
+
+    def least_scale(self, node: onnx.NodeProto) -> float:
+        """Return the scale of weights below which a bias would not fit int32."""
+        scale = self._bias_scale(node)
+        if scale is None:
+            return 0.0
+        largest = np.abs(values_of(self._floats[_bias_of(node)])).max(initial=0.0)
+        return float(_BIAS_MARGIN * largest / _INT32_END * np.max(self.weight_scale(node) / scale))
+
+    def store_weights(
+        self, node: onnx.NodeProto, product: Product, rows: Array, grid: RowGrid
+    ) -> None:
+        """Store weights that lie on a grid.
+
+        Args:
+            node: The product's.
+            product: What the node is.
+            rows: (groups, outputs, taps) float64.
+            grid: The one of the node; only a scale that all weights have may be another.
+        """
+        integers, scale, zero = self._weights(node).input
+        if grid.scale.size == 1:
+            self._store(scale, grid.scale.reshape(values_of(self._stored[scale]).shape))
+        kind = values_of(self._stored[zero]).dtype
+        self._store(integers, product.weights(grid.integers(rows)).astype(kind))
+        name = node.input[1]
+        self._floats[name].CopyFrom(_tensor(product.weights(rows).astype(np.float32), name))
+
+    def _weights(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """Return the DequantizeLinear of a product's weights."""
+        found: onnx.NodeProto = self._pairs[self._nodes[node.name].input[1]]
+        return found
+
+    # --- biases -------------------------------------------------------------------------------
+
+    def bias(self, node: onnx.NodeProto, outputs: int) -> Array | None:
+        """Return a product's bias if it can be changed: one constant number per output."""
+        if _bias_of(node) not in self._floats:
+            return None
+        values = values_of(self._floats[_bias_of(node)])
+        return values if values.shape == (outputs,) else None
+
+    def store_bias(self, node: onnx.NodeProto, values: Array) -> None:
+        """Store a bias, (outputs,) float32, as near as int32 comes to it."""
+        name, stored = _bias_of(node), _bias_of(self._nodes[node.name])
+        scale = self._bias_scale(node)
+        if scale is None:
+            self._store(stored, values)
+        else:
+            # For a bias that does not fit int32 the writer would take other scales of weights.
+            most = (scale * np.float32(_INT32_END / _BIAS_MARGIN)).astype(np.float32)
+            values = np.clip(values, -most, most)
+            integers, steps, _ = self._pairs[stored].input
+            self._store(
+                integers, bias_integers(values, Grid(scale, np.zeros_like(scale, np.int32)))
+            )
+            self._store(steps, scale)
+        self._floats[name].CopyFrom(_tensor(values, name))
+
+    def _bias_scale(self, node: onnx.NodeProto) -> Array | None:
+        """Return the scale or scales of an int32 bias; None where it stays float or is computed."""
+        written = self._nodes[node.name]
+        if _bias_of(written) not in self._pairs or _bias_of(node) not in self._floats:
+            return None
+        inputs, weights = (self._pairs[name].input[1] for name in written.input[:2])
+        return np.asarray(values_of(self._stored[inputs]) * values_of(self._stored[weights]))
+
+    def _store(self, name: str, values: Array) -> None:
+        self._stored[name].CopyFrom(_tensor(values, name))
