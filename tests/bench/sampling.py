@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgepack.ondevice.harness import edgepack_conditions as sensors
+from edgepack.ondevice.harness import edgepack_sampler
 
 from tests.bench.measuring import Row
 from tests.support.servers.sysfs import JETSON, write_tree
@@ -31,7 +31,7 @@ def measure() -> Iterator[Row]:
 
 def _row(what: str, root: Path) -> Row:
     before = _children_s()
-    sampler = sensors.Sampler(root=root)
+    sampler = edgepack_sampler.Sampler(root=root)
     time.sleep(SECONDS)
     found = sampler.stop()
     whole = (_children_s() - before) / SECONDS
@@ -39,7 +39,7 @@ def _row(what: str, root: Path) -> Row:
     samples = len(found["samples"])
     each_us = found["cpu_ns"] / samples / 1e3
     return Row(
-        f"sampler at {1 / sensors.INTERVAL_S:g} Hz, {what}: share of a core",
+        f"sampler at {1 / edgepack_sampler.INTERVAL_S:g} Hz, {what}: share of a core",
         f"{samples} samples",
         f"{whole:.3%}",
         "under 1 %",

@@ -194,7 +194,7 @@ def _time_in_turns(
     Called in a worker.
     """
     from edgepack.model.running import make_session, run_session
-    from edgepack.ondevice.harness import edgepack_conditions
+    from edgepack.ondevice.harness.edgepack_other_work import OtherWork
     from edgepack.steps.comparing import probe_inputs
 
     feed = next(probe_inputs(fp32, samples, 1))
@@ -206,7 +206,7 @@ def _time_in_turns(
 
     once = sum(run(0, 1) + run(1, 1))
     count = max(1, min(_MOST_RUNS, int(_BUDGET_S / (2 * once)) - 1))
-    others = edgepack_conditions.OtherWork()
+    others = OtherWork()
     turns_s = [run(which, count) for which in _TURNS]
     return turns_s, others.taken()
 

@@ -238,7 +238,7 @@ class Harness:
                 note(f"cooling down: {celsius} °C, to {limit_c:.1f} °C")
 
         program = str(self.release / _CONDITIONS)
-        argv = [self.python, "-IS", program, "cool-down", f"{limit_c:.1f}", f"{pause_s:g}"]
+        argv = [self.python, "-BIS", program, "cool-down", f"{limit_c:.1f}", f"{pause_s:g}"]
         self.transport.run(argv, timeout_s=_COOL_DOWN_S, on_stderr=on_stderr)
 
     def canary(self) -> CanaryRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 import sys
 import threading
@@ -28,7 +29,7 @@ from edgepack.measure.bench.run import bench
 from edgepack.measure.check import check_device
 from edgepack.measure.compare import comparing
 from edgepack.measure.compare.comparing import compare
-from edgepack.ondevice.harness import edgepack_conditions as sensors
+from edgepack.ondevice.harness import edgepack_conditions
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import Sampling, Selection, TunedSetting
 
@@ -58,6 +59,7 @@ def test_measure_reads_the_sensors_until_the_last_query_has_ended(tmp_path: Path
     assert "load" in read
     if "power" in run.sampling.unknown:
         assert run.energy == NotMeasured(reason=run.sampling.unknown["power"])
+    assert not list(bundle.rglob("__pycache__"))
 
 
 def test_cool_down_waits_until_the_device_is_cool(tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def test_cool_down_waits_until_the_device_is_cool(tmp_path: Path) -> None:
         0.3, write_tree, args=[root, {f"{THERMAL}/thermal_zone0/temp": "50000\n"}]
     )
     cooled.start()
-    found = sensors.cool_down(52.0, 0.0, root)
+    found = edgepack_conditions.cool_down(52.0, 0.0, root)
     cooled.join()
     assert found["temperature_c"] == 50.0
 
@@ -76,9 +78,9 @@ def test_cool_down_only_pauses_when_the_device_is_cool_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_tree(tmp_path, RASPBERRY_PI)
-    assert sensors.cool_down(52.0, 0.3, root)["waited_s"] >= 0.3
+    assert edgepack_conditions.cool_down(52.0, 0.3, root)["waited_s"] >= 0.3
     monkeypatch.setattr(time, "sleep", pytest.fail)
-    assert sensors.cool_down(52.0, 0.0, root)["temperature_c"] == 47.712
+    assert edgepack_conditions.cool_down(52.0, 0.0, root)["temperature_c"] == 47.712
 
 
 def test_cool_down_gives_up_when_the_device_stays_hot(
@@ -86,11 +88,11 @@ def test_cool_down_gives_up_when_the_device_stays_hot(
 ) -> None:
     slept_s: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept_s), sleep=slept_s.append)
-    monkeypatch.setattr(sensors, "time", clock)
-    found = sensors.cool_down(20.0, 10.0, write_tree(tmp_path, RASPBERRY_PI))
-    assert found == {"temperature_c": 47.712, "waited_s": sensors.COOL_DOWN_S}
+    monkeypatch.setattr(edgepack_conditions, "time", clock)
+    found = edgepack_conditions.cool_down(20.0, 10.0, write_tree(tmp_path, RASPBERRY_PI))
+    assert found == {"temperature_c": 47.712, "waited_s": edgepack_conditions.COOL_DOWN_S}
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == sensors.COOL_DOWN_S / sensors.SAY_S - 1
+    assert len(said) == edgepack_conditions.COOL_DOWN_S / edgepack_conditions.SAY_S - 1
     assert set(said) == {"edgepack-cooling 47.7"}
 
 
@@ -98,7 +100,10 @@ def test_cool_down_does_not_wait_when_no_temperature_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", pytest.fail)
-    assert sensors.cool_down(20.0, 60.0, tmp_path)["temperature_c"]["kind"] == "not-measured"
+    assert (
+        edgepack_conditions.cool_down(20.0, 60.0, tmp_path)["temperature_c"]["kind"]
+        == "not-measured"
+    )
 
 
 def test_cool_down_on_a_device_goes_on_when_its_program_fails(
@@ -109,6 +114,20 @@ def test_cool_down_on_a_device_goes_on_when_its_program_fails(
     with connect(HERE) as transport:
         harness = Harness(transport, PurePosixPath(bundle), sys.executable)
         harness.cool_down(COOL, 0.0, pytest.fail)
+
+
+def test_cool_down_of_a_bundle_runs_and_writes_nothing_beside_itself(tmp_path: Path) -> None:
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    before = sorted(bundle.rglob("*"))
+    printed: list[bytes] = []
+
+    def run(argv: list[str], **_: object) -> None:
+        printed.append(subprocess.run(argv, capture_output=True, check=True).stdout)
+
+    device: Any = SimpleNamespace(run=run)
+    Harness(device, PurePosixPath(bundle), sys.executable).cool_down(COOL, 0.0, print)
+    assert json.loads(printed[0])["waited_s"] >= 0
+    assert sorted(bundle.rglob("*")) == before
 
 
 def test_cool_down_on_a_device_says_how_hot_it_is(tmp_path: Path) -> None:

@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import NotMeasured
-from edgepack.ondevice.harness import edgepack_conditions as sensors
+from edgepack.ondevice.harness import (
+    edgepack_conditions,
+    edgepack_other_work,
+    edgepack_sampler,
+    edgepack_sensors,
+    edgepack_sysfs,
+)
 from edgepack.records.run import Conditions, Energy, OtherWork, Sampling
 
 from tests.support.servers.sysfs import (
@@ -50,7 +56,7 @@ def add_program(folder: Path, name: str, printed: str) -> None:
 
 
 def read_conditions(root: Path) -> Conditions:
-    return Conditions.model_validate(sensors.conditions(root))
+    return Conditions.model_validate(edgepack_conditions.conditions(root))
 
 
 def test_conditions_of_a_raspberry_pi_when_vcgencmd_is_there(
@@ -98,7 +104,7 @@ def test_conditions_are_all_unknown_when_there_are_no_sensors(tmp_path: Path) ->
 
 
 def test_sample_of_a_jetson_has_zones_clocks_rails_and_use(tmp_path: Path) -> None:
-    reader = sensors.Sensors(write_tree(tmp_path, JETSON))
+    reader = edgepack_sensors.Sensors(write_tree(tmp_path, JETSON))
     found = reader.sample()
     assert reader.unknown == {}
     assert found["temperatures_c"] == {"cpu-thermal": 49.218, "gpu-thermal": 50.031}
@@ -110,7 +116,7 @@ def test_sample_of_a_jetson_has_zones_clocks_rails_and_use(tmp_path: Path) -> No
 
 def test_sample_of_a_jetson_names_the_cause_when_a_counter_has_risen(tmp_path: Path) -> None:
     root = write_tree(tmp_path, JETSON)
-    reader = sensors.Sensors(root)
+    reader = edgepack_sensors.Sensors(root)
     assert reader.sample()["throttled"] == []
     write_tree(root, {"sys/class/hwmon/hwmon3/oc3_event_cnt": "16\n"})
     assert reader.sample()["throttled"] == ["instantaneous over-current"]
@@ -121,7 +127,7 @@ def test_sample_of_an_x86_machine_names_throttling_once_when_several_cores_count
     tmp_path: Path,
 ) -> None:
     root = write_tree(tmp_path, X86)
-    reader = sensors.Sensors(root)
+    reader = edgepack_sensors.Sensors(root)
     folder = "sys/devices/system/cpu/cpu{}/thermal_throttle/core_throttle_count"
     write_tree(root, {folder.format(0): "9\n", folder.format(1): "2\n"})
     assert reader.sample()["throttled"] == ["thermal throttling"]
@@ -131,7 +137,7 @@ def test_sample_of_a_raspberry_pi_has_what_slowed_it_down_in_the_last_seconds(
     tmp_path: Path,
 ) -> None:
     root = write_tree(tmp_path, RASPBERRY_PI)
-    reader = sensors.Sensors(root)
+    reader = edgepack_sensors.Sensors(root)
     assert reader.sample()["throttled"] == []
     write_tree(root, {PI_BITS: "80004\n"})
     assert reader.sample()["throttled"] == ["throttled", "soft temperature limit"]
@@ -141,11 +147,11 @@ def test_sample_asks_vcgencmd_when_no_file_tells(tmp_path: Path, no_programs: Pa
     root = write_tree(tmp_path / "root", RASPBERRY_PI)
     (root / PI_BITS).unlink()
     add_program(no_programs, "vcgencmd", "throttled=0x2")
-    assert sensors.Sensors(root).sample()["throttled"] == ["frequency capped"]
+    assert edgepack_sensors.Sensors(root).sample()["throttled"] == ["frequency capped"]
 
 
 def test_sample_numbers_zones_when_several_have_one_name(tmp_path: Path) -> None:
-    found = sensors.Sensors(write_tree(tmp_path, X86)).sample()
+    found = edgepack_sensors.Sensors(write_tree(tmp_path, X86)).sample()
     celsius = {"acpitz 1": 41.0, "acpitz 2": 27.8, "x86_pkg_temp": 62.0}
     assert found["temperatures_c"] == celsius
 
@@ -153,7 +159,7 @@ def test_sample_numbers_zones_when_several_have_one_name(tmp_path: Path) -> None
 def test_sample_counts_the_cores_of_a_cluster_that_worked(tmp_path: Path) -> None:
     cores = [f"cpu{core} 100 0 0 100 0 0 0 0 0 0\n" for core in range(6)]
     root = write_tree(tmp_path, JETSON, {"proc/stat": "".join(cores)})
-    reader = sensors.Sensors(root)
+    reader = edgepack_sensors.Sensors(root)
     reader.sample()
     cores[0] = "cpu0 140 0 10 100 0 0 0 0 40 0\n"  # 50 ticks of work, the guest's are among them
     cores[1] = "cpu1 125 0 0 125 0 0 0 0 0 0\n"
@@ -163,15 +169,15 @@ def test_sample_counts_the_cores_of_a_cluster_that_worked(tmp_path: Path) -> Non
 
 
 def test_trip_points_are_those_that_slow_the_device_down(tmp_path: Path) -> None:
-    jetson = sensors.trip_points_c(write_tree(tmp_path / "jetson", JETSON))
+    jetson = edgepack_sensors.trip_points_c(write_tree(tmp_path / "jetson", JETSON))
     assert jetson == {"cpu-thermal": 99.0, "gpu-thermal": 99.5, "cv0-thermal": 99.0}
-    assert sensors.trip_points_c(write_tree(tmp_path / "pi", RASPBERRY_PI)) == {}
+    assert edgepack_sensors.trip_points_c(write_tree(tmp_path / "pi", RASPBERRY_PI)) == {}
     x86 = {**X86, f"{THERMAL}/thermal_zone2/trip_point_0_temp": "60000\n"}
-    assert sensors.trip_points_c(write_tree(tmp_path / "x86", x86)) == {"acpitz 1": 95.0}
+    assert edgepack_sensors.trip_points_c(write_tree(tmp_path / "x86", x86)) == {"acpitz 1": 95.0}
 
 
 def test_every_kind_of_sensor_is_unknown_with_a_reason_when_there_is_none(tmp_path: Path) -> None:
-    reader = sensors.Sensors(tmp_path)
+    reader = edgepack_sensors.Sensors(tmp_path)
     assert set(reader.unknown) == {"temperature", "clocks", "power", "throttling", "load"}
     assert all(reader.unknown.values())
     assert reader.sample().keys() == {"at_ns"}
@@ -179,7 +185,7 @@ def test_every_kind_of_sensor_is_unknown_with_a_reason_when_there_is_none(tmp_pa
 
 def test_a_sensor_is_absent_for_a_sample_when_it_does_not_answer(tmp_path: Path) -> None:
     root = write_tree(tmp_path, JETSON)
-    reader = sensors.Sensors(root)
+    reader = edgepack_sensors.Sensors(root)
     write_tree(
         root, {f"{THERMAL}/thermal_zone0/temp": "", f"{CPUFREQ}/policy4/scaling_cur_freq": ""}
     )
@@ -200,7 +206,7 @@ def test_power_is_unknown_with_the_reason_when_only_root_may_read_it(
         return really_open(path, *rest)
 
     monkeypatch.setattr(os, "open", refuse)
-    reader = sensors.Sensors(root)
+    reader = edgepack_sensors.Sensors(root)
     assert reader.unknown["power"] == f"{root / RAPL}/energy_uj: Permission denied"
 
 
@@ -210,14 +216,14 @@ def test_energy_by_rapl_is_right_when_the_counter_begins_again(
     root = write_tree(tmp_path, X86)
     seconds = itertools.count()
     clock = SimpleNamespace(monotonic_ns=lambda: next(seconds) * SECOND)
-    monkeypatch.setattr(sensors, "time", clock)
-    reader = sensors.Sensors(root)
+    monkeypatch.setattr(edgepack_sensors, "time", clock)
+    reader = edgepack_sensors.Sensors(root)
     samples = [reader.sample()]
     for energy_uj in (950_000, 50_000):  # the second is 100 000 on, past 1 000 000
         write_tree(root, {f"{RAPL}/energy_uj": f"{energy_uj}\n"})
         samples.append(reader.sample())
     sampling = {"samples": samples, "unknown": reader.unknown}
-    found = sensors.energy(sampling, samples[0]["at_ns"], samples[-1]["at_ns"])
+    found = edgepack_sampler.energy(sampling, samples[0]["at_ns"], samples[-1]["at_ns"])
     energy = Energy.model_validate(found)
     assert energy.joules == pytest.approx(0.15)
     assert energy.source == "RAPL package-0"
@@ -226,7 +232,9 @@ def test_energy_by_rapl_is_right_when_the_counter_begins_again(
 def test_energy_is_that_of_the_timed_part_only() -> None:
     watts = [{}, {"VDD_IN": 4.0}, {"VDD_IN": 6.0}, {"VDD_IN": 10.0}]
     samples = [{"at_ns": i * SECOND, "power_w": power} for i, power in enumerate(watts)]
-    found = sensors.energy({"samples": samples, "unknown": {}}, SECOND // 2, SECOND * 5 // 2)
+    found = edgepack_sampler.energy(
+        {"samples": samples, "unknown": {}}, SECOND // 2, SECOND * 5 // 2
+    )
     assert found == {"joules": 0.5 * 4 + 6 + 0.5 * 10, "source": "INA3221 VDD_IN"}
 
 
@@ -242,7 +250,7 @@ def test_energy_is_that_of_the_timed_part_only() -> None:
 def test_energy_is_unknown_with_a_reason_when_it_cannot_be_computed(
     sampling: dict[str, Any], reason: str
 ) -> None:
-    found = sensors.energy(sampling, 5, 15)
+    found = edgepack_sampler.energy(sampling, 5, 15)
     assert found["kind"] == "not-measured"
     assert reason in found["reason"]
 
@@ -250,11 +258,11 @@ def test_energy_is_unknown_with_a_reason_when_it_cannot_be_computed(
 def test_sampler_reads_until_it_is_stopped_at_the_lowest_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sensors, "START_S", 60.0)
-    monkeypatch.setattr(sensors, "STOP_S", 60.0)
+    monkeypatch.setattr(edgepack_sampler, "START_S", 60.0)
+    monkeypatch.setattr(edgepack_sampler, "STOP_S", 60.0)
     root = write_tree(tmp_path, X86)
     began_ns = time.monotonic_ns()
-    sampler = sensors.Sampler(0.05, root)
+    sampler = edgepack_sampler.Sampler(0.05, root)
     ready_ns = time.monotonic_ns()
     assert os.getpriority(os.PRIO_PROCESS, sampler._child.pid) == 19
     write_tree(root, {f"{THERMAL}/thermal_zone2/temp": "70000\n"})
@@ -279,8 +287,10 @@ def test_sampler_reads_at_once_after_each_interval_and_at_the_end(
         waits_s.append(wait_s)
         return ([0] if len(waits_s) == 4 else [], [], [])
 
-    monkeypatch.setattr(sensors, "select", SimpleNamespace(select=select))
-    found = Sampling.model_validate(sensors.sample_until_end(0.5, write_tree(tmp_path, X86)))
+    monkeypatch.setattr(edgepack_sampler, "select", SimpleNamespace(select=select))
+    found = Sampling.model_validate(
+        edgepack_sampler.sample_until_end(0.5, write_tree(tmp_path, X86))
+    )
     assert len(found.samples) == 5  # at once, after three intervals, at the end
     assert all(0 < wait_s <= 0.5 for wait_s in waits_s)
 
@@ -293,7 +303,7 @@ def test_sampler_takes_cores_that_the_harness_leaves(tmp_path: Path) -> None:
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        sampler = sensors.Sampler(0.05, tmp_path)
+        sampler = edgepack_sampler.Sampler(0.05, tmp_path)
         assert min(cores) not in os.sched_getaffinity(sampler._child.pid)
         sampler.stop()
     finally:
@@ -301,7 +311,7 @@ def test_sampler_takes_cores_that_the_harness_leaves(tmp_path: Path) -> None:
 
 
 def test_sampler_says_why_when_it_was_killed(tmp_path: Path) -> None:
-    sampler = sensors.Sampler(0.05, tmp_path)
+    sampler = edgepack_sampler.Sampler(0.05, tmp_path)
     sampler._child.kill()
     assert sampler.stop() == {
         "kind": "not-measured",
@@ -311,7 +321,7 @@ def test_sampler_says_why_when_it_was_killed(tmp_path: Path) -> None:
 
 def test_sampler_ends_when_the_harness_is_killed(tmp_path: Path) -> None:
     source = (
-        "import sys, time; sys.path.insert(0, sys.argv[1]); import edgepack_conditions as c;"
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import edgepack_sampler as c;"
         "s = c.Sampler(0.05); print(s._child.pid, flush=True); time.sleep(60)"
     )
     argv = [
@@ -319,7 +329,7 @@ def test_sampler_ends_when_the_harness_is_killed(tmp_path: Path) -> None:
         "-B",
         "-c",
         source,
-        str((ondevice_dir() / "harness/edgepack_conditions.py").parent),
+        str((ondevice_dir() / "harness/edgepack_sampler.py").parent),
     ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as harness:
         assert harness.stdout is not None
@@ -343,8 +353,7 @@ def test_sampler_document_is_a_sampling_of_the_report(tmp_path: Path) -> None:
     argv = [
         sys.executable,
         "-IS",
-        str(ondevice_dir() / "harness/edgepack_conditions.py"),
-        "sample",
+        str(ondevice_dir() / "harness/edgepack_sampler.py"),
         "0.5",
     ]
     root = write_tree(tmp_path, JETSON, COMMON)
@@ -373,11 +382,11 @@ def taken_between(
     """Have ten seconds pass between two states of a machine, of which this process used six."""
     clocks = {"monotonic_ns": iter([0, 10 * SECOND]), "process_time_ns": iter([0, 6 * SECOND])}
     for name, values in clocks.items():
-        monkeypatch.setattr(sensors.time, name, lambda values=values: next(values))
+        monkeypatch.setattr(edgepack_other_work.time, name, lambda values=values: next(values))
     affinity = {0: {0, 1}, 77: {sampler_on}}
-    monkeypatch.setattr(sensors.os, "sysconf", lambda _: 100, raising=False)
-    monkeypatch.setattr(sensors.os, "sched_getaffinity", affinity.get, raising=False)
-    work = sensors.OtherWork(77, write_tree(root, states[0]))
+    monkeypatch.setattr(edgepack_other_work.os, "sysconf", lambda _: 100, raising=False)
+    monkeypatch.setattr(edgepack_other_work.os, "sched_getaffinity", affinity.get, raising=False)
+    work = edgepack_other_work.OtherWork(77, write_tree(root, states[0]))
     write_tree(root, states[1])
     return work.taken()
 
@@ -418,21 +427,21 @@ def test_other_work_when_the_system_does_not_tell_says_so(
 ) -> None:
     told = [{k: v for k, v in state.items() if k != lacking} for state in (BEFORE, AFTER)]
     found = taken_between(monkeypatch, tmp_path, *told)
-    assert (found[field] if field else found) == sensors.not_measured(reason)
+    assert (found[field] if field else found) == edgepack_sysfs.not_measured(reason)
     assert field is None or found["other_cores"] == 0.28
 
 
 def test_other_work_when_a_system_has_no_affinity_is_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(sensors.os, "sched_getaffinity", raising=False)
-    found = sensors.OtherWork(77, write_tree(tmp_path, BEFORE)).taken()
+    monkeypatch.delattr(edgepack_other_work.os, "sched_getaffinity", raising=False)
+    found = edgepack_other_work.OtherWork(77, write_tree(tmp_path, BEFORE)).taken()
     assert found["kind"] == "not-measured"
 
 
 @pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="needs Linux's /proc/stat")
 def test_other_work_of_this_machine_tells_its_own_from_that_of_others() -> None:
-    work = sensors.OtherWork()
+    work = edgepack_other_work.OtherWork()
     until = time.process_time() + 0.3
     while time.process_time() < until:
         pass

@@ -47,13 +47,16 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import edgepack_conditions as sensors  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_conditions as conditions  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_load as load  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_pages as pages  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_providers as providers  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_sysfs as sysfs  # type: ignore[import-not-found]  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
+from edgepack_other_work import OtherWork  # type: ignore[import-not-found]  # noqa: E402
+from edgepack_sampler import Sampler, energy  # type: ignore[import-not-found]  # noqa: E402
 
 WATCHER = HERE / "edgepack_watcher.py"
 NO_VARIANT_EXIT = 3
@@ -199,11 +202,11 @@ def measure(arguments: argparse.Namespace) -> Json:
     goldens_db = [model.golden_db(index) for index in range(model.bundle.goldens)]
     feeds = [model.bundle.golden_inputs(index) for index in range(model.bundle.goldens)]
     infer, stream = inferences(model, feeds)
-    before = sensors.conditions()
-    sampler = sensors.Sampler()
+    before = conditions.conditions()
+    sampler = Sampler()
     try:
         warm = warm_up(infer, arguments, least_warm_up_s(model))
-        others = sensors.OtherWork(sampler.pid)
+        others = OtherWork(sampler.pid)
         timed = _SCENARIOS[arguments.scenario](infer, arguments, warm)
         other_work = others.taken()
     except loader.ORT_ERRORS as error:
@@ -223,12 +226,12 @@ def measure(arguments: argparse.Namespace) -> Json:
         "inferences": timed.inferences,
         "golden_min_sqnr_db": max(min(goldens_db), INCOMPARABLE_DB),
         "not_finite": sorted(stream.not_finite() - load.not_finite_goldens(model)),
-        "boot_id": sensors.boot_id(),
+        "boot_id": conditions.boot_id(),
         "before": before,
-        "after": sensors.conditions(),
+        "after": conditions.conditions(),
         "sampling": sampling,
-        "energy": sensors.energy(sampling, timed.from_ns, timed.to_ns),
-        "other_work": sensors.not_measured("the processor is emulated")
+        "energy": energy(sampling, timed.from_ns, timed.to_ns),
+        "other_work": sysfs.not_measured("the processor is emulated")
         if providers.is_emulated()
         else other_work,
     }
@@ -326,7 +329,7 @@ def create(arguments: argparse.Namespace) -> Json:
     if arguments.cold:
         problem = pages.drop(_read_on_creation(bundle, singles))
         if problem:
-            return {"session_create_ns": sensors.not_measured(problem)}
+            return {"session_create_ns": sysfs.not_measured(problem)}
     started = time.monotonic_ns()
     sessions = [loader.open_session(bundle, single) for single in singles]
     created = time.monotonic_ns()
@@ -381,7 +384,7 @@ def peak_rss_bytes() -> int:
     On Linux from VmHWM: ``ru_maxrss`` starts at the parent's peak there, because exec carries it
     over. Source: ``setmax_mm_hiwater_rss`` in Linux's fs/exec.c; getrusage(2) for the units.
     """
-    for line in sensors.read(Path("/proc/self/status")).splitlines():
+    for line in sysfs.read(Path("/proc/self/status")).splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -480,19 +483,19 @@ def device_facts() -> Json:
         "numpy": np.__version__,
         "onnxruntime": ort.__version__,
         "providers": ort.get_available_providers(),
-        "driver": providers.driver_version() or sensors.not_measured("no GPU driver is told"),
-        "boot_id": sensors.boot_id(),
-        "conditions": sensors.conditions(),
+        "driver": providers.driver_version() or sysfs.not_measured("no GPU driver is told"),
+        "boot_id": conditions.boot_id(),
+        "conditions": conditions.conditions(),
     }
 
 
 def device_model() -> Any:
     """Return the board's or computer's model."""
     for path in ("/proc/device-tree/model", "/sys/class/dmi/id/product_name"):
-        text = sensors.read(Path(path)).strip("\0\n ")
+        text = sysfs.read(Path(path)).strip("\0\n ")
         if text:
             return text
-    return sensors.not_measured("this system does not name its model")
+    return sysfs.not_measured("this system does not name its model")
 
 
 def cpu_model() -> Any:
@@ -501,7 +504,7 @@ def cpu_model() -> Any:
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model"):
             return value.strip()
-    return platform.processor() or sensors.not_measured("this system does not name its processor")
+    return platform.processor() or sysfs.not_measured("this system does not name its processor")
 
 
 _MODES: Dict[str, Callable[[argparse.Namespace], Json]] = {

@@ -1,0 +1,310 @@
+"""The sensors of this machine, opened once and read again and again: a few ``pread`` each time.
+
+They are temperatures, clocks and how busy what they drive is, power, throttling and load. Why a
+kind of sensor is not read is in :attr:`Sensors.unknown`.
+
+Sources: Linux's Documentation/driver-api/thermal/sysfs-api.rst,
+Documentation/admin-guide/pm/cpufreq.rst, Documentation/ABI/testing/sysfs-class-devfreq,
+Documentation/power/powercap/powercap.rst and Documentation/hwmon/ina3221.rst.
+
+Needs Python 3.8 or newer, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Tuple
+
+if __package__:
+    from . import edgepack_sysfs as sysfs
+else:
+    import edgepack_sysfs as sysfs  # type: ignore[import-not-found,no-redef]
+
+READ_BYTES = 1 << 16
+SLOW_S = 2.0
+"""Between two starts of a program that tells what no file does."""
+GPUS = ("gpu", "ga10b", "gv11b", "gp10b", "gm20b")
+"""Last parts of the names of devfreq devices that are a GPU; all but the first a Jetson's."""
+
+
+class Sensors:
+    """All sensors of this machine, opened once."""
+
+    def __init__(self, root: Path = sysfs.ROOT) -> None:
+        self._groups = [
+            _Temperatures(root),
+            _Clocks(root),
+            _Power(root),
+            _Throttling(root),
+            _Load(root),
+        ]
+        self.unknown: Dict[str, str] = {}
+        """Why a kind of sensor was not read."""
+        for group in self._groups:
+            if group.problem:
+                self.unknown[group.kind] = group.problem
+
+    def sample(self) -> sysfs.Json:
+        """Return what they say now; of power and use, what it was since the time before."""
+        found: sysfs.Json = {"at_ns": time.monotonic_ns()}
+        for group in self._groups:
+            if not group.problem:
+                found.update(group.read())
+        return found
+
+
+class _Group:
+    kind = ""
+    problem = ""
+
+    def read(self) -> sysfs.Json:
+        raise NotImplementedError
+
+
+class _Temperatures(_Group):
+    kind = "temperature"
+
+    def __init__(self, root: Path) -> None:
+        files, why = _opened({name: zone / "temp" for name, zone in sysfs.zones(root).items()})
+        self._files = files
+        self.problem = "" if files else why or "no thermal zone can be read"
+
+    def read(self) -> sysfs.Json:
+        now = ((name, file.number()) for name, file in self._files.items())
+        known = {name: v / 1000 for name, v in now if v is not None and v > sysfs.COLDEST}
+        return {"temperatures_c": known}
+
+
+class _Clocks(_Group):
+    """Clocks, and how busy what they drive is."""
+
+    kind = "clocks"
+
+    def __init__(self, root: Path) -> None:
+        found = clocks(root)
+        self._files, why = _opened({name: path for name, (path, _) in found.items()})
+        self._hz = {name: unit for name, (_, unit) in found.items()}
+        self._cores = {
+            path.parent.name: _core_numbers(sysfs.read(path))
+            for path in (root / "sys/devices/system/cpu/cpufreq").glob("policy*/related_cpus")
+        }
+        loads = {
+            _unit(path): path / "device/load" for path in (root / "sys/class/devfreq").glob("*")
+        }
+        self._loads, _ = _opened(loads)
+        self._stat = _opened({"stat": root / "proc/stat"})[0].get("stat")
+        self._before: Dict[int, Tuple[int, int]] = {}
+        self.problem = "" if self._files else why or "no cpufreq or devfreq clock can be read"
+
+    def read(self) -> sysfs.Json:
+        now = ((name, file.number()) for name, file in self._files.items())
+        hz = {name: int(v) * self._hz[name] for name, v in now if v is not None}
+        busy = {name: v / 1000 for name, v in self._unit_loads()}
+        busy.update(self._busy_cores())
+        return {"clocks_hz": hz, "busy": busy}
+
+    def _unit_loads(self) -> Iterator[Tuple[str, float]]:
+        for name, file in self._loads.items():
+            value = file.number()
+            if value is not None:
+                yield name, value
+
+    def _busy_cores(self) -> Dict[str, float]:
+        before, self._before = self._before, _core_times(self._stat.text() if self._stat else "")
+        used = {}
+        for core, (busy, total) in self._before.items():
+            if core in before and total > before[core][1]:
+                used[core] = (busy - before[core][0]) / (total - before[core][1])
+        return {
+            policy: round(sum(used[core] for core in cores if core in used), 3)
+            for policy, cores in self._cores.items()
+            if any(core in used for core in cores)
+        }
+
+
+class _Power(_Group):
+    """Intel's RAPL counters of energy, and rails behind a Jetson's INA3221."""
+
+    kind = "power"
+
+    def __init__(self, root: Path) -> None:
+        rails = _rails(root)
+        self._volts, _ = _opened({name: volts for name, (volts, _) in rails.items()})
+        self._amperes, why = _opened({name: amperes for name, (_, amperes) in rails.items()})
+        packages = _packages(root)
+        self._energy, denied = _opened(
+            {name: zone / "energy_uj" for name, zone in packages.items()}
+        )
+        self._range_uj = {
+            name: sysfs.number(sysfs.read(zone / "max_energy_range_uj")) or 0.0
+            for name, zone in packages.items()
+        }
+        self._before: Dict[str, Tuple[int, float]] = {}
+        known = self._energy or (self._volts and self._amperes)
+        self.problem = "" if known else why or denied or "no RAPL counter or INA3221 can be read"
+
+    def read(self) -> sysfs.Json:
+        watts = {}
+        for name in self._volts.keys() & self._amperes.keys():
+            millivolts, milliamperes = self._volts[name].number(), self._amperes[name].number()
+            if millivolts is not None and milliamperes is not None:
+                watts[name] = round(millivolts * milliamperes / 1e6, 4)
+        for name, file in self._energy.items():
+            energy_uj, at_ns = file.number(), time.monotonic_ns()
+            if energy_uj is None:
+                continue
+            if name in self._before:
+                from_ns, from_uj = self._before[name]
+                used_uj = energy_uj - from_uj
+                if used_uj < 0:  # the counter began again at 0
+                    used_uj += self._range_uj[name]
+                watts[name] = round(used_uj * 1e3 / max(1, at_ns - from_ns), 4)
+            self._before[name] = (at_ns, energy_uj)
+        return {"power_w": watts}
+
+
+class _Throttling(_Group):
+    kind = "throttling"
+
+    def __init__(self, root: Path) -> None:
+        counters = {str(path): (cause, path) for cause, path in sysfs.throttle_counters(root)}
+        self._counters, why = _opened({key: path for key, (_, path) in counters.items()})
+        self._causes = {key: cause for key, (cause, _) in counters.items()}
+        self._counted = {key: file.number() for key, file in self._counters.items()}
+        self._pi = _opened({"bits": root / sysfs.PI_FILE})[0].get("bits")
+        self._asks = self._pi is None and bool(sysfs.output("vcgencmd", "get_throttled"))
+        self._asked_ns = 0
+        self._answer: List[str] = []
+        known = self._counters or self._pi or self._asks
+        self.problem = "" if known else why or "no counter or throttle bits can be read"
+
+    def read(self) -> sysfs.Json:
+        found = {}
+        for key, file in self._counters.items():
+            before, now = self._counted[key], file.number()
+            if before is not None and now is not None and now > before:
+                found[self._causes[key]] = True
+            self._counted[key] = now
+        return {"throttled": list(found) + self._pi_causes()}
+
+    def _pi_causes(self) -> List[str]:
+        if self._pi is not None:
+            text = self._pi.text().strip()
+            bits = int(text, 16) if text else 0
+            return sysfs.bit_names(bits | bits >> 16)
+        at_ns = time.monotonic_ns()
+        if self._asks and at_ns - self._asked_ns >= SLOW_S * 1e9:
+            _, _, text = sysfs.output("vcgencmd", "get_throttled").partition("=")
+            self._asked_ns, self._answer = at_ns, sysfs.bit_names(int(text, 16)) if text else []
+        return self._answer
+
+
+class _Load(_Group):
+    kind = "load"
+
+    def __init__(self, root: Path) -> None:
+        files, why = _opened({"load": root / "proc/loadavg"})
+        self._file = files.get("load")
+        self.problem = "" if self._file else why or "there is no /proc/loadavg"
+
+    def read(self) -> sysfs.Json:
+        text = self._file.text() if self._file else ""
+        return {"load": float(text.split()[0])} if text else {}
+
+
+class OpenFile:
+    """A file of the kernel's that is opened once and read again and again."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(str(path), os.O_RDONLY | os.O_CLOEXEC)
+
+    def text(self) -> str:
+        """Return what it says now; nothing where it cannot be read at the moment."""
+        try:
+            return os.pread(self._descriptor, READ_BYTES, 0).decode("ascii", "replace")
+        except OSError:
+            return ""
+
+    def number(self) -> Optional[float]:
+        """Return the number that it holds now."""
+        return sysfs.number(self.text())
+
+
+def _opened(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:
+    """Open files; also return why the last of those that cannot be opened is not there."""
+    files, why = {}, ""
+    for name, path in paths.items():
+        try:
+            files[name] = OpenFile(path)
+        except OSError as error:
+            why = f"{path}: {error.strerror}"
+    return files, why
+
+
+def trip_points_c(root: Path = sysfs.ROOT) -> Dict[str, float]:
+    """Return from which temperature on the system slows the device down, by thermal zone.
+
+    ``passive`` is where that begins, ``hot`` where firmware is told. The trip points of
+    ``x86_pkg_temp`` only notify whoever set them. Source: Linux's
+    Documentation/driver-api/thermal/x86_pkg_temperature_thermal.rst.
+    """
+    found = {}
+    for name, zone in sysfs.zones(root).items():
+        kinds: Dict[str, List[float]] = {"passive": [], "hot": []}
+        for path in zone.glob("trip_point_*_type"):
+            celsius = sysfs.number(sysfs.read(path.with_name(path.name.replace("_type", "_temp"))))
+            if celsius is not None and celsius > 0:
+                kinds.setdefault(sysfs.read(path).strip(), []).append(celsius / 1000)
+        points = kinds["passive"] or kinds["hot"]
+        if points and not name.startswith("x86_pkg_temp"):
+            found[name] = min(points)
+    return found
+
+
+def clocks(root: Path = sysfs.ROOT) -> Dict[str, Tuple[Path, int]]:
+    """Return the file with each clock, and how many Hz its unit is."""
+    policies = (root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_cur_freq")
+    found: List[Tuple[str, Tuple[Path, int]]] = []
+    found += ((path.parent.name, (path, 1000)) for path in sysfs.in_order(policies))
+    for path in sysfs.in_order((root / "sys/class/devfreq").glob("*/cur_freq")):
+        found.append((_unit(path.parent), (path, 1)))
+    return sysfs.numbered(found)
+
+
+def _unit(folder: Path) -> str:
+    """Return what a devfreq device is: ``17000000.gpu`` is ``gpu``."""
+    name = folder.name.rpartition(".")[2]
+    return "gpu" if name in GPUS else name
+
+
+def _core_times(stat: str) -> Dict[int, Tuple[int, int]]:
+    """Return the busy and all ticks of each core so far, from the text of /proc/stat."""
+    found = sysfs.core_ticks(stat)
+    return {core: (sum(t) - sum(t[3:5]), sum(t)) for core, t in found.items()}
+
+
+def _core_numbers(text: str) -> List[int]:
+    return [int(each) for each in text.split() if each.isdigit()]
+
+
+def _rails(root: Path) -> Dict[str, Tuple[Path, Path]]:
+    """Return the files with the millivolts and milliamperes of each rail behind an INA3221."""
+    found = []
+    for label in sysfs.in_order((root / "sys/class/hwmon").glob("hwmon*/in[123]_label")):
+        channel = label.name[2]
+        amperes = label.with_name(f"curr{channel}_input")
+        name = sysfs.read(label).strip()
+        if sysfs.read(label.with_name("name")).strip() == "ina3221" and name != "NC":
+            found.append((name, (label.with_name(f"in{channel}_input"), amperes)))
+    return sysfs.numbered(found)
+
+
+def _packages(root: Path) -> Dict[str, Path]:
+    """Return RAPL's zones of whole packages; ``intel-rapl:0:0`` would be a part of one."""
+    folders = sysfs.in_order((root / "sys/class/powercap").glob("intel-rapl:*"))
+    named = (
+        (sysfs.read(zone / "name").strip(), zone) for zone in folders if zone.name.count(":") == 1
+    )
+    return {name: zone for name, zone in named if name.startswith("package-")}
