@@ -22,7 +22,7 @@ from edgepack.quantization.search.outside import OutsideError
 from edgepack.quantization.search.search import SearchLine, describe
 from edgepack.steps.base import read_notes
 from edgepack.steps.graph.placed import read_placement
-from edgepack.steps.proofs.evaluation import NO_FP32, as_accuracy
+from edgepack.steps.proofs.evaluation_result import NO_FP32, as_accuracy
 from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.outside import read_outside
 from edgepack.steps.proofs.read_answers import ReadAnswers

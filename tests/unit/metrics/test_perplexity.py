@@ -10,7 +10,7 @@ from edgepack.metrics.labelled import labelled_metric
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import TokensOutput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.steps.proofs.evaluation import Judge
+from edgepack.steps.proofs.judge import Judge
 
 TOKENS = TokensOutput(kind="tokens")
 COUNT, POSITIONS, IDS = 24, 5, 7

@@ -14,7 +14,8 @@ from edgepack.ondevice.runtime.edgepack_answers import Detection
 from edgepack.ondevice.runtime.edgepack_images import placement
 from edgepack.project.project import DetectionOutput, LabelledDetection, Limits, RegressionOutput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.steps.proofs.evaluation import GROUPS, Judge, as_accuracy
+from edgepack.steps.proofs.evaluation_result import as_accuracy
+from edgepack.steps.proofs.judge import GROUPS, Judge
 
 YOLO = DetectionOutput(kind="detection", layout="yolo")
 COUNT = 30

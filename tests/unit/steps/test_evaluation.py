@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from edgepack.errors import SamplesError
 from edgepack.project.project import DetectionOutput, ProbabilityOutput
-from edgepack.steps.proofs.evaluation import Judge
+from edgepack.steps.proofs.judge import Judge
 
 FLOAT = np.float32
 
@@ -42,7 +42,7 @@ def test_judge_when_an_output_has_another_shape_judges_the_others_and_says_so():
     # Each of the eight values is 0.5 from its mean in both samples.
     assert (found["metric"], found["output"]) == ("r2", "heat")
     assert found["value"] == pytest.approx(1 - 0.01 / (16 * 0.25), abs=1e-6)
-    assert "'boxes' has another shape than fp32's in 1 of 2 samples" in judge.left_out
+    assert "'boxes' has another shape than fp32's in 1 of 2 samples" in judge.by_output.left_out
 
 
 def test_judge_of_numbers_has_intervals_that_end_at_fp32s_own():
@@ -63,7 +63,7 @@ def test_judge_when_no_output_keeps_its_shape_counts_it_as_lost(count):
     found = result(judge)
     assert found["value"] == 0
     assert found["worst"] == {"output": "boxes", "cosine": 0, "sqnr_db": 0}
-    assert not judge.left_out
+    assert not judge.by_output.left_out
 
 
 def test_judge_when_only_integers_keep_their_shape_names_the_worst_of_the_others():
@@ -72,7 +72,7 @@ def test_judge_when_only_integers_keep_their_shape_names_the_worst_of_the_others
     found = result(judge)
     assert found["value"] == 1
     assert found["worst"] == {"output": "boxes", "cosine": 0, "sqnr_db": 0}
-    assert not judge.left_out
+    assert not judge.by_output.left_out
 
 
 def test_judge_when_all_outputs_keep_their_shapes_leaves_none_out():
@@ -81,7 +81,7 @@ def test_judge_when_all_outputs_keep_their_shapes_leaves_none_out():
         ({"where": where, "none": boxes(0)}, {"where": other, "none": boxes(0)}),
     )
     assert result(judge)["value"] == 0.75
-    assert not judge.left_out
+    assert not judge.by_output.left_out
 
 
 def test_judge_when_a_sample_has_no_scores_gives_the_others_their_own_labels():

@@ -7,7 +7,8 @@ import pytest
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import PythonMetric
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.steps.proofs.evaluation import HookMetric, Judge
+from edgepack.steps.proofs.hook_metric import HookMetric
+from edgepack.steps.proofs.judge import Judge
 
 COUNT = 200
 METRIC = """
@@ -54,7 +55,7 @@ def test_interval_when_none_differ_is_none_wide(hook):
 
 def test_interval_when_the_function_wants_all_samples_is_none_and_that_is_said(hook, monkeypatch):
     said = []
-    monkeypatch.setattr("edgepack.steps.proofs.evaluation.tell", said.append)
+    monkeypatch.setattr("edgepack.steps.proofs.judge.tell", said.append)
     (hook.project / "own.py").write_text(
         METRIC.replace("    return", f"    assert len(labels) == {COUNT}\n    return")
     )

@@ -15,7 +15,9 @@ from edgepack.model.files import MODEL
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project.project import OutputDescription, PythonMetric
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.proofs.evaluation import Judge, as_accuracy, hook_of, uncompared
+from edgepack.steps.proofs.evaluation_result import as_accuracy, uncompared
+from edgepack.steps.proofs.hook_metric import hook_of
+from edgepack.steps.proofs.judge import Judge
 from edgepack.steps.streams import StatePairs, answers, drift
 
 
@@ -78,7 +80,7 @@ def judge_answers(given: Judging) -> Judged:
 
     hook = hook_of(given.metric, samples, {"project": given.project}, given.interpreter)
     result = judge.result(given.metric, hook)
-    if "metric" in result and (found := drift(judge.r2, samples)):
+    if "metric" in result and (found := drift(judge.by_output.r2, samples)):
         result["drift"] = found.model_dump()
     accuracy = as_accuracy(result if given.reference else uncompared(result))
     return Judged(accuracy, judge.interval(given.metric))

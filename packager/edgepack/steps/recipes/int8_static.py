@@ -59,7 +59,8 @@ from edgepack.steps.base import EXACT, Inputs, Notes, Step
 from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
 from edgepack.steps.graph.opset import AtLeastOpset
-from edgepack.steps.proofs.evaluation import Judge, hook_of
+from edgepack.steps.proofs.hook_metric import hook_of
+from edgepack.steps.proofs.judge import Judge
 from edgepack.steps.recipes.calibration import STATISTICS, Calibration
 from edgepack.steps.recipes.fp32 import require_ir
 from edgepack.steps.recipes.int8 import OPSET_OF_16_BITS, before_int8, required_dialect

@@ -1,0 +1,55 @@
+"""The result of an evaluation: as the manifest holds it, as a line, and without fp32."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Accuracy, Drift
+
+NO_FP32 = "the model came quantized or float16, so there is no fp32 model to compare it with"
+
+
+def uncompared(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what is left of an evaluation whose reference was the model itself.
+
+    That is the value of a metric of labels or of the user's. How near a model is to itself says
+    nothing: drop, agreement and closeness go, and if the metric is agreement, everything does.
+    """
+    missing = NotMeasured(reason=NO_FP32).model_dump()
+    if "metric" not in result:
+        return missing
+    if result.get("output", ""):
+        return missing
+    compared = dict.fromkeys(("drop", "drop_interval", "agreement", "worst"))
+    compared |= {"outputs": {}, "r2": {}, "says_nothing": "", "says_little": "", "drift": None}
+    values = {n: {**each, "fp32": None} for n, each in result.get("values", {}).items()}
+    return {**result, **compared, "fp32": missing, "values": values}
+
+
+def as_accuracy(result: dict[str, Any]) -> Accuracy | NotMeasured:
+    """Return an evaluation as the manifest holds it."""
+    if "metric" not in result:
+        return NotMeasured.model_validate(result)
+    return Accuracy.model_validate_json(json.dumps(result))
+
+
+def described(accuracy: Accuracy | NotMeasured) -> str:
+    """Return an evaluation as one line."""
+    if isinstance(accuracy, NotMeasured):
+        return f"not measured: {accuracy.reason}"
+    found = f"{accuracy.metric} {accuracy.value:.4f}"
+    if isinstance(accuracy.fp32, NotMeasured) or accuracy.worst is None:
+        return f"{found} on {accuracy.samples} samples"
+    return (
+        f"{accuracy.metric} {accuracy.fp32:.4f} to {accuracy.value:.4f}"
+        f" on {accuracy.samples} samples, worst output {accuracy.worst.sqnr_db:.1f} dB"
+        f"{_drift_words(accuracy.drift)}"
+    )
+
+
+def _drift_words(found: Drift | None) -> str:
+    if found is None:
+        return ""
+    return f", R² {found.first:.4f} at the beginning of streams and {found.last:.4f} at their end"
