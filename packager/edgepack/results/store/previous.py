@@ -166,7 +166,7 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
     if not isinstance(before.memory, NotMeasured) and not isinstance(after.memory, NotMeasured):
         found.append(_bytes("peak memory", before.memory.peak_bytes, after.memory.peak_bytes))
     found.append(_bytes("bundle", before.bundle_bytes, after.bundle_bytes))
-    sizes = [_used(report).model_bytes for report in (before, after)]
+    sizes = [used_variant(report).model_bytes for report in (before, after)]
     found.append(_bytes("model file", *sizes))
     return [*found, *_accuracy(before, after)]
 
@@ -179,12 +179,13 @@ def _creations(report: RunReport) -> list[float]:
     return [run.session_create_ns / NS_PER_MS for run in report.runs]
 
 
-def _used(report: RunReport) -> VariantFacts:
+def used_variant(report: RunReport) -> VariantFacts:
+    """Return the variant that ran."""
     return next(each for each in report.variants if each.id == report.variant_used)
 
 
 def _accuracy(before: RunReport, after: RunReport) -> list[FigureChange]:
-    old, new = _used(before).accuracy, _used(after).accuracy
+    old, new = used_variant(before).accuracy, used_variant(after).accuracy
     if isinstance(old, Accuracy) and isinstance(new, Accuracy) and old.metric == new.metric:
         what = f"{new.metric} on the build host"
         return [FigureChange(what, f"{old.value:.4g}", f"{new.value:.4g}", None)]

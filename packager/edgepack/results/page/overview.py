@@ -1,0 +1,190 @@
+"""What the page shows of a project over its devices and variants: figure, fastest ones, table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Accuracy
+from edgepack.records.run import EvaluationReport
+from edgepack.results.page.evaluations import accuracy_of, accuracy_range
+from edgepack.results.page.overview_table import OverviewRow, overview_row
+from edgepack.results.page.plots import Figure, PlotMark, overview_figure
+from edgepack.results.page.sections import Section
+from edgepack.results.store.previous import used_variant
+from edgepack.results.summary import MIB, milliseconds
+
+BEST_OF = 12
+"""Devices whose fastest variant is named above the figure."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest VALID variant of a device, and what it costs to use it."""
+
+    device: str
+    variant: str
+    anchor: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One project over its devices and variants."""
+
+    number: int
+    title: str
+    rows: list[OverviewRow]
+    best: list[Best]
+    """By device."""
+    more_devices: int
+    """That have a VALID run and are not among the best ones."""
+    figure: Figure
+    caption: str
+    value: str
+    """What the accuracy column holds."""
+
+
+def overview_of(
+    number: int,
+    title: str,
+    sections: list[Section],
+    valid: list[Section],
+    evaluations: Sequence[EvaluationReport],
+) -> Overview:
+    """Return what is shown of a project.
+
+    Args:
+        number: Of the project, on the page.
+        title: The project.
+        sections: The newest run of each device and variant.
+        valid: The newest VALID one of each; it may be older.
+        evaluations: Of all projects.
+    """
+    by_device = sorted(sections, key=_device_and_p50)
+    rated = [(section, *accuracy_of(section.report, evaluations)) for section in by_device]
+    metrics = [accuracy.metric for _, accuracy, _ in rated if isinstance(accuracy, Accuracy)]
+    metric = max(metrics, key=metrics.count) if metrics else ""
+    shown = [
+        (section, accuracy, evaluation)
+        for section, accuracy, evaluation in rated
+        if isinstance(accuracy, Accuracy) and accuracy.metric == metric
+    ]
+    if shown:
+        marks = [
+            _mark(section, accuracy_range(accuracy, evaluation))
+            for section, accuracy, evaluation in shown
+        ]
+        value = metric
+    else:
+        marks = [_mark(section, _size_range(section)) for section in sections]
+        value = "model file (MiB)"
+    best = _best(
+        [
+            (section, accuracy_of(section.report, evaluations)[0])
+            for section in sorted(valid, key=_device_and_p50)
+        ],
+        metric,
+        {section.anchor for section in sections},
+    )
+    left_out = len(sections) - len(marks)
+    return Overview(
+        number=number,
+        title=title,
+        rows=[overview_row(*each) for each in rated],
+        best=best[:BEST_OF],
+        more_devices=len(best[BEST_OF:]),
+        figure=overview_figure(marks, value),
+        caption=_caption(metric, left_out, {evaluation is not None for *_, evaluation in shown}),
+        value=metric or "accuracy",
+    )
+
+
+def _device_and_p50(section: Section) -> tuple[str, float]:
+    return section.report.device, section.summary.p50_ms
+
+
+def _best(
+    rated: Sequence[tuple[Section, Accuracy | NotMeasured]], metric: str, newest: set[str]
+) -> list[Best]:
+    """Return the fastest variant of each device.
+
+    Args:
+        rated: VALID runs, the fastest of a device first.
+        metric: Of the accuracies.
+        newest: The anchors of the newest runs, VALID or not.
+    """
+    devices: dict[str, list[tuple[Section, Accuracy | NotMeasured]]] = {}
+    for section, accuracy in rated:
+        devices.setdefault(section.report.device, []).append((section, accuracy))
+    found = []
+    for device, variants in devices.items():
+        (fastest, its), *_ = variants
+        text = milliseconds(fastest.summary.p50_ms) + _compared(its, variants, metric)
+        if fastest.anchor not in newest:
+            text += f" (of {fastest.report.created[:10]}; newer runs are not VALID)"
+        found.append(Best(device, fastest.report.variant_used, fastest.anchor, text))
+    return found
+
+
+def _compared(
+    its: Accuracy | NotMeasured,
+    variants: Sequence[tuple[Section, Accuracy | NotMeasured]],
+    metric: str,
+) -> str:
+    """Return the metric of a variant, and which of the others has a better one."""
+    if isinstance(its, NotMeasured) or its.metric != metric:
+        return f", {metric} unknown" if metric else ""
+    sign = 1 if its.higher_is_better else -1
+    rivals = [
+        (sign * accuracy.value, accuracy.value, section)
+        for section, accuracy in variants
+        if isinstance(accuracy, Accuracy) and accuracy.metric == metric
+    ]
+    rank, value, rival = max(rivals, key=lambda each: each[0])
+    text = f", {metric} {its.value:#.4g}"
+    if rank <= sign * its.value:
+        return f"{text}, the best there" if len(rivals) > 1 else text
+    slower = milliseconds(rival.summary.p50_ms)
+    return f"{text}; {rival.report.variant_used} has {value:#.4g} at {slower}"
+
+
+def _caption(metric: str, left_out: int, on_device: set[bool]) -> str:
+    """Return what a figure shows; ``on_device`` says where its metrics were measured."""
+    both = len(on_device) == 2
+    where = "on the device" if True in on_device else "on the build host"
+    where += ", or on the build host where that was not done" if both else ""
+    lines = f"of latency, and of {metric}" if True in on_device else "of latency"
+    if False in on_device:
+        of_host = " of the build host" if both else ""
+        lines += f", and of how far {metric}{of_host} is from fp32's"
+    parts = [
+        f"Left is faster, and {metric} is measured {where}."
+        if metric
+        else "Left is faster, low is smaller; no accuracy was measured.",
+        "The area of a mark is the size of the model file, its lines are 95 % intervals"
+        + (f": {lines}." if metric else "."),
+    ]
+    if metric and left_out:
+        parts.append(f"{left_out} without {metric} are in the table only.")
+    return " ".join(parts)
+
+
+def _mark(section: Section, value: tuple[float, float, float]) -> PlotMark:
+    report, interval = section.report, section.summary.median_interval_ms
+    p50 = section.summary.p50_ms
+    low, high = (p50, p50) if isinstance(interval, NotMeasured) else (interval.low, interval.high)
+    return PlotMark(
+        text=f"{report.device} · {report.variant_used}",
+        leads_to=section.anchor,
+        verdict=report.verdict.kind,
+        latency_ms=(low, p50, high),
+        value=value,
+        model_bytes=used_variant(report).model_bytes,
+    )
+
+
+def _size_range(section: Section) -> tuple[float, float, float]:
+    size = used_variant(section.report).model_bytes / MIB
+    return size, size, size

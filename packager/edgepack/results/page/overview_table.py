@@ -1,0 +1,99 @@
+"""The rows of an overview's table: the newest run of each device and variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgepack.base.schema import NotMeasured
+from edgepack.base.statistics import Interval
+from edgepack.bundle.manifest import Accuracy
+from edgepack.records.run import EvaluationReport
+from edgepack.results.page.sections import Section
+from edgepack.results.store.previous import SincePrevious, percent, used_variant
+from edgepack.results.summary import interval_text, mebibytes, milliseconds, peak_memory
+
+MARGIN = 0.03
+"""A change of p50 is coloured where all of its interval is beyond this."""
+
+
+@dataclass(frozen=True)
+class OverviewCell:
+    """One value of the overview's table."""
+
+    text: str
+    order: float | str
+    """What the column is sorted by."""
+    note: str = ""
+    look: str = ""
+    """``more`` or ``less`` for a change that matters."""
+
+
+@dataclass(frozen=True)
+class OverviewRow:
+    """The newest run of one device and variant."""
+
+    section: Section
+    target: str
+    p50: OverviewCell
+    p90: OverviewCell
+    throughput: OverviewCell
+    accuracy: OverviewCell
+    size: OverviewCell
+    memory: OverviewCell
+    energy: OverviewCell
+    change: OverviewCell
+
+
+def overview_row(
+    section: Section, accuracy: Accuracy | NotMeasured, evaluation: EvaluationReport | None
+) -> OverviewRow:
+    """Return a run as a row of the table, with its accuracy and where a device computed that."""
+    report, summary = section.report, section.summary
+    interval = summary.median_interval_ms
+    reach = "" if isinstance(interval, NotMeasured) else interval_text(interval)
+    memory, model_bytes = report.memory, used_variant(report).model_bytes
+    doubt = "inconclusive" if summary.heavy_tail else ""
+    return OverviewRow(
+        section=section,
+        target=report.target,
+        p50=OverviewCell(milliseconds(summary.p50_ms), summary.p50_ms, reach),
+        p90=OverviewCell(milliseconds(summary.p90_ms), summary.p90_ms, doubt),
+        throughput=_number(summary.throughput, "/s", doubt),
+        accuracy=_accuracy_cell(accuracy, on_device=evaluation is not None),
+        size=OverviewCell(mebibytes(model_bytes), model_bytes),
+        memory=OverviewCell("unknown", -1)
+        if isinstance(memory, NotMeasured)
+        else OverviewCell(peak_memory(report), memory.peak_bytes),
+        energy=_number(summary.energy_mj, " mJ", doubt),
+        change=_change(section.since, report.verdict.kind),
+    )
+
+
+def _number(value: float | NotMeasured, unit: str, note: str) -> OverviewCell:
+    if isinstance(value, NotMeasured):
+        return OverviewCell("unknown", -1)
+    return OverviewCell(
+        f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}", value, note
+    )
+
+
+def _accuracy_cell(accuracy: Accuracy | NotMeasured, *, on_device: bool) -> OverviewCell:
+    if isinstance(accuracy, NotMeasured):
+        return OverviewCell("unknown", -1)
+    where = "on the device" if on_device else "build host"
+    return OverviewCell(f"{accuracy.value:#.4g}", accuracy.value, where)
+
+
+def _change(found: SincePrevious | None, verdict: str) -> OverviewCell:
+    if found is None:
+        return OverviewCell("first run", 1)
+    latency = found.changes[0]
+    ratio = latency.ratio
+    if isinstance(ratio, Interval):
+        reach = f"{percent(ratio.low).removesuffix(' %')} to {percent(ratio.high)}"
+        if found.run.verdict.kind == "invalid":
+            return OverviewCell(percent(ratio.estimate), ratio.estimate, "the last one is INVALID")
+        far = ratio.low > 1 + MARGIN or ratio.high < 1 - MARGIN
+        look = latency.direction if far and verdict != "invalid" else ""
+        return OverviewCell(percent(ratio.estimate), ratio.estimate, reach, look)
+    return OverviewCell("unknown", -1) if ratio is None else OverviewCell(percent(ratio), ratio)
