@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -414,7 +415,8 @@ def test_root_that_cannot_be_written_is_explained(
         push_to(device, bundle)
 
 
-AGENT = (ondevice_dir() / "agent/edgepack_agent.py").read_text(encoding="utf-8")
+AGENT_FOLDER = ondevice_dir() / "agent"
+AGENT = (AGENT_FOLDER / "edgepack_agent.py").read_text(encoding="utf-8")
 # The same program on a disk without space: too little at the start, or none while files are made.
 FULL_DISKS = {
     "at the start": ("space.f_bavail * space.f_frsize", "1000"),
@@ -435,7 +437,7 @@ def test_full_disk_is_named_and_leaves_no_release(
 ) -> None:
     full = AGENT.replace(*FULL_DISKS[case])
     assert full != AGENT
-    (tmp_path / "agent").mkdir()
+    shutil.copytree(AGENT_FOLDER, tmp_path / "agent")
     (tmp_path / "agent/edgepack_agent.py").write_text(full)
     monkeypatch.setattr("edgepack.deploy.transfer.client.ondevice_dir", lambda: tmp_path)
     with pytest.raises(DeviceError, match="no space left on the device") as caught:
@@ -449,9 +451,8 @@ def test_full_disk_is_named_and_leaves_no_release(
 def agent(root: Path, digest: str, stream: bytes) -> subprocess.CompletedProcess[bytes]:
     argv = [
         sys.executable,
-        "-IS",
-        "-c",
-        AGENT,
+        "-BEsS",
+        str(AGENT_FOLDER / "edgepack_agent.py"),
         "push",
         str(root),
         "tiny",

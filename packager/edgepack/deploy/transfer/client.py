@@ -46,10 +46,13 @@ _WRITE_BYTES = 1 << 17
 """The block size with which paramiko's ``sendall`` is fastest."""
 
 # The agent comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
-_BOOTSTRAP = (
-    "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv.pop(1))), 'edgepack_agent.py',"
-    " 'exec'))"
-)
+_BOOTSTRAP = """import sys, types
+def read(name):
+    return compile(sys.stdin.buffer.read(int(sys.argv.pop(1))), name + '.py', 'exec')
+releases = sys.modules['edgepack_releases'] = types.ModuleType('edgepack_releases')
+exec(read('edgepack_releases'), releases.__dict__)
+exec(read('edgepack_agent'))
+"""
 
 
 @dataclass(frozen=True)
@@ -285,13 +288,14 @@ def open_for(device: Device, path: Path) -> Bundle:
 def _agent(
     transport: Transport, device: Device, operation: str, project: str, options: list[str]
 ) -> Iterator[Stream]:
-    source = (ondevice_dir() / "agent/edgepack_agent.py").read_bytes()
-    python = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
+    folder = ondevice_dir() / "agent"
+    sources = [(folder / f"edgepack_{name}.py").read_bytes() for name in ("releases", "agent")]
+    python = [device.plain_python, "-IS", "-c", _BOOTSTRAP, *(str(len(each)) for each in sources)]
     argv = [*python, operation, device.entry.root, project, *options]
     with transport.stream(argv, timeout_s=STALL_S, supervised=False) as stream:
         # If there is no such Python, or the login printed something and ended, the exit says so.
         with suppress(RemoteCommandError):
-            stream.write(source)
+            stream.write(b"".join(sources))
         yield stream
 
 

@@ -1,7 +1,8 @@
 """Take a bundle's chunks from stdin and put a release in its place, whole or not at all.
 
-Runs on the device with nothing but Python 3.8. The first bytes of stdin are this source, which a
-``python3 -c`` of one line reads and runs; what follows is what the operation reads.
+Runs on the device with nothing but Python 3.8. The first bytes of stdin are the source of
+``edgepack_releases.py`` and this one, which a short ``python3 -c`` reads and runs: one connection,
+and nothing is left on the device. What follows is what the operation reads.
 
 ``push ROOT PROJECT DIGEST SIGNED THEN KEEP``: answers ``have`` if the release with that manifest
 digest is there with every byte, ``sign`` if only its signature is not the one with the SHA-256
@@ -22,42 +23,30 @@ for the one before; ``ACTION``, ``switch`` or ``rollback``, is what the history 
 At the end it prints a JSON line: the release's path, and which release was current before.
 
 A push that breaks leaves its folder, ``.partial-*``, to the next one. Nobody else writes there: it
-is locked while a push runs. ``history.jsonl`` tells what was done, each line with the hash of the
-one before.
+is locked while a push runs.
 
 Exit codes: 0 done, 2 what came is not what was announced, 28 no space left, 1 other.
 """
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
-import shutil
 import signal
-import stat
 import sys
-import time
 from itertools import chain
 from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-BLOCK_BYTES = 1 << 20
+if __package__:
+    from . import edgepack_releases as releases
+else:
+    import edgepack_releases as releases  # type: ignore[import-not-found,no-redef]
+
 HEADER_BYTES = 64 << 20
 FOLDERS = 100
 SPARE_BYTES = 1 << 20
-MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"
-PARTIAL = ".partial-"
-SHA256_DIGITS = 64
-
-
-Source = Tuple[str, Dict[str, Any]]
-"""A folder that may have chunks, and where these lie: by file, its hash and its chunks."""
-
-
-class Refused(Exception):  # noqa: N818
-    """What came is not what was announced, or what is asked for is not there."""
 
 
 class File(NamedTuple):
@@ -81,7 +70,7 @@ def read_exactly(stream: BinaryIO, size: int, what: str) -> bytes:
     """Return so many bytes, or refuse."""
     data = stream.read(size)
     if len(data) != size:
-        raise Refused("the stream ends in the middle of %s" % what)
+        raise releases.Refused("the stream ends in the middle of %s" % what)
     return data
 
 
@@ -89,7 +78,7 @@ def length_of(stream: BinaryIO) -> int:
     """Return the length that a line says."""
     line = stream.readline(32)
     if not line.strip().isdigit() or int(line) > HEADER_BYTES:
-        raise Refused("the stream does not begin with a header")
+        raise releases.Refused("the stream does not begin with a header")
     return int(line)
 
 
@@ -97,62 +86,6 @@ def say(text: str) -> None:
     """Answer."""
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def sha256_of(path: str) -> str:
-    """Return the SHA-256 of a file in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(BLOCK_BYTES), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def is_file(path: str) -> bool:
-    """Say whether a file itself is there, and no link to one."""
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False
-
-
-def listed(manifest: bytes) -> List[Dict[str, Any]]:
-    """Return the entries of a manifest's files."""
-    try:
-        found = json.loads(manifest.decode("utf-8"))["files"]
-        return [{k: one[k] for k in ("path", "sha256", "size_bytes", "mode")} for one in found]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Refused("the manifest cannot be read: %r" % error)  # noqa: B904  (3.8 has no use)
-
-
-def is_whole(release: str, digest: str) -> bool:
-    """Say whether a release is there with every byte of it."""
-    manifest = os.path.join(release, MANIFEST)
-    if not is_file(manifest) or sha256_of(manifest) != digest:
-        return False
-    with open(manifest, "rb") as file:
-        entries = listed(file.read())
-    paths = {entry["path"]: os.path.join(release, entry["path"]) for entry in entries}
-    return all(is_file(path) for path in paths.values()) and all(
-        sha256_of(paths[entry["path"]]) == entry["sha256"] for entry in entries
-    )
-
-
-def sync(path: str) -> None:
-    """Make a file's content, or the names in a folder, survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def inside(folder: str, name: str) -> str:
-    """Return where a file goes, which is inside the folder."""
-    parts = name.split("/")
-    if name.startswith("/") or any(part in ("", ".", "..") for part in parts):
-        raise Refused("the path %r leaves the bundle" % name)
-    return os.path.join(folder, *parts)
 
 
 class Header:
@@ -166,7 +99,7 @@ class Header:
             self.chunks = [(str(sha256), int(size)) for sha256, size in header["chunks"]]
             of = header["files"]
             if hashlib.sha256(self.manifest).hexdigest() != digest:
-                raise Refused("the manifest is not the one that was announced")
+                raise releases.Refused("the manifest is not the one that was announced")
             self.files = [
                 File(
                     one["path"],
@@ -175,23 +108,25 @@ class Header:
                     one["sha256"],
                     [int(number) for number in of[one["path"]]],
                 )
-                for one in listed(self.manifest)
+                for one in releases.listed(self.manifest)
             ]
             sizes = [sum(self.chunks[k][1] for k in one.chunks) for one in self.files]
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise Refused("the header cannot be read: %r" % error)  # noqa: B904
+            raise releases.Refused("the header cannot be read: %r" % error)  # noqa: B904
         if sizes != [one.size for one in self.files]:
-            raise Refused("the chunks of a file are not as long as the file")
+            raise releases.Refused("the chunks of a file are not as long as the file")
         if any(size <= 0 for _, size in self.chunks):
-            raise Refused("a chunk has no bytes")
+            raise releases.Refused("a chunk has no bytes")
         if set(of) != {one.path for one in self.files}:
-            raise Refused("the header has other files than the manifest")
+            raise releases.Refused("the header has other files than the manifest")
 
     def unlisted(self, digest: str) -> Dict[str, bytes]:
         """Return the files that no manifest lists, by name."""
         found = {
-            MANIFEST: self.manifest,
-            MANIFEST + ".sha256": ("%s  %s\n" % (digest, MANIFEST)).encode("ascii"),
+            releases.MANIFEST: self.manifest,
+            releases.MANIFEST + ".sha256": ("%s  %s\n" % (digest, releases.MANIFEST)).encode(
+                "ascii"
+            ),
         }
         if self.signature is not None:
             found[SIGNATURE] = self.signature.encode("ascii")
@@ -212,181 +147,17 @@ class Header:
         for one in files:
             offset = 0
             for number in one.chunks:
-                found.setdefault(number, []).append(Place(inside(folder, one.path), offset))
+                found.setdefault(number, []).append(
+                    Place(releases.inside(folder, one.path), offset)
+                )
                 offset += self.chunks[number][1]
         return found
-
-
-class Project:
-    """A project's folder on this device."""
-
-    def __init__(self, root: str, name: str) -> None:
-        self.base = os.path.join(os.path.expanduser(root), name)
-        self.releases = os.path.join(self.base, "releases")
-        self.tables = os.path.join(self.base, "chunks")
-
-    def current(self) -> Optional[str]:
-        """Return the name of the current release."""
-        try:
-            return os.path.basename(os.readlink(os.path.join(self.base, "current")))
-        except OSError:
-            return None
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep others from switching, and from removing releases."""
-        handle = os.open(os.path.join(self.base, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
-
-    def point_at(self, release: str, action: str) -> Optional[str]:
-        """Make a release the current one, in one step, and return which one was."""
-        with self.locked():
-            before = self.current()
-            if before != release:
-                link = os.path.join(self.base, ".next")
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(link)  # of a switch that was cut off
-                os.symlink(os.path.join("releases", release), link)
-                # Told before it is done: where it is cut off in between, the release that was
-                # current still is, and whoever switches next tells it again.
-                self.log(action, release, before)
-                os.replace(link, os.path.join(self.base, "current"))
-                sync(self.base)
-        return before
-
-    def log(self, action: str, release: str, before: Optional[str]) -> None:
-        """Append to the history; the lock is held."""
-        lines = self.history()
-        record = {
-            "previous": hashlib.sha256(lines[-1]).hexdigest() if lines else "",
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "action": action,
-            "release": release,
-            "from": before,
-        }
-        with open(os.path.join(self.base, "history.jsonl"), "ab") as file:
-            # A line that a crash has cut off stays one of its own, for whoever checks the chain.
-            torn = bool(lines) and not lines[-1].endswith(b"\n")
-            file.write((b"\n" if torn else b"") + json.dumps(record).encode("ascii") + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def history(self) -> List[bytes]:
-        """Return the lines of the history, each with its end."""
-        try:
-            with open(os.path.join(self.base, "history.jsonl"), "rb") as file:
-                return file.readlines()
-        except FileNotFoundError:
-            return []
-
-    def records(self) -> List[Dict[str, Any]]:
-        """Return the history's records that can be read, the last one first."""
-        found = []
-        for line in reversed(self.history()):
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line.decode("utf-8")))
-        return [one for one in found if isinstance(one, dict)]
-
-    def before(self) -> str:
-        """Return the release that was current before the current one was switched to."""
-        now = self.current()
-        for one in self.records():
-            if one.get("action") == "switch" and one.get("release") == now and one.get("from"):
-                return str(one["from"])
-        raise Refused("no release was current before %s, which stays current" % now)
-
-    def sources(self, partial: str) -> List[Source]:
-        """Return folders that may have chunks, with where these lie: the given one first."""
-        found = []
-        for name in sorted(os.listdir(self.releases), key=lambda name: name != partial):
-            with contextlib.suppress(OSError, ValueError), open(self.table(name), "rb") as file:
-                table = json.loads(file.read().decode("utf-8"))["files"]
-                found.append((os.path.join(self.releases, name), table))
-        return found
-
-    def table(self, name: str) -> str:
-        """Return where the table of a folder's chunks is kept."""
-        return os.path.join(self.tables, name + ".json")
-
-    def remove(self, name: str) -> None:
-        """Remove a release; what is left if this is cut off is a partial one."""
-        gone = PARTIAL + "gone-" + os.urandom(16).hex()
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(os.path.join(self.releases, name), os.path.join(self.releases, gone))
-        self.discard(gone)
-
-    def discard(self, partial: str) -> None:
-        """Remove what a push has left: its folder, or a signature that did not get its place."""
-        path = os.path.join(self.releases, partial)
-        if is_file(path):
-            os.remove(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-
-    def collect_garbage(self, keep: int, newest: str) -> None:
-        """Remove what broken pushes left, and all but the last releases that were current."""
-        with self.locked():
-            there = os.listdir(self.releases)
-            for name in there:
-                if name.startswith(PARTIAL):
-                    with self.claimed(name) as mine:
-                        if mine:
-                            self.discard(name)
-            now = self.current()
-            recent = [str(one.get("release")) for one in self.records()]
-            order = [name for name in dict.fromkeys([newest, now, *recent, *there]) if name]
-            releases = [n for n in order if n in there and not n.startswith(PARTIAL)]
-            for name in releases[max(keep, 2 if now not in (None, newest) else 1) :]:
-                self.remove(name)
-            # The tables first: a push makes its folder before its table.
-            tables = os.listdir(self.tables)
-            left = os.listdir(self.releases)
-            for table in tables:
-                if table.partition(".json")[0] not in left:
-                    os.remove(os.path.join(self.tables, table))
-            self.remove_caches(left)
-
-    def remove_caches(self, releases: List[str]) -> None:
-        """Remove engines and compiled models, by their models' hashes, that no release has."""
-        cache = os.path.join(self.base, "cache")
-        if not os.path.isdir(cache):
-            return
-        manifests = b""
-        for name in releases:
-            path = os.path.join(self.releases, name, MANIFEST)
-            with contextlib.suppress(OSError), open(path, "rb") as file:
-                manifests += file.read()
-        for model in os.listdir(cache):
-            if len(model) == SHA256_DIGITS and model.encode() not in manifests:
-                shutil.rmtree(os.path.join(cache, model), ignore_errors=True)
-
-    @contextlib.contextmanager
-    def claimed(self, partial: str) -> Iterator[bool]:
-        """Lock a push's folder unless that push still runs, and say whether it is locked now."""
-        path = os.path.join(self.releases, partial)
-        handle = -1
-        try:
-            handle = os.open(path, os.O_RDONLY)
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # It may have become a release in between.
-            mine = os.path.exists(path)
-        except (FileNotFoundError, BlockingIOError):
-            mine = False
-        try:
-            yield mine
-        finally:
-            if handle >= 0:
-                os.close(handle)
 
 
 class Push:
     """One push of one release."""
 
-    def __init__(self, project: Project, digest: str, stream: BinaryIO) -> None:
+    def __init__(self, project: releases.Project, digest: str, stream: BinaryIO) -> None:
         self.project = project
         self.digest = digest
         self.release = digest[:16]
@@ -406,29 +177,29 @@ class Push:
         folder = os.path.join(self.project.releases, name)
         self.keep_table(header, name)
         for one in header.files:
-            os.makedirs(os.path.dirname(inside(folder, one.path)), exist_ok=True)
+            os.makedirs(os.path.dirname(releases.inside(folder, one.path)), exist_ok=True)
         sources = self.project.sources(name)
         linked = self.link(header, folder, sources)
         made = [one for one in header.files if one.path not in linked]
         self.require_space(made, folder)
         self.fill(header, made, folder, sources)
         for one in made:
-            path = inside(folder, one.path)
-            if sha256_of(path) != one.sha256:
-                raise Refused("the hash of %r is wrong" % one.path)
+            path = releases.inside(folder, one.path)
+            if releases.sha256_of(path) != one.sha256:
+                raise releases.Refused("the hash of %r is wrong" % one.path)
             os.chmod(path, one.mode)
-            sync(path)
+            releases.sync(path)
         for path, content in header.unlisted(self.digest).items():
             with open(os.path.join(folder, path), "wb") as file:
                 file.write(content)
-            sync(os.path.join(folder, path))
+            releases.sync(os.path.join(folder, path))
         self.remove_others(header, folder)
         self.finish(name)
 
     @contextlib.contextmanager
     def adopted(self) -> Iterator[str]:
         """Lock the folder of a broken push of this release, or of a new one: others leave it."""
-        prefix = PARTIAL + self.release + "-"
+        prefix = releases.PARTIAL + self.release + "-"
         there = [name for name in os.listdir(self.project.releases) if name.startswith(prefix)]
         for name in chain(sorted(there), (prefix + os.urandom(16).hex() for _ in range(FOLDERS))):
             if name not in there:
@@ -447,22 +218,22 @@ class Push:
             file.write(json.dumps(header.table()))  # dump() is many times slower than dumps()
         os.replace(partial, self.project.table(name))
 
-    def link(self, header: Header, folder: str, sources: List[Source]) -> List[str]:
+    def link(self, header: Header, folder: str, sources: List[releases.Source]) -> List[str]:
         """Link files that other releases have; return their paths."""
         linked = []
         # A partial folder's files change in place: they are never linked.
-        releases = [
-            {entry[0]: inside(at, name) for name, entry in table.items()}
+        tables = [
+            {entry[0]: releases.inside(at, name) for name, entry in table.items()}
             for at, table in sources
-            if not os.path.basename(at).startswith(PARTIAL)
+            if not os.path.basename(at).startswith(releases.PARTIAL)
         ]
         for one in header.files:
-            path = inside(folder, one.path)
-            if os.path.lexists(path) and not is_file(path):
-                raise Refused("%r is in the way" % path)
-            for others in releases:
+            path = releases.inside(folder, one.path)
+            if os.path.lexists(path) and not releases.is_file(path):
+                raise releases.Refused("%r is in the way" % path)
+            for others in tables:
                 other = others.get(one.sha256, "")
-                if is_file(other) and self.is_same(other, one):
+                if releases.is_file(other) and self.is_same(other, one):
                     with contextlib.suppress(FileNotFoundError):
                         os.remove(path)
                     try:
@@ -475,26 +246,30 @@ class Push:
 
     def is_same(self, path: str, file: File) -> bool:
         """Say whether a file is what the release wants, byte by byte."""
-        return os.stat(path).st_mode & 0o777 == file.mode and sha256_of(path) == file.sha256
+        return (
+            os.stat(path).st_mode & 0o777 == file.mode and releases.sha256_of(path) == file.sha256
+        )
 
     def require_space(self, files: List[File], folder: str) -> None:
         """Raise unless there is room for the files, before a byte of them comes."""
-        there = [inside(folder, one.path) for one in files]
-        used = sum(os.stat(path).st_blocks * 512 for path in there if is_file(path))
+        there = [releases.inside(folder, one.path) for one in files]
+        used = sum(os.stat(path).st_blocks * 512 for path in there if releases.is_file(path))
         needed = sum(one.size for one in files) - used + SPARE_BYTES
         space = os.statvfs(folder)
         if needed > space.f_bavail * space.f_frsize:
             free = space.f_bavail * space.f_frsize
             raise OSError(errno.ENOSPC, "%d bytes are needed, %d are free" % (needed, free))
-        new = sum(not is_file(path) for path in there) + 8
+        new = sum(not releases.is_file(path) for path in there) + 8
         if space.f_files and new > space.f_favail:  # some file systems do not count them
             raise OSError(errno.ENOSPC, "%d inodes are needed, %d free" % (new, space.f_favail))
 
-    def fill(self, header: Header, files: List[File], folder: str, sources: List[Source]) -> None:
+    def fill(
+        self, header: Header, files: List[File], folder: str, sources: List[releases.Source]
+    ) -> None:
         """Write the files' chunks: from this device as far as it has them, from the stream."""
         for one in files:
-            path = inside(folder, one.path)
-            if is_file(path) and os.stat(path).st_nlink > 1:
+            path = releases.inside(folder, one.path)
+            if releases.is_file(path) and os.stat(path).st_nlink > 1:
                 os.remove(path)  # a broken push has linked it: it is a release's file
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             os.ftruncate(handle, one.size)
@@ -509,12 +284,14 @@ class Push:
                 sha256, size = header.chunks[number]
                 data = read_exactly(self.stream, size, "a chunk")
                 if hashlib.sha256(data).hexdigest() != sha256:
-                    raise Refused("the hash of a chunk is wrong: the connection altered it")
+                    raise releases.Refused(
+                        "the hash of a chunk is wrong: the connection altered it"
+                    )
                 for place in places[number]:
                     out.write(place, data)
 
     def here(
-        self, header: Header, places: Dict[int, List[Place]], sources: List[Source]
+        self, header: Header, places: Dict[int, List[Place]], sources: List[releases.Source]
     ) -> Iterator[int]:
         """Copy chunks that lie on this device, and yield them."""
         wanted = {header.chunks[number]: number for number in places}
@@ -524,7 +301,7 @@ class Push:
                     offset = 0
                     for sha256, size in chunks:
                         number = wanted.get((sha256, size))
-                        place = Place(inside(folder, name), offset)
+                        place = Place(releases.inside(folder, name), offset)
                         offset += size
                         if number is None:
                             continue
@@ -539,25 +316,25 @@ class Push:
 
     def remove_others(self, header: Header, folder: str) -> None:
         """Remove what the manifest does not have, and sync the folders."""
-        known = {inside(folder, one.path) for one in header.files}
+        known = {releases.inside(folder, one.path) for one in header.files}
         known |= {os.path.join(folder, name) for name in header.unlisted(self.digest)}
         for place, _, names in os.walk(folder):
             for name in names:
                 if os.path.join(place, name) not in known:
                     os.remove(os.path.join(place, name))
-            sync(place)
+            releases.sync(place)
 
     def finish(self, name: str) -> None:
         """Give the folder its release's name, unless a whole one has it by now."""
         final = os.path.join(self.project.releases, self.release)
         with self.project.locked():
             if os.path.lexists(final):
-                if is_whole(final, self.digest):
+                if releases.is_whole(final, self.digest):
                     return
                 self.project.remove(self.release)
             os.replace(self.project.table(name), self.project.table(self.release))
             os.rename(os.path.join(self.project.releases, name), final)
-            sync(self.project.releases)
+            releases.sync(self.project.releases)
             self.project.log("push", self.release, None)
 
 
@@ -610,13 +387,13 @@ def ranges(numbers: List[int]) -> List[Tuple[int, int]]:
 
 def push(root: str, name: str, digest: str, signed: str, then: str, keep: str) -> None:
     """Do the whole push."""
-    project = Project(root, name)
+    project = releases.Project(root, name)
     release = os.path.join(project.releases, digest[:16])
     signature = os.path.join(release, SIGNATURE)
-    if not is_whole(release, digest):
+    if not releases.is_whole(release, digest):
         say("send\n")
         Push(project, digest, sys.stdin.buffer).run()
-    elif signed == "-" or (is_file(signature) and sha256_of(signature) == signed):
+    elif signed == "-" or (releases.is_file(signature) and releases.sha256_of(signature) == signed):
         say("have\n")
         read_exactly(sys.stdin.buffer, len("0\n"), "what to do")
     else:
@@ -633,27 +410,29 @@ def sign(path: str, signed: str, stream: BinaryIO) -> None:
     """Give a release that is there its signature, in one step."""
     text = read_exactly(stream, length_of(stream), "the signature")
     if hashlib.sha256(text).hexdigest() != signed:
-        raise Refused("the signature is not the one that was announced")
-    partial = os.path.join(os.path.dirname(os.path.dirname(path)), PARTIAL + os.urandom(16).hex())
+        raise releases.Refused("the signature is not the one that was announced")
+    partial = os.path.join(
+        os.path.dirname(os.path.dirname(path)), releases.PARTIAL + os.urandom(16).hex()
+    )
     with open(partial, "wb") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
-    sync(os.path.dirname(path))
+    releases.sync(os.path.dirname(path))
 
 
 def switch(root: str, name: str, release: str, action: str, keep: str) -> None:
     """Point ``current`` at a release that is there."""
-    project = Project(root, name)
+    project = releases.Project(root, name)
     if action == "rollback" and project.current() is None:
-        raise Refused("no release of %s is current here" % name)
+        raise releases.Refused("no release of %s is current here" % name)
     goal = project.before() if release == "-" else release
-    folder = inside(project.releases, goal)
-    manifest = os.path.join(folder, MANIFEST)
-    digest = sha256_of(manifest) if is_file(manifest) else ""
-    if digest[:16] != goal or not is_whole(folder, digest):
-        raise Refused("the release %s is not here any more, or not whole" % goal)
+    folder = releases.inside(project.releases, goal)
+    manifest = os.path.join(folder, releases.MANIFEST)
+    digest = releases.sha256_of(manifest) if releases.is_file(manifest) else ""
+    if digest[:16] != goal or not releases.is_whole(folder, digest):
+        raise releases.Refused("the release %s is not here any more, or not whole" % goal)
     before = project.point_at(goal, action)
     project.collect_garbage(int(keep), goal)
     end(folder, before)
@@ -677,7 +456,7 @@ if __name__ == "__main__":
             push(*sys.argv[2:])
         else:
             switch(*sys.argv[2:])
-    except Refused as problem:
+    except releases.Refused as problem:
         sys.stderr.write("%s\n" % problem)
         sys.exit(2)
     except OSError as problem:
