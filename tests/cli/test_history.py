@@ -81,10 +81,10 @@ def test_runs_prune_when_asked_says_what_goes_and_keeps_the_newest(store, capsys
     assert run(["runs", "prune", "--keep", "1", "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert "run-20" in text
-    assert "1 would go from" in text
+    assert "1 would be deleted from" in text
     assert len(store.rows()) == 4
     assert run(["runs", "prune", "--keep", "1"]) == 0
-    assert "1 gone from" in capsys.readouterr().out
+    assert "1 deleted from" in capsys.readouterr().out
     assert [row.id for row in store.rows()] == ["run-21", "run-22", "evaluation"]
 
 

@@ -74,12 +74,12 @@ def init(
         Path | None, typer.Option(help="A folder of images to calibrate and evaluate with.")
     ] = None,
 ) -> None:
-    """Write an edgepack.yaml with what the model tells."""
+    """Write an edgepack.yaml, filled in from the model."""
     from edgepack.base.progress import terminal_progress
 
     path = api.init(model, images=images, progress=terminal_progress())
     command = f"edgepack build --project {shlex.quote(str(path))} --target host"
-    typer.echo(f"wrote {path}; look it over, then: {command}")
+    typer.echo(f"wrote {path}; check it, then run: {command}")
 
 
 @app.command(epilog="Example: edgepack inspect detector.onnx --target raspberry-pi")
@@ -89,7 +89,7 @@ def inspect(
     project: ProjectOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a model's facts, and per variant the nodes that its provider will not take, and why."""
+    """Show a model's facts and, per variant, the nodes its provider does not take, and why."""
     from edgepack.cli.printing import print_inspection, print_json
 
     inspection = api.inspect(model, target or (), project=project)
@@ -113,10 +113,11 @@ def build(
     project: ProjectOption = None,
     out: Annotated[Path, typer.Option(help="Where bundles go.")] = Path("dist"),
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Steps at a time [default: one per core, up to 4]")
+        int | None,
+        typer.Option(min=1, help="Steps that run at a time [default: one per core, up to 4]"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do every step again.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Run every step again.")] = False,
     aar: Annotated[
         bool, typer.Option("--aar", help="Also compile Android bundles, into OUT/maven.")
     ] = False,
@@ -170,7 +171,7 @@ def verify(
 ) -> None:
     """Check a bundle's hashes, signature and golden outputs here.
 
-    With --allowed-signers one of those has to have signed it; without, it says who signed.
+    With --allowed-signers, one of those signers must have signed it; without, it prints who did.
     """
     from edgepack.cli.printing import print_json, print_verification
 

@@ -10,7 +10,7 @@ from edgepack import api
 from edgepack.cli.options import JsonOption, moment_of
 
 audit_app = typer.Typer(
-    help="The log of what was done to devices from here.",
+    help="The log of what was done to devices from this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -19,7 +19,8 @@ audit_app = typer.Typer(
 @audit_app.command(epilog="Example: edgepack audit export --since 2026-11-01 --json")
 def export(
     since: Annotated[
-        str | None, typer.Option(help="Only what was then or later: an ISO 8601 date or time, UTC.")
+        str | None,
+        typer.Option(help="Only records from then or later: an ISO 8601 date or time, UTC."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,11 +51,11 @@ def export(
 def verify(
     head: Annotated[
         str | None,
-        typer.Option(help="A digest of the log's end, printed earlier, that must still be in it."),
+        typer.Option(help="A digest that was printed earlier and must still be in the log."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that no line of the log was altered, removed or put in; print its end's digest."""
+    """Check that no line of the log was altered, removed or inserted; print its end's digest."""
     from edgepack.cli.printing import print_json, write_line
 
     log = api.verify_audit_log(head=head)

@@ -29,7 +29,7 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     for line in _legend(manifests):
         write_line(line)
     is_hidden = not verbose and any(v.tried for manifest in manifests for v in manifest.variants)
-    more = "; what was tried for int8: --verbose" if is_hidden else ""
+    more = "; --verbose shows what was tried for int8" if is_hidden else ""
     write_line(f"{result.steps} steps, {result.from_cache} from the cache{more}")
 
 
@@ -61,7 +61,7 @@ def _slower_text(slow: api.SlowerVariant) -> str:
     if found.inconclusive:
         return (
             f"INCONCLUSIVE whether {slow.variant} is slower than fp32 on this computer: {times},"
-            f" but {found.inconclusive}. Build again when it does nothing else, or measure both on"
+            f" but {found.inconclusive}. Build again when it is idle, or measure both on"
             " the device (edgepack bench --variant)"
         )
     return (

@@ -19,12 +19,12 @@ MarginOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="METRIC=PERCENT",
-        help="What does not matter; repeat for more [default: p50=3, p90=5]",
+        help="The slowdown that is allowed; repeat for more [default: p50=3, p90=5]",
         show_default=False,
     ),
 ]
 PairsOption = Annotated[
-    int, typer.Option(min=6, help="At most so many pairs of process runs; an even number.")
+    int, typer.Option(min=6, help="The most pairs of process runs to measure; an even number.")
 ]
 
 
@@ -54,7 +54,7 @@ def compare(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a bundle is slower than another on a device: PASS, FAIL or INCONCLUSIVE."""
+    """Report whether a bundle is slower than another on a device: PASS, FAIL or INCONCLUSIVE."""
     from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
     from edgepack.base.progress import Lines, terminal_progress
     from edgepack.cli.printing import print_json
@@ -149,11 +149,11 @@ def _end(found: api.Comparison) -> None:
     if found.outcome == "FAIL":
         raise LimitError(
             f"the candidate FAILs on {devices}",
-            hint="see the reasons above; 'edgepack bench' of both says which nodes take the time",
+            hint="see the reasons above; 'edgepack bench' of both shows which nodes take the time",
         )
     if found.outcome == "INCONCLUSIVE":
         raise InconclusiveError(
             f"the comparison is INCONCLUSIVE on {devices}",
             hint="let the device idle, or allow more pairs: --max-pairs; 'edgepack bench"
-            " --self-test' says how noisy it is",
+            " --self-test' measures how noisy it is",
         )

@@ -82,7 +82,7 @@ def trust(
 
 @device_app.command(epilog="Example: edgepack device check pi5")
 def check(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Say what a device is, and what it lacks for its target."""
+    """Report what a device is, and what it lacks for its target."""
     from edgepack.cli.printing import print_json, write_line
 
     checked = api.check_device(api.load_device(name))
@@ -94,7 +94,7 @@ def check(name: NameArgument, as_json: JsonOption = False) -> None:
         for line in checked.absent_lines():
             write_line(line)
         for setting in checked.given_back:
-            write_line(f"given back what a measurement had left: {setting}")
+            write_line(f"restored what a measurement had left changed: {setting}")
     checked.require_ready()
 
 
@@ -105,7 +105,7 @@ def provision(
         list[Path] | None, typer.Option(help="A wheel of your own; repeat for more.")
     ] = None,
 ) -> None:
-    """Make the Python environment on a device that its target pins; it needs no internet."""
+    """Install on a device the runtime that its target pins; the device needs no internet."""
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import write_line
 

@@ -11,12 +11,12 @@ from edgepack import api
 from edgepack.cli.options import JsonOption, ResultsOption, moment_of
 
 runs_app = typer.Typer(
-    help="The reports that are stored here.", no_args_is_help=True, rich_markup_mode=None
+    help="The stored reports of runs.", no_args_is_help=True, rich_markup_mode=None
 )
 
 RunArgument = Annotated[str, typer.Argument(help="A run's id.", show_default=False)]
 SinceOption = Annotated[
-    str | None, typer.Option(help="Only what was made then or later: ISO 8601, UTC.")
+    str | None, typer.Option(help="Only runs from then or later: ISO 8601, UTC.")
 ]
 
 
@@ -43,7 +43,7 @@ def list_runs(
         typer.Option(help="Only with this verdict.", case_sensitive=False),
     ] = None,
     since: SinceOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="How many of the newest runs.")] = 50,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,15 +95,17 @@ def prune(
         typer.Option(
             min=0,
             show_default=False,
-            help="How many stay of each project, target, device and variant: the newest.",
+            help="How many to keep of each project, target, device and variant: the newest.",
         ),
     ],
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
+    ] = False,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget old reports."""
+    """Delete old reports."""
     from edgepack.cli.printing import print_json, write_line
 
     store = open_store(results)
@@ -114,7 +116,7 @@ def prune(
     if gone:
         for line in api.rows_lines(gone):
             write_line(line)
-    write_line(f"{len(gone)} {'would go' if dry_run else 'gone'} from {store.name}")
+    write_line(f"{len(gone)} {'would be deleted' if dry_run else 'deleted'} from {store.name}")
 
 
 @runs_app.command(
@@ -132,19 +134,19 @@ def import_runs(
         ),
     ],
     device: Annotated[
-        str | None, typer.Option(help="Of logs: where they were measured, as you name it.")
+        str | None, typer.Option(help="For logs: the device they come from, as you name it.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Of logs: the model's name, where they do not say it.")
+        str | None, typer.Option(help="For logs: the model's name, where the log lacks it.")
     ] = None,
     tool: Annotated[
         Literal["onnxruntime_perf_test", "trtexec", "benchmark_app", "litert_benchmark_model"]
         | None,
-        typer.Option(help="Of logs: what wrote them [default: as they look]"),
+        typer.Option(help="For logs: the tool that wrote them [default: recognized]"),
     ] = None,
     results: ResultsOption = None,
 ) -> None:
-    """Keep what was measured elsewhere; all of it, or nothing if one file cannot be read."""
+    """Store what was measured elsewhere: all files, or none if one cannot be read."""
     from edgepack.cli.printing import write_line
 
     store = open_store(results)
@@ -165,11 +167,11 @@ def changes(
     since: SinceOption = None,
     last: Annotated[
         int | None,
-        typer.Option(min=1, help="Only changes that began within so many of the newest runs."),
+        typer.Option(min=1, help="Only changes that began within this many of the newest runs."),
     ] = None,
     gate: Annotated[
         bool,
-        typer.Option("--gate", help="Fail (exit 10) if one shown is a slowdown of the model."),
+        typer.Option("--gate", help="Fail (exit 10) if a change shown is a slowdown of the model."),
     ] = False,
     results: ResultsOption = None,
     as_json: JsonOption = False,
@@ -213,10 +215,10 @@ def export(
     device: Annotated[str | None, typer.Option(help="Only on this device.")] = None,
     since: SinceOption = None,
     samples: Annotated[
-        bool, typer.Option("--samples", help="In csv and parquet, a line for every query.")
+        bool, typer.Option("--samples", help="For csv and parquet: write a line for every query.")
     ] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="In bencher, invalid and unfinished runs too.")
+        bool, typer.Option("--all", help="For bencher: write invalid and unfinished runs too.")
     ] = False,
     results: ResultsOption = None,
 ) -> None:

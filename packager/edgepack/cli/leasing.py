@@ -16,7 +16,7 @@ def lease(
     minutes: Annotated[
         float, typer.Option("--for", min=0.1, max=7 * 24 * 60, help="How many minutes.")
     ] = 30.0,
-    purpose: Annotated[str, typer.Option(help="What for, as others are told.")] = "work by hand",
+    purpose: Annotated[str, typer.Option(help="What for; others see this text.")] = "work by hand",
     as_json: JsonOption = False,
 ) -> None:
     """Keep others off a device for a while; your own commands still run there."""
@@ -33,11 +33,12 @@ def lease(
 def release(
     name: NameArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Others' leases too, and those of running commands.")
+        bool,
+        typer.Option("--force", help="Release others' leases too, and those of running commands."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a device back that you have leased."""
+    """Release a device that you have leased."""
     from edgepack.cli.printing import print_json, write_line
 
     released = api.release_device(api.load_device(name), force=force)

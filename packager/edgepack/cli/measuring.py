@@ -21,7 +21,8 @@ from edgepack.cli.options import (
 )
 
 ScenarioOption = Annotated[
-    str, typer.Option(help="single-stream, multi-stream, server or offline, as MLPerf has them.")
+    str,
+    typer.Option(help="single-stream, multi-stream, server or offline, as MLPerf defines them."),
 ]
 QueriesOption = Annotated[
     float | None,
@@ -30,7 +31,9 @@ QueriesOption = Annotated[
 BoundOption = Annotated[
     float | None,
     typer.Option(
-        "--latency-bound-ms", help="server: what 99 % of the queries keep.", show_default=False
+        "--latency-bound-ms",
+        help="server: the latency that 99 % of the queries must meet.",
+        show_default=False,
     ),
 ]
 SamplesOption = Annotated[
@@ -73,7 +76,7 @@ def bench(
     self_test: Annotated[
         bool,
         typer.Option(
-            "--self-test", help="Measure it against itself, to learn how noisy the device is."
+            "--self-test", help="Measure the bundle against itself, to see how noisy the device is."
         ),
     ] = False,
     results: ResultsOption = None,
@@ -163,7 +166,7 @@ def _self_test(
         )
     if noise.reasons:
         raise InconclusiveError(
-            "".join(["the runs may not be used", *(f"\n  - {each}" for each in noise.reasons)]),
+            "".join(["the runs must not be used", *(f"\n  - {each}" for each in noise.reasons)]),
             hint="let the device cool down and idle, and measure again",
             where=noise.device,
         )
@@ -177,7 +180,10 @@ def evaluate(
     wait_s: WaitOption = 0.0,
     no_resume: Annotated[
         bool,
-        typer.Option("--no-resume", help="Begin anew where an earlier call ended early."),
+        typer.Option(
+            "--no-resume",
+            help="Start again from the first sample, where an earlier call ended early.",
+        ),
     ] = False,
     results: ResultsOption = None,
     as_json: JsonOption = False,
@@ -208,7 +214,7 @@ def evaluate(
 def demo(
     out: Annotated[Path, typer.Option(help="Where the bundle and the report go.")] = Path("demo"),
 ) -> None:
-    """Show the whole road on the bundled example."""
+    """Build, push and measure the bundled example on this machine."""
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.building import print_build
     from edgepack.cli.printing import write_line

@@ -48,7 +48,7 @@ def moment_of(since: str) -> datetime:
 
 ModelArgument = Annotated[
     Path | None,
-    typer.Argument(help="The ONNX model; without it, edgepack.yaml says.", show_default=False),
+    typer.Argument(help="The ONNX model [default: that of edgepack.yaml]", show_default=False),
 ]
 ProjectOption = Annotated[
     Path | None, typer.Option(help="The project file [default: edgepack.yaml here]")
@@ -73,11 +73,15 @@ VariantOption = Annotated[
 ]
 WaitOption = Annotated[
     float,
-    typer.Option("--wait", min=0, metavar="SECONDS", help="Wait while others hold the device."),
+    typer.Option(
+        "--wait", min=0, metavar="SECONDS", help="How long to wait while others hold the device."
+    ),
 ]
 TuneOption = Annotated[
     bool,
-    typer.Option("--tune", help="Hold the device's clocks at their highest; they are given back."),
+    typer.Option(
+        "--tune", help="Hold the device's clocks at their highest, and restore them afterwards."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 VerboseOption = Annotated[
@@ -88,7 +92,7 @@ ResultsOption = Annotated[
     typer.Option(
         "--results",
         metavar="URL",
-        help="The results store [default: EDGEPACK_RESULTS, else a file of the user's]",
+        help="The results store [default: EDGEPACK_RESULTS, else a file in your home]",
         show_default=False,
     ),
 ]

@@ -76,7 +76,7 @@ def print_inspection(inspection: api.Inspection) -> None:
     ):
         write_line("every node by name: edgepack inspect --json")
     if not inspection.findings and all(not v.findings for v in inspection.variants):
-        write_line("nothing stands in the way")
+        write_line("no problems were found")
 
 
 def _print_facts(facts: api.ModelFacts, constants: Mapping[str, api.ConstantValue]) -> None:
@@ -109,7 +109,7 @@ def _print_variant(found: api.VariantInspection, said: dict[tuple[str, ...], str
     elif found.findings:
         what, verdict = "cannot be made", ""
     else:
-        what, verdict = "no nodes are left: what the model gives are constants", ""
+        what, verdict = "no nodes are left: all outputs of the model are constants", ""
     write_line(f"{found.target} {found.variant}: {what}{verdict}")
     name = f"{found.target} {found.variant}"
     lines = tuple(_finding_lines(found.findings))

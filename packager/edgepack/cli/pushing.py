@@ -39,10 +39,10 @@ def push(
     allowed_signers: AllowedSignersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Push each device the bundle for its target, and make that current there.
+    """Push to each device the bundle for its target, and make it current there.
 
-    To several devices it is a rollout: devices that are off get theirs with 'edgepack rollout
-    resume'.
+    A push to several devices is a rollout: 'edgepack rollout resume' pushes later to the devices
+    that were off.
     """
     from edgepack.cli.rollouts import push_to_fleet
 

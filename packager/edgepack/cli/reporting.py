@@ -21,10 +21,10 @@ def report(
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
     target: Annotated[str | None, typer.Option(help="Only for this target.")] = None,
     device: Annotated[str | None, typer.Option(help="Only on this device.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 100,
+    last: Annotated[int, typer.Option(min=1, help="How many of the newest runs.")] = 100,
     results: ResultsOption = None,
 ) -> None:
-    """Write one HTML file about stored runs, which needs no network."""
+    """Write one HTML page about stored runs; the page needs no network."""
     from edgepack.cli.printing import write_line
     from edgepack.errors import UsageError
 

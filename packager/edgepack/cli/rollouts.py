@@ -38,7 +38,7 @@ BundlesArgument = Annotated[
     list[Path],
     typer.Argument(
         metavar="BUNDLE",
-        help="Bundles' folders, or a folder of bundles: each device gets that of its target.",
+        help="Bundles' folders, or a folder of bundles: each device gets the one for its target.",
         show_default=False,
     ),
 ]
@@ -51,29 +51,29 @@ DevicesOption = Annotated[
         show_default=False,
     ),
 ]
-ParallelOption = Annotated[int, typer.Option(min=1, help="Devices at a time.")]
+ParallelOption = Annotated[int, typer.Option(min=1, help="Devices that are pushed to at a time.")]
 DeadlineOption = Annotated[
     float, typer.Option(min=1, metavar="SECONDS", help="How long one device may take.")
 ]
-TriesOption = Annotated[int, typer.Option(min=1, help="For a device that is not reached.")]
-CanaryOption = Annotated[int, typer.Option(min=0, help="So many devices go first.")]
-WavesOption = Annotated[int, typer.Option(min=1, help="The others go in so many parts.")]
+TriesOption = Annotated[
+    int, typer.Option(min=1, help="How often to try a device that cannot be reached.")
+]
+CanaryOption = Annotated[int, typer.Option(min=0, help="How many devices go first.")]
+WavesOption = Annotated[int, typer.Option(min=1, help="How many waves the other devices form.")]
 AbortAtOption = Annotated[
     float | None,
     typer.Option(
         min=0,
         max=100,
         metavar="PERCENT",
-        help="Start no more when more of a wave has failed"
+        help="Start no more devices once more of a wave failed"
         " [default: 0 with --canary or --waves, else 100]",
         show_default=False,
     ),
 ]
 NoSelfTestOption = Annotated[
     bool,
-    typer.Option(
-        "--no-self-test", help="Make it current without the device's loader having tried it."
-    ),
+    typer.Option("--no-self-test", help="Make it current without a trial by the device's loader."),
 ]
 WarmUpOption = Annotated[
     float | None,
@@ -125,7 +125,7 @@ def list_rollouts(as_json: JsonOption = False) -> None:
 
 @rollout_app.command(epilog="Example: edgepack rollout status 7")
 def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
-    """Show how far a rollout is [default: the newest]; the exit code says it too."""
+    """Show how far a rollout is [default: the newest]; the exit code shows it too."""
     _end([api.rollout_status(number, api.RolloutStore())], as_json=as_json)
 
 
@@ -148,7 +148,7 @@ def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
 
 @rollout_app.command(epilog="Example: edgepack rollout abort 7")
 def abort(number: NumberArgument = None) -> None:
-    """Start nothing more of a rollout; what runs goes on to its end."""
+    """Start no more devices of a rollout; pushes that run go on to their end."""
     from edgepack.cli.printing import write_line
 
     store = api.RolloutStore()

@@ -13,7 +13,8 @@ from edgepack.cli.options import BundleArgument, JsonOption
 AllowedSignersOption = Annotated[
     Path | None,
     typer.Option(
-        help="Who may sign, as ssh-keygen reads it [default: ~/.ssh/allowed_signers]",
+        help="The file of allowed signers, as ssh-keygen reads it"
+        " [default: ~/.ssh/allowed_signers]",
         show_default=False,
     ),
 ]
@@ -31,7 +32,7 @@ def sign(
         Path | None,
         typer.Option(
             help="Your SSH key, or the .pub file of a key that the agent has"
-            " [default: the only one that the agent or ~/.ssh/id_ed25519 gives]",
+            " [default: the only key that the agent or ~/.ssh/id_ed25519 gives]",
             show_default=False,
         ),
     ] = None,

@@ -22,7 +22,7 @@ TargetArgument = Annotated[
 
 @targets_app.command("list", epilog="Example: edgepack targets list")
 def list_targets(as_json: JsonOption = False) -> None:
-    """List the targets: how far each is proven, its variants, where its profile lies."""
+    """List the targets: how far each is proven, its variants, and the file of its profile."""
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import ProfileError
 
@@ -43,7 +43,7 @@ def list_targets(as_json: JsonOption = False) -> None:
 
 @targets_app.command(epilog="Example: edgepack targets show raspberry-pi")
 def show(target: TargetArgument) -> None:
-    """Print a target's profile and say which file it is."""
+    """Print a target's profile and the path of its file."""
     from edgepack.cli.printing import write_line
 
     write_line(api.show_target(target))

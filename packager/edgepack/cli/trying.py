@@ -31,16 +31,16 @@ def try_bundle(
         typer.Option(
             "--input",
             metavar="NAME=VALUE",
-            help="What one input of the model gets: such a file, a text, or a number that fills"
+            help="The value of one input of the model: such a file, a text, or a number that fills"
             " it; repeat for more.",
         ),
     ] = None,
     variant: Annotated[
         list[str] | None, typer.Option(help="Only this variant beside fp32; repeat for more.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many photos of a folder.")] = 12,
+    limit: Annotated[int, typer.Option(min=1, help="The most photos to take from a folder.")] = 12,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page there, with boxes and masks drawn.")
+        Path | None, typer.Option(help="Write an HTML page here, with boxes and masks drawn.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the pictures into this folder, as PNG.")

@@ -41,7 +41,7 @@ def tune(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search the session settings with which a bundle is fastest on a device."""
+    """Search for the session settings with which a bundle is fastest on a device."""
     from edgepack.base.progress import terminal_progress
     from edgepack.cli.printing import print_json
 
@@ -114,7 +114,7 @@ def _limits(path: Path | None, name: str, *, must_be: bool) -> api.Limits:
         return found.limits
     if must_be:
         raise UsageError(
-            f"{path} is the project {found.name!r}, the bundle is of {name!r}",
+            f"{path} belongs to the project {found.name!r}, the bundle to {name!r}",
             hint="name the bundle's project file",
             where="--project",
         )
@@ -130,7 +130,7 @@ def _override(
     if not report.confirmed:
         # The file may have settings that an earlier search confirmed: noise does not undo them.
         if not quiet:
-            write_line(f"{path} stays as it is: nothing was confirmed that could be put into it")
+            write_line(f"{path} is unchanged: no settings for it were confirmed")
         return
 
     settings = report.candidate(report.answer).settings
@@ -148,7 +148,7 @@ def _print_override(
     from edgepack.cli.printing import write_line
 
     if not override.needed:
-        write_line(f"{override.path} says so already")
+        write_line(f"{override.path} has these settings already")
         return
     if written:
         write_line(f"wrote {override.path}; build again, and see what it gains:")

@@ -18,7 +18,7 @@ def verify_device(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Hash the bundles on a device, and say what is missing, altered or added."""
+    """Hash the bundles on a device, and report what is missing, altered or added."""
     from edgepack.cli.printing import print_json, write_line
 
     state = api.verify_device(api.load_device(name), project)
@@ -34,5 +34,5 @@ def verify_device(
             if found.history.lines and found.history.broken_at is None:
                 write_line(f"{found.name} history  {found.history.lines} lines, unbroken")
         if not state.projects:
-            write_line(f"no bundle lies on {name}")
+            write_line(f"there is no bundle on {name}")
     state.require_whole()

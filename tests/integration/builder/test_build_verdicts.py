@@ -71,7 +71,7 @@ def test_build_tells_what_it_tried_in_the_manifest_and_to_those_who_ask(tmp_path
     assert "nearest rounding" not in told.err
     print_build(result)
     brief = capsys.readouterr().out
-    assert "what was tried for int8: --verbose" in brief
+    assert "--verbose shows what was tried for int8" in brief
     assert "it meets the limit" not in brief
     print_build(result, verbose=True)
     assert "it meets the limit" in capsys.readouterr().out

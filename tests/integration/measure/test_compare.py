@@ -237,4 +237,4 @@ def test_self_test_command_when_runs_may_not_be_used_prints_the_noise_and_why(
     found = json.loads(said.out)
     assert found["pairs"] == 6
     assert "run 1 was not steady after 0 s of warm-up" in found["reasons"]
-    assert "the runs may not be used" in said.err
+    assert "the runs must not be used" in said.err

@@ -406,7 +406,7 @@ def test_command_when_it_writes_changes_the_project_file_which_a_build_then_uses
     assert variant.session == session
     assert built.bundles[0].bundle.digest != first.digest
     assert run([*argv, "--write"]) == 0
-    assert "says so already" in capsys.readouterr().out
+    assert "has these settings already" in capsys.readouterr().out
     assert project.read_text() == text
 
 
@@ -426,7 +426,7 @@ def test_command_when_nothing_is_confirmed_writes_nothing(
     Simulated(monkeypatch, lambda *_: 5.0)
     argv = ["tune", str(bundle), "--device", "local", "--project", str(project), "--write"]
     assert run(argv) == 0
-    assert "stays as it is: nothing was confirmed" in capsys.readouterr().out
+    assert "is unchanged: no settings for it were confirmed" in capsys.readouterr().out
     assert project.read_text() == before
 
 

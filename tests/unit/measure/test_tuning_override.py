@@ -238,7 +238,7 @@ def test_options_of_a_provider_when_they_are_the_answer_are_written_whole(tmp_pa
 
 
 def test_file_of_another_project_when_given_is_refused(tmp_path: Path):
-    with pytest.raises(UsageError, match="is the project 'other'"):
+    with pytest.raises(UsageError, match="belongs to the project 'other'"):
         override(tmp_path, HEAD.replace("name: tiny", "name: other"))
 
 

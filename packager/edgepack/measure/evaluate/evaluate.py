@@ -137,7 +137,7 @@ def require_usable(report: EvaluationReport) -> None:
     """
     if report.reasons:
         raise InconclusiveError(
-            "".join(["the metric may not be used", *(f"\n  - {why}" for why in report.reasons)]),
+            "".join(["the metric must not be used", *(f"\n  - {why}" for why in report.reasons)]),
             hint=f"see what the device lacks: edgepack device check {report.device}",
             where=report.device,
         )

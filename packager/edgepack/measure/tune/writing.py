@@ -68,7 +68,8 @@ def make_override(path: Path, manifest: Manifest, settings: Settings, about: str
     loaded = read_project(path)
     if loaded.project.name != manifest.name:
         raise UsageError(
-            f"{path} is the project {loaded.project.name!r}, the bundle is of {manifest.name!r}",
+            f"{path} belongs to the project {loaded.project.name!r},"
+            f" the bundle to {manifest.name!r}",
             hint="name the bundle's project file: --project",
             where="--project",
         )
