@@ -148,7 +148,7 @@ CASES = {
     "no route": Case(
         has_no_route, "there is no route to", "check the network", 8, fleet_code=8, state="pending"
     ),
-    "login refused": Case(has_another_key, "does not let us in", "", 8),
+    "login refused": Case(has_another_key, "refuses the login", "", 8),
     "folder not writable": Case(
         inventory_says(root="/proc/edgepack"), "/proc/edgepack", "'root' in devices.yaml", 9
     ),

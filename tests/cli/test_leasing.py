@@ -24,7 +24,7 @@ def test_device_lease_when_taken_is_shown_and_kept_from_others_until_released(
         assert run(["device", "lease", "local"]) == 8
         assert f"leased by {taken['owner']} for 'a new fan'" in capsys.readouterr().err
         assert run(["device", "release", "local"]) == 8
-        assert "no reservation there is yours" in capsys.readouterr().err
+        assert "you have no reservation there" in capsys.readouterr().err
 
     assert run(["device", "release", "local"]) == 0
     assert "released: " in capsys.readouterr().out

@@ -126,7 +126,7 @@ def test_push_when_a_device_does_not_let_us_in_is_tried_once_and_failed(
     assert run(["push", "dist", "--device", "board-a", "--device", "board-b"]) == 9
     record = RolloutStore().load(1).devices["board-a"]
     assert (record.state, record.tries) == ("failed", 1)
-    assert "does not let us in" in record.problem
+    assert "refuses the login" in record.problem
     assert RolloutStore().load(1).devices["board-b"].state == "done"
 
 

@@ -37,7 +37,7 @@ MAX_TEXT = 1000
 """The most characters of one value: a device's or an error's text must not fill the log."""
 _BLOCK_BYTES = 1 << 16
 _COMPARE = (
-    "compare with a copy of the file, and with what the devices themselves say: edgepack device"
+    "compare it with a copy of the file, and with the devices themselves: edgepack device"
     " verify NAME"
 )
 

@@ -180,7 +180,7 @@ def release(device: Device, transport: Transport, *, force: bool = False) -> tup
         left = _receive(stream, device, "left")
     if left.leases and not released.leases:
         raise DeviceError(
-            f"no reservation there is yours ({lease_owner()}); it is leased{_by(left.leases)}",
+            f"you have no reservation there ({lease_owner()}); it is leased{_by(left.leases)}",
             hint="a command's lease ends with the command: stop that. If its owner is gone for"
             f" good: edgepack device release {device.name} --force",
             where=device.name,
@@ -239,8 +239,8 @@ def _held_by_others(device: Device, holders: Sequence[Lease]) -> DeviceError:
     """Return the error for a device that others hold."""
     return BusyError(
         f"it is leased{_by(holders)}",
-        hint="wait with --wait SECONDS; who holds it is shown by 'edgepack device who"
-        f" {device.name}'; if its owner is gone for good: edgepack device release"
+        hint=f"wait with --wait SECONDS; 'edgepack device who {device.name}' shows who holds it;"
+        " if its owner is gone for good: edgepack device release"
         f" {device.name} --force",
         where=device.name,
     )
@@ -279,7 +279,7 @@ def _receive(stream: Stream, device: Device, *expected: _Answer) -> _Message:
         raise _ended(stream, device)
     (length,) = struct.unpack(">I", head)
     if length > _MAX_MESSAGE_BYTES:
-        raise bad_answer("what came is no answer about leases", head, device=device.name)
+        raise bad_answer("this is not an answer about leases", head, device=device.name)
     data = stream.read(length)
     what = "the answer about leases"
     message = read_answer(_Message, data, device=device.name, what=what)
@@ -292,8 +292,8 @@ def _ended(stream: Stream, device: Device) -> EdgepackError:
     stream.wait().check(
         "taking a lease",
         device=device.name,
-        hint=f"leases lie in {device.entry.root}/lease on the device, to which its user must"
-        " be able to write: give that right, or set another 'root' in devices.yaml",
+        hint=f"leases are in {device.entry.root}/lease on the device, and its user must be able"
+        " to write there: give that right, or set another 'root' in devices.yaml",
     )
     return DeviceError(
         "the program on the device that keeps the lease has ended",
@@ -330,7 +330,7 @@ class _Renewal:
             raise DeviceError(
                 f"the lease was lost during {purpose!r}, others may have used the device:"
                 f" {self._problem.problem}",
-                hint="do it again: what was measured meanwhile does not count",
+                hint="do it again: results from this time do not count",
                 where=self._device.name,
             ) from self._problem
 

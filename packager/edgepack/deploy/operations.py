@@ -162,7 +162,7 @@ def check_machine(device: Device) -> Checked:
     checked = checking.check(device)
     if checked.given_back:
         with audited("tune", device) as operation:
-            operation.describe(detail=f"given back: {', '.join(checked.given_back)}")
+            operation.describe(detail=f"restored: {', '.join(checked.given_back)}")
     return checked
 
 

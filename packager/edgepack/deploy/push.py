@@ -157,7 +157,7 @@ def _shared(
                     f" device provision {device.name}",
                     where=device.name,
                 ) from error
-            progress.note(f"{device.name} has no Python: no lease keeps others off it")
+            progress.note(f"{device.name} has no Python, so no lease keeps others off it")
         yield
 
 
@@ -276,7 +276,7 @@ def _taken_back(
     """Make the release before current again, and return the error that says how that went."""
     before = pushed.switched_from
     if before is None:
-        end = f"{pushed.release} stays current, for there was none before it"
+        end = f"{pushed.release} stays current, because there was none before it"
     else:
         end = f"{before} is current again"
         try:

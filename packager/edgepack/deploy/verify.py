@@ -82,12 +82,12 @@ class ProjectState(StrictModel):
                 yield f"{self.name} {release.name}: {release.more} more files differ"
         current = self.current_release
         if self.current is not None and current is None:
-            yield f"{self.name}: 'current' leads to {self.current!r}, which is no release here"
+            yield f"{self.name}: 'current' leads to {self.current!r}, which is not a release here"
         if self.history.broken_at is not None:
             yield f"{self.name}: its history is broken at line {self.history.broken_at}"
         elif self.history.current not in (None, current):
             yield (
-                f"{self.name}: {current or 'no release'} is current, and by its history"
+                f"{self.name}: {current or 'no release'} is current, but by its history"
                 f" {self.history.current!r} should be"
             )
 
@@ -155,9 +155,9 @@ def verify_releases(
             stream.write(source)
         result = stream.wait()
     result.check(
-        "hashing what lies there",
+        "hashing the files there",
         device=device.name,
-        hint=f"look at the message above; bundles lie in {device.entry.root} on the device",
+        hint=f"look at the message above; bundles are in {device.entry.root} on the device",
     )
     answer = _read(result.stdout, device)
     if project is not None and project not in answer.all:

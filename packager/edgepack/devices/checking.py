@@ -85,7 +85,7 @@ class Checked:
             found = "".join(f"\n  {problem}" for problem in self.problems)
             raise DeviceError(
                 f"the device is not ready for target {self.target!r}{found}",
-                hint=f"mend that, then: edgepack device check {self.device}",
+                hint=f"fix that, then: edgepack device check {self.device}",
                 where=self.device,
             )
 

@@ -289,15 +289,16 @@ class Harness:
             result.check(
                 "the harness",
                 device=self.transport.name,
-                hint="take a shorter preset, or time several inferences as one:"
+                hint="use a shorter preset, or time several inferences as one:"
                 " --scenario multi-stream --samples-per-query 32",
             )
         if result.exit_code == STREAM_EXIT and b"frames of a stream" in result.stderr:
             result.check(
                 "a stream of frames, each fed the state of the one before,",
                 device=self.transport.name,
-                hint="the model bears no longer stream: begin streams anew on the device before, or"
-                " leave 'state' out of edgepack.yaml and give it in samples, to time single frames",
+                hint="the model fails on a longer stream: start new streams earlier on the device,"
+                " or leave 'state' out of edgepack.yaml and give it in samples, to time single"
+                " frames",
             )
         result.check(
             "the harness",

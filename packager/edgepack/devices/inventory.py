@@ -118,7 +118,7 @@ class AdbEntry(PhoneEntry):
     def _prefixes_a_program(self) -> Self:
         if self.inside == "app" and self.run_prefix:
             raise ValueError(
-                "'run_prefix' goes before a program, and an app is none | leave 'inside: app' or"
+                "'run_prefix' goes before a program, and an app is not one | leave 'inside: app' or"
                 " 'run_prefix' out"
             )
         return self
@@ -260,7 +260,7 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
     after = _parse_or_none(text, str(path))
     if after is None or after.devices != {**before, name: entry}:
         raise ProfileError(
-            f"cannot extend {path} without disturbing how it is written",
+            f"cannot extend {path} without changing how it is written",
             hint=f"add this line under 'devices:' yourself:\n    {line}",
             where=str(path),
         )
@@ -281,7 +281,7 @@ def require_free_name(name: str, path: Path) -> None:
         )
     if name == LOCAL:
         raise UsageError(
-            f"{LOCAL!r} is this machine, without being added", hint="choose another name"
+            f"{LOCAL!r} is this machine and needs no entry", hint="choose another name"
         )
     if path.exists() and name in load_inventory(path).devices:
         raise UsageError(

@@ -274,7 +274,7 @@ def _switch(place: PurePosixPath, site: _Site) -> Provisioned:
     problems = unmet_pins(found, site.profile.runtime.packages)
     if problems:
         raise DeviceError(
-            f"the runtime was installed and does not work: {problems[0]}",
+            f"the runtime was installed but does not work: {problems[0]}",
             hint=f"see what Python says there: {place}/bin/python -c 'import onnxruntime'",
             where=site.device.name,
         )

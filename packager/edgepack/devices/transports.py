@@ -32,8 +32,8 @@ def require_machine(device: Device) -> None:
     """
     if isinstance(device.entry, PhoneEntry):
         raise UsageError(
-            f"{device.name} is a phone, which takes no push, rollback, evaluate, compare,"
-            " tune or --self-test: an app brings its bundle",
+            f"{device.name} is a phone: push, rollback, evaluate, compare, tune and"
+            " --self-test do not work there, because an app contains its bundle",
             hint=f"phones are measured: edgepack bench BUNDLE --device {device.name}",
             where="--device",
         )

@@ -409,7 +409,7 @@ def test_harness_when_the_model_bears_no_longer_stream_says_after_how_many_frame
     with harness_of(bundle.path) as harness, pytest.raises(RemoteCommandError) as caught:
         harness.measure("cpu-fp32", BRIEF)
     assert f"after {POSITIONS - first} frames of a stream: " in caught.value.problem
-    assert "begin streams anew" in str(caught.value.hint)
+    assert "start new streams" in str(caught.value.hint)
 
 
 def test_plan_of_a_phone_is_enough_to_time_a_stream(growing, tmp_path, monkeypatch):

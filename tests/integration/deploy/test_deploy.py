@@ -154,7 +154,7 @@ def test_release_that_fails_in_use_is_taken_back(
 
 def test_first_release_that_fails_in_use_stays_and_says_so(tmp_path: Path, bundle: Path) -> None:
     root = tmp_path / "root"
-    with pytest.raises(RemoteCommandError, match="stays current, for there was none before"):
+    with pytest.raises(RemoteCommandError, match="stays current, because there was none before"):
         push(bundle, device(root, health=sh("exit 1")), self_test=False)
     assert current(root)
 

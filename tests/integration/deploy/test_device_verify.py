@@ -141,12 +141,11 @@ def test_current_when_it_was_moved_by_hand_is_a_problem(device: Device, pushed: 
     current.unlink()
     current.symlink_to(f"releases/{other.name}")
     (problem,) = verify_device(device).problems()
-    assert f"{other.name} is current, and by its history '{pushed.name}' should be" in problem
+    assert f"{other.name} is current, but by its history '{pushed.name}' should be" in problem
     current.unlink()
     current.symlink_to("/etc")
-    assert (
-        "'current' leads to '/etc', which is no release here" in verify_device(device).problems()[0]
-    )
+    problem = verify_device(device).problems()[0]
+    assert "'current' leads to '/etc', which is not a release here" in problem
 
 
 def test_rolled_back_device_is_whole(device: Device, pushed: Path) -> None:

@@ -167,7 +167,7 @@ def test_lease_when_released_by_force_is_reported_lost(here: Device, transport: 
         pytest.raises(DeviceError, match="it was released"),
         leased(transport, here, "bench"),
     ):
-        with pytest.raises(DeviceError, match="no reservation there is yours"):
+        with pytest.raises(DeviceError, match="you have no reservation there"):
             release(here, transport)
         assert len(release(here, transport, force=True)) == 1
     assert who(here, transport) == ()
@@ -207,7 +207,7 @@ def test_reservation_when_made_excludes_others_but_not_its_owner(
             take(transport, device, "push", exclusive=False)
         with pytest.raises(DeviceError, match=r"'by hand' \(reserved\)"):
             reserve(device, transport, for_s=60, purpose="mine")
-        with pytest.raises(DeviceError, match="no reservation there is yours"):
+        with pytest.raises(DeviceError, match="you have no reservation there"):
             release(device, transport)
         monkeypatch.undo()
         assert [lease.id for lease in release(device, transport)] == [second.id]
@@ -260,7 +260,7 @@ def test_lease_when_the_root_cannot_be_written_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
-        ("echo Welcome to this board", "no answer about leases"),
+        ("echo Welcome to this board", "not an answer about leases"),
         (r"printf '\0\0\0\2[]'", "answer about leases is wrong"),
         (r"printf '\0\0\0\2[['", "is not JSON"),
         (r"printf '\0\0\0\1\377'", "is not UTF-8"),

@@ -88,7 +88,7 @@ def running(mark: str) -> list[str]:
 @pytest.mark.parametrize(
     ("login", "said"),
     [
-        ("cat /dev/zero", ("before the agent spoke",)),
+        ("cat /dev/zero", ("before the agent's answer",)),
         ("cat /dev/zero >&2", ("took longer than 2 s",)),
         # Which of a command's questions meets the line first depends on when the login prints it.
         (r"printf '\377\376 hello\n'", (r"printed b'\xff\xfe hello\n", "\ufffd\ufffd hello")),

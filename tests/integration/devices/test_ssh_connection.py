@@ -97,7 +97,7 @@ def test_server_without_a_safe_host_key_says_how_to_make_one(
 def test_wrong_key_is_named(server: LoopbackServer, tmp_path: Path) -> None:
     make_key(tmp_path / "stranger")
     message = failure(ssh_device(server, key=str(tmp_path / "stranger")))
-    assert f"demo@127.0.0.1:{server.port} does not let us in" in message
+    assert f"demo@127.0.0.1:{server.port} refuses the login" in message
     assert f"refused: {tmp_path}/stranger" in message
     assert "ssh-copy-id" in message
 

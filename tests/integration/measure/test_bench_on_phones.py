@@ -206,7 +206,13 @@ def test_app_that_does_not_work_is_said_with_what_to_do(
 @pytest.mark.parametrize(
     ("command", "stderr", "error", "problem", "hint"),
     [
-        ("get-state", "error: device unauthorized.\n", DeviceError, "does not let", "Allow USB"),
+        (
+            "get-state",
+            "error: device unauthorized.\n",
+            DeviceError,
+            "has not authorized",
+            "Allow USB",
+        ),
         ("get-state", "error: device offline\n", UnreachableError, "does not answer", "plug it"),
         (
             "push",
@@ -256,7 +262,7 @@ def test_bench_refuses_what_phones_cannot_do(bundle: Path, phone: PhoneDouble) -
 
 
 def test_push_to_a_phone_is_refused_with_what_can_be_done(phone: PhoneDouble) -> None:
-    with pytest.raises(UsageError, match="an app brings it") as caught:
+    with pytest.raises(UsageError, match="an app contains it") as caught:
         connect(phone.device)
     assert "edgepack bench" in caught.value.hint
 

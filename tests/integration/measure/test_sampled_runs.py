@@ -230,7 +230,7 @@ def test_device_check_gives_back_what_a_killed_measurement_left(
     assert governor(sysfs) == "performance"
     assert check_device(device).given_back == ("governor of policy0", "governor of policy4")
     assert governor(sysfs) == "schedutil"
-    assert tune_events() == ["given back: governor of policy0, governor of policy4"]
+    assert tune_events() == ["restored: governor of policy0, governor of policy4"]
 
 
 def test_compare_with_tune_says_what_to_do_when_there_are_no_clocks(

@@ -29,7 +29,7 @@ def unreachable(device: str = "") -> UnreachableError:
 
 
 def denied(device: str = "") -> DeviceError:
-    return DeviceError("does not let us in", hint="h", where=device)
+    return DeviceError("refuses the login", hint="h", where=device)
 
 
 def failing(*devices: str) -> Script:

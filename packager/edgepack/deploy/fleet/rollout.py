@@ -95,9 +95,9 @@ def start_rollout(
     settings.require_sound()
     if options.self_test and options.warm_up_s > settings.deadline_s:
         raise UsageError(
-            f"--warm-up is {options.warm_up_s:g}, and no device has longer than --deadline, which"
-            f" is {settings.deadline_s:g}",
-            hint=f"--deadline {2 * options.warm_up_s:g} has room for the push too",
+            f"--warm-up is {options.warm_up_s:g}, but no device may take longer than"
+            f" --deadline, which is {settings.deadline_s:g}",
+            hint=f"--deadline {2 * options.warm_up_s:g} leaves time for the push too",
             where="--warm-up",
         )
     _require_signatures(bundles, options)

@@ -152,8 +152,8 @@ class Schedule:
         late = [start for name, start in self._running.items() if self._deadlines[name] <= now]
         for start in late:
             error = RemoteCommandError(
-                f"it took longer than {self._settings.deadline_s:g} s, and may still go on there",
-                hint="look at the device, then push again; --deadline gives it longer",
+                f"it took longer than {self._settings.deadline_s:g} s, and may still run there",
+                hint="look at the device, then push again; --deadline gives it more time",
                 where=start.device,
             )
             self.ended(start, error, now)

@@ -288,7 +288,7 @@ class RolloutStore:
             Rollout,
             version=SCHEMA_VERSION,
             what="the rollout",
-            remedy="delete the file, and push again where it had not been done",
+            remedy="delete the file, and push again to the devices that were not done",
         )
         return rollout.model_copy(update={"stopped": self.stopped(number)})
 

@@ -389,7 +389,7 @@ def _missing(stream: Stream, count: int, device: str) -> Iterable[int]:
     said = stream.read(int(length))
     ranges = read_answer(_Ranges, said, device=device, what="the list of missing chunks").root
     if any(not 0 <= first <= last < count for first, last in ranges):
-        raise bad_answer("the device asks for chunks that there are not", said, device=device)
+        raise bad_answer("the device asks for chunks that do not exist", said, device=device)
     return chain.from_iterable(range(first, last + 1) for first, last in ranges)
 
 
@@ -426,7 +426,7 @@ def _told(result: CommandResult, doing: str, device: str, refused: str = TRY_AGA
 
 def _chatty(said: bytes, device: str) -> DeviceError:
     return DeviceError(
-        f"the device printed {said[:60]!r} before the agent spoke",
+        f"the device printed {said[:60]!r} before the agent's answer",
         hint="its login must print nothing without a terminal: look into ~/.bashrc there",
         where=device,
     )

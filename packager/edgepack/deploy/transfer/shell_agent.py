@@ -32,8 +32,8 @@ def switch_hint(project: str, device: str) -> str:
     """Return the hint for a device that does not switch to a release."""
     return (
         f"nothing was changed. 'edgepack device verify {device}' lists what is there: edgepack"
-        f" rollback {project} --device {device} --to RELEASE; or send what is to be current:"
-        f" edgepack push BUNDLE --device {device}. 'keep_releases' in devices.yaml says how many a"
+        f" rollback {project} --device {device} --to RELEASE; or push what should be current:"
+        f" edgepack push BUNDLE --device {device}. 'keep_releases' in devices.yaml sets how many a"
         " device keeps"
     )
 
@@ -126,7 +126,7 @@ class ShellAgent:
 
     def _chatty(self, told: list[str]) -> DeviceError:
         return DeviceError(
-            f"the device printed {' '.join(told)[:60]!r}, which the agent did not say",
+            f"the device printed {' '.join(told)[:60]!r}, which is not from the agent",
             hint="its login must print nothing without a terminal: look into ~/.profile there",
             where=self.device.name,
         )

@@ -87,12 +87,12 @@ ADB_CAUSES = (
     ),
     Cause(
         rf"{_ADB}device still authorizing",
-        "the phone has not finished to let adb in",
+        "the phone has not authorized adb yet",
         "unlock it and answer 'Allow USB debugging?', then try again",
     ),
     Cause(
         rf"{_ADB}device unauthorized|^unauthorized$",
-        "the phone does not let this adb in",
+        "the phone has not authorized this adb",
         "unlock it and accept 'Allow USB debugging?', with 'Always allow from this computer'; if it"
         " does not ask: Developer options, Revoke USB debugging authorisations, plug it in again",
     ),
@@ -129,7 +129,7 @@ ADB_CAUSES = (
     Cause(
         r"adb server version \(\d+\) doesn't match this client",
         "two versions of adb are used on that machine, and each ends the other's server",
-        "use one alone: set 'adb' of the device in devices.yaml to the path of the one that others"
+        "use only one: set 'adb' of the device in devices.yaml to the path of the one that others"
         " use there",
         UnreachableError,
     ),
@@ -243,13 +243,13 @@ XCODE_CAUSES = (
         r"which is required by binary target|downloaded artifact of binary target"
         r"|artifact of binary target '[^']*' has changed checksum",
         "the Mac cannot fetch the onnxruntime that the target pins",
-        "see that it reaches the address above, without a proxy that changes what comes; what a"
-        " failed download left: rm -rf ~/Library/Caches/org.swift.swiftpm",
+        "check that it reaches the address above, without a proxy that changes the file; to"
+        " delete what a failed download left: rm -rf ~/Library/Caches/org.swift.swiftpm",
         ToolError,
     ),
     Cause(
         r"errSecInternalComponent|User interaction is not allowed|errSecInteractionNotAllowed",
-        "the Mac's keychain is locked, so that nothing can be signed over SSH",
+        "the Mac's keychain is locked, so nothing can be signed over SSH",
         "name the variable that holds its password as 'keychain_password_env' of the device, and"
         " let codesign use the key: security set-key-partition-list -S apple-tool:,apple: -s",
     ),
@@ -291,7 +291,8 @@ XCODE_CAUSES = (
     Cause(
         r"developer disk image could not be mounted",
         "the Mac cannot prepare the phone for development",
-        "unlock it, switch on Developer Mode, and open Xcode's Devices window once with it there",
+        "unlock it, switch on Developer Mode, and open Xcode's Devices window once with the"
+        " phone attached",
     ),
     Cause(
         r"Unable to find a (?:device|destination) matching|No devices? (?:found|matching)"

@@ -116,7 +116,7 @@ class Xcode:
             return
         raise explain(XCODE_CAUSES, output_of(result), device=self.device.name) or DeviceError(
             "the Mac's login keychain cannot be opened",
-            hint="see that it is ~/Library/Keychains/login.keychain-db there",
+            hint="check that it is ~/Library/Keychains/login.keychain-db there",
             where=self.device.name,
         )
 

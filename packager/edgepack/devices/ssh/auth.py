@@ -147,7 +147,7 @@ def _refused(hop: SshSettings, tried: _Tried, device: str) -> DeviceError:
     if tried.locked:
         hint = f"unlock the key for this session: ssh-add {tried.locked[0]}"
     return DeviceError(
-        f"{hop.address} does not let us in" + "".join(f"\n  {line}" for line in lines),
+        f"{hop.address} refuses the login" + "".join(f"\n  {line}" for line in lines),
         hint=f"{hint}; check 'user' and 'key' in devices.yaml",
         where=device,
     )

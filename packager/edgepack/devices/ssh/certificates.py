@@ -61,7 +61,7 @@ def parse_certificate(blob: bytes) -> HostCertificate:
 
     kind = kind_of(blob)
     if not kind.endswith(SUFFIX):
-        raise ValueError(f"{kind!r} is no kind of certificates")
+        raise ValueError(f"{kind!r} is not a kind of certificate")
     try:
         line = kind.encode() + b" " + base64.b64encode(blob)
         said = cast("SSHCertificate", load_ssh_public_identity(line))

@@ -128,7 +128,7 @@ def _from_openssh(
     if result.exit_code:
         raise DeviceError(
             f"'ssh -G {host}' failed with exit code {result.exit_code}{result.last_lines}",
-            hint="mend the SSH configuration; 'ssh -G' with this host must work",
+            hint="fix the SSH configuration; 'ssh -G' with this host must work",
             where=where,
         )
     values: dict[str, list[str]] = {}
@@ -150,7 +150,7 @@ def _from_paramiko(
     if dropped:
         raise DeviceError(
             f"{path} uses {dropped[1]!r}, which needs OpenSSH to be read correctly",
-            hint="install the OpenSSH client (apt install openssh-client), or say host, user, port"
+            hint="install the OpenSSH client (apt install openssh-client), or set host, user, port"
             " and key in devices.yaml and set ssh_config: /dev/null there",
             where=where,
         )

@@ -76,7 +76,7 @@ def connect(
     with all in this process who go the same way.
 
     Raises:
-        DeviceError: It cannot be reached, trusted, or does not let us in.
+        DeviceError: It cannot be reached, trusted, or refuses the login.
     """
     *way, last = find_route(settings_for(entry, device), device)
 
@@ -168,7 +168,7 @@ def find_route(settings: SshSettings, device: str, *, depth: int = 0) -> list[Ss
     if depth > MAX_HOPS:
         raise DeviceError(
             f"ProxyJump leads through more than {MAX_HOPS} hosts",
-            hint=f"look for a circle: ssh -G {settings.host} | grep proxyjump",
+            hint=f"look for a loop: ssh -G {settings.host} | grep proxyjump",
             where=device,
         )
     *earlier, last = settings.proxy_jump.split(",")

@@ -199,7 +199,7 @@ def _certificate_of(
         flaw = "it is of another key"
     else:
         flaw = find_flaw(certificate, settings.certified_as, time.time())
-    said = f"its certificate {certificate.key_id!r} is no good: {flaw}" if flaw else ""
+    said = f"its certificate {certificate.key_id!r} cannot be used: {flaw}" if flaw else ""
     return certificate, said
 
 

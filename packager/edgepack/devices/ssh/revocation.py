@@ -72,6 +72,6 @@ def _is_in_revocation_list(blob: bytes, path: Path, where: str) -> bool:
 def _unreadable(path: Path, problem: str, where: str) -> DeviceError:
     return DeviceError(
         f"cannot tell whether the host key is revoked by {path} (RevokedHostKeys): {problem}",
-        hint="mend the file, or its name in the SSH configuration: no host is trusted without it",
+        hint="fix the file, or its name in the SSH configuration: no host is trusted without it",
         where=where,
     )

@@ -218,8 +218,8 @@ def give_back(folder: str) -> List[str]:
             problems.append("%s: %s" % (each["name"], error))
     if problems:
         raise Problem(
-            "not given back: %s" % "; ".join(problems),
-            "set it by hand; what was before is in %s on the device" % path,
+            "not restored: %s" % "; ".join(problems),
+            "set it by hand: the values from before are in %s on the device" % path,
         )
     os.unlink(path)
     return given
