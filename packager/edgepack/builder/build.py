@@ -84,14 +84,14 @@ class BuildResult:
             bugs = [error for error in errors if isinstance(error, BugError)]
             raise type(bugs[0] if bugs else errors[0])(
                 f"{len(self.failed)} variants could not be made:{lines}",
-                hint=f"mend that, or leave these variants out (--variant); written was {shipped}",
+                hint=f"fix that, or leave these variants out (--variant); written: {shipped}",
             )
         if self.missed:
             lines = "".join(f"\n  {m.target} {m.variant}: {m.reason}" for m in self.missed)
             raise LimitError(
                 f"{len(self.missed)} variants lose too much and are not shipped:{lines}",
                 hint="give more or better calibration samples, or raise the limit that is named;"
-                f" written was {shipped}",
+                f" written: {shipped}",
             )
         if self.uncompiled:
             raise self.uncompiled[0]
@@ -100,8 +100,8 @@ class BuildResult:
             lines = "".join(f"\n  {r.target} {r.variant}: {r.reason}" for r in self.refused)
             raise ModelError(
                 f"no bundle was written for {targets}, because each variant was left out:{lines}",
-                hint="mend what one of these lines names, or build for a target with a CPU variant"
-                f" (edgepack targets list); written was {shipped}",
+                hint="fix what one of these lines names, or build for a target with a CPU variant"
+                f" (edgepack targets list); written: {shipped}",
             )
 
 
@@ -145,7 +145,9 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     progress = progress or Silent()
     for planned in job.plan.bundles:
         if own := own_profile_file(planned.profile.id):
-            progress.note(f"target {planned.profile.id}: its profile is {own}, not one shipped")
+            progress.note(
+                f"target {planned.profile.id}: its profile is {own}, not one that edgepack ships"
+            )
     if job.facts.quantization:
         progress.note(f"{job.facts.name} is {job.facts.quantization.state}")
     for variant in (v for planned in job.plan.bundles for v in planned.variants if v.offered):
@@ -204,7 +206,7 @@ def _toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, Toolch
     if not aar:
         if jars is not None:
             raise UsageError(
-                "jars are named, and nothing is compiled",
+                "--jars is given, but nothing is compiled",
                 hint="add --aar, or leave --jars out",
                 where="--jars",
             )

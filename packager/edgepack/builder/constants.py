@@ -35,8 +35,7 @@ def project_constants(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> tu
             )
         if name in project.inputs:
             raise ProfileError(
-                f"the input {name!r} is described under 'inputs', and a constant: nothing is made"
-                " into it",
+                f"the input {name!r} is described under 'inputs' and is a constant too",
                 hint="remove it from one of the two",
                 where=where,
             )

@@ -17,7 +17,7 @@ WORDS = {
     "calibration": "finding the ranges of activations",
     "layer-errors": "measuring each node's error",
     "outside-errors": "running it on inputs unlike the samples",
-    "input-check": "looking whether the samples are what the model expects",
+    "input-check": "checking if the samples are what the model expects",
     "read-answers": "reading fp32's answers to the samples",
     "fusion": "counting what the CPU fuses",
     "golden-choice": "choosing samples for golden outputs",

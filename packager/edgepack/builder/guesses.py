@@ -123,7 +123,7 @@ def tried_guess(
             return _because(guess, f"not tried: {error.problem.splitlines()[0]}")
     others = [e for e in found if not guess.is_told or _differs_in_order(e, guess.image)]
     if not found and not guess.is_told:
-        return _because(guess, "not tried: the outputs do not tell, or photos are too few")
+        return _because(guess, "not tried: the outputs do not show it, or there are too few photos")
     if len(others) < 2:
         return guess
     best = others[0]

@@ -87,7 +87,7 @@ def _sizes(
         raise ProfileError(
             f"the model takes {spec}, and 'image' makes float32[{', '.join(map(str, shape))}] of a"
             " picture",
-            hint="mend 'resize', 'order' or 'layout', or leave preprocess: {in_graph: true} out",
+            hint="fix 'resize', 'order' or 'layout', or leave preprocess: {in_graph: true} out",
             where=loaded.where("inputs", spec.name, "image"),
         )
     return found

@@ -326,7 +326,7 @@ def _broken_text(found: Sequence[dict[str, Any]]) -> str:
     worst, *rest = (OutsideError(**each) for each in found)
     others = list(dict.fromkeys(each.words for each in rest if each.input != worst.input))
     more = f"; so it is, by less, with {listed(others, _KINDS_SHOWN)}" if others else ""
-    return f"{worst}{more}; give calibration samples of what comes in use"
+    return f"{worst}{more}; give calibration samples like the inputs in use"
 
 
 def unplaced(planned: PlannedVariant, execution: Execution) -> str:
@@ -376,7 +376,7 @@ def drifting(accuracy: Accuracy | NotMeasured) -> str:
     return (
         f"its errors grow along a stream: the R² of {found.output!r} is {found.first:.3f} in the"
         f" first quarter of streams and {found.last:.3f} in the last; longer streams may be worse,"
-        " so evaluate with some as long as a device will run, or begin anew in time"
+        " so evaluate with some as long as a device will run, or start new streams earlier"
     )
 
 

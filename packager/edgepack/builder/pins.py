@@ -32,8 +32,8 @@ def older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]
         return
     pins = ", ".join(f"{target} requires {pin}" for target, pin in older.items())
     yield (
-        f"onnxruntime {installed} computed the golden outputs, and {pins}: with bundles built by"
-        f" a newer one than {tried} no target was tried; build with that (python -m pip install"
+        f"onnxruntime {installed} computed the golden outputs, and {pins}: no target was tried with"
+        f" bundles that a newer one than {tried} built; build with {tried} (python -m pip install"
         f" onnxruntime=={tried}), or require what is installed in profiles of your own:"
         f" runtime: {{packages: {{onnxruntime: '=={installed}'}}}} in"
         f" targets/{next(iter(older))}.yaml"

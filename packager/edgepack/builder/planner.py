@@ -153,7 +153,7 @@ def _unfit(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Obstacl
     """Return the variants that do not carry a model that is quantized already, by id."""
     quantization = inputs.facts.quantization
     found = Carrying(quantization).left_out(variants) if quantization else {}
-    hint = "nothing, if what carries it is what you want; else give the float model"
+    hint = "nothing, if you want the model as it is; else give the float model"
     return {variant: Obstacle(reason, hint) for variant, reason in found.items()}
 
 

@@ -54,7 +54,7 @@ def check_fillings(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> None:
             )
         if spec.name in masks and not symbolic <= known - {"?"}:
             raise ProfileError(
-                f"the loader cannot make the mask {spec.name!r}: no other input tells the size"
+                f"the loader cannot make the mask {spec.name!r}: no other input has the size"
                 f" of {', '.join(sorted(symbolic - known) or ['its unknown dimension'])}",
                 hint="remove 'mask', and give the input as any other",
                 where=loaded.where("inputs", spec.name, "mask"),

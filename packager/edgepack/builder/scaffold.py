@@ -178,7 +178,7 @@ def _constants(facts: ModelFacts) -> Iterator[str]:
     """Yield how inputs of one number, which are settings often, become part of the model."""
     if settings := [spec.name for spec in facts.inputs if spec.shape == ()]:
         values = ", ".join(f"{_quoted(name)}: 0" for name in settings)
-        yield "# An input that has one value always can be made part of the model."
+        yield "# An input that always has the same value can become part of the model."
         yield f"# constants: {{{values}}}"
 
 
@@ -241,7 +241,7 @@ def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
         yield about
         yield f"# outputs: {{{_quoted(output.name)}: {{kind: classification, top: 5}}}}{_MARK}"
     elif image_input(facts):
-        yield "# What the output means is not told by the model: without 'outputs', devices give"
+        yield "# The model does not say what its output means: without 'outputs', devices give"
         yield "# tensors, and int8 is judged by their numbers. See docs/answers.md, evaluating.md."
 
 

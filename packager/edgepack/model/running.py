@@ -211,7 +211,7 @@ def random_inputs(inputs: Sequence[TensorSpec], *, seed: int) -> Arrays:
         if spec.shape is None:
             raise ModelError(
                 f"the input {spec.name!r} has no shape",
-                hint="give samples in edgepack.yaml: they tell the shape",
+                hint="give samples in edgepack.yaml: they show the shape",
             )
         shape = [size if isinstance(size, int) else 1 for size in spec.shape]
         if spec.dtype.startswith("float"):

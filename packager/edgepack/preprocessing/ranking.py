@@ -180,8 +180,8 @@ def told(finding: PreprocessingSign, ranked: Sequence[RankedWay], described: Des
         lines += _compared(ranked, own, described, better=better)
     if described.may_be_picture:
         lines.append(
-            "nothing says how the samples were made: check that; where they are of pictures, a"
-            f" folder of these and inputs: {{{described.name}: {{image: ...}}}} let more be tried"
+            "nothing describes how the samples were made: check it; if they are pictures, give a"
+            f" folder of them and inputs: {{{described.name}: {{image: ...}}}}, and more is tried"
             " (edgepack init)"
         )
     until = "until then every" if better else "if so, every"

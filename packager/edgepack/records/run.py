@@ -23,7 +23,7 @@ Name = Annotated[str, Field(max_length=10_000)]
 
 LOW_POWER = "low power"
 """The power mode of a phone that saves power."""
-NO_BATTERY = NotMeasured(reason="the device has no battery, or does not tell")
+NO_BATTERY = NotMeasured(reason="the device has no battery, or does not report it")
 TIMELESS = NotMeasured(reason="it took no time")
 
 

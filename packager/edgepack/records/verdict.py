@@ -389,7 +389,7 @@ def heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:
         return ""
     return (
         f"p99 is {p99_ns / 1e6:.3g} ms, more than {HEAVY_TAIL} times the p50 of"
-        f" {p50_ns / 1e6:.3g} ms: all figures but p50 are of what interrupted the model"
+        f" {p50_ns / 1e6:.3g} ms: all figures but p50 show what interrupted the model"
     )
 
 
@@ -422,9 +422,8 @@ def condition_notes(
     blind = [what for what in ("temperature", "throttling") if what in unknown]
     if preset and preset.name == "gate" and blind:
         notes.append(
-            f"warning: a gate without {' and '.join(blind)}: nothing shows that the device was not"
-            " slowed down by heat, so a slower run may be that; let it cool down and gate again"
-            " before you believe one"
+            f"warning: a gate without {' and '.join(blind)}: it cannot show if heat slowed the"
+            " device down; before you believe a slower run, let the device cool down and gate again"
         )
     return [
         *notes,
@@ -486,4 +485,4 @@ def _sampler_notes(runs: Sequence[ProcessRun]) -> Iterator[str]:
     samplings = [run.sampling for run in runs if isinstance(run.sampling, Sampling)]
     share = max((each.cpu_ns / max(1, each.elapsed_ns) for each in samplings), default=0.0)
     if share > SAMPLER_SHARE:
-        yield f"reading the sensors took {share:.1%} of a core, of which the model had less"
+        yield f"reading the sensors took {share:.1%} of a core, which the model did not have"

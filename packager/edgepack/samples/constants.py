@@ -64,7 +64,7 @@ def free_inputs(
             example = ", ".join(map(str, others.ravel()[:3].tolist())) or "nothing"
             raise SamplesError(
                 f"{title} has {example} for {name!r}, which is {value} in edgepack.yaml",
-                hint="leave such samples out, or mend the value under 'constants'; samples need not"
+                hint="leave such samples out, or fix the value under 'constants'; samples need not"
                 " hold the input",
             )
     return {name: array for name, array in inputs.items() if name not in fixed}

@@ -182,7 +182,7 @@ def _checked(title: str, spec: TensorSpec, array: Array) -> Array:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise SamplesError(
             f"{title} has NaN or infinity in {spec.name!r}",
-            hint="remove the sample, or mend the step that made it",
+            hint="remove the sample, or fix the step that made it",
         )
     return array
 

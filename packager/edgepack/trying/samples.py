@@ -91,7 +91,7 @@ class Reader:
         """
         if not given and not inputs:
             hint = self.inputs.command()
-            raise UsageError("nothing is given to try the bundle with", hint=hint)
+            raise UsageError("there is no input to try the bundle with", hint=hint)
         shared = {
             self._known(name): read_value(text, name, self.inputs) for name, text in inputs.items()
         }

@@ -102,7 +102,7 @@ def _number(text: str, name: str, inputs: Inputs) -> InputValue:
         number = math.nan
     if not math.isfinite(number):
         raise SamplesError(
-            f"{text!r} is nothing that the input {name!r} ({inputs.words(name)}) can be made of",
+            f"{text!r} cannot become the input {name!r} ({inputs.words(name)})",
             hint="give a .npy or .npz file, or a number, which fills the input",
             where=f"--input {name}",
         )

@@ -31,7 +31,7 @@ REFUSED = RefusedVariant("pi", "cpu-int8-dynamic", "top1 drops by 0.5000, the li
 @pytest.mark.slow(reason="builds without a cache")
 @pytest.mark.parametrize(
     ("count", "equal", "warning"),
-    [(1, False, "one sample tells little"), (9, True, "all 9 samples are equal")],
+    [(1, False, "one sample shows little"), (9, True, "all 9 samples are equal")],
 )
 def test_build_when_calibration_samples_tell_little_warns_in_text_and_json(
     tmp_path, capsys, count, equal, warning
@@ -99,7 +99,7 @@ def test_build_when_two_targets_share_samples_warns_once(tmp_path):
     np.savez(tmp_path / "cal.npz", image=tiny_models.images(1, seed=1))
     result = build(project=project, targets=["linux-x86-64", "android"], out=tmp_path / "dist")
     assert len(result.bundles) == 2
-    assert sum("one sample tells little" in text for text in result.warnings) == 1
+    assert sum("one sample shows little" in text for text in result.warnings) == 1
 
 
 def test_result_when_variants_miss_limits_and_others_are_left_out_raises_the_limit():

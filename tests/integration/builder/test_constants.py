@@ -163,7 +163,7 @@ def test_constants_that_do_not_fit_the_model_are_refused(tmp_path, constants, pr
 
 def test_constant_that_is_described_too_is_refused(tmp_path):
     project = write(tmp_path, "inputs: {rate: {pad: 1}}")
-    with pytest.raises(ProfileError, match="described under 'inputs', and a constant"):
+    with pytest.raises(ProfileError, match="described under 'inputs' and is a constant too"):
         build(project=project, out=tmp_path / "dist")
 
 

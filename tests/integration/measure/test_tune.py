@@ -295,7 +295,7 @@ def test_answer_when_nothing_is_faster_or_only_seemed_so_is_the_defaults(
     assert isinstance(report.confirmation, Confirmation)
     assert report.confirmation.outcome == "FAIL"
     assert settings_of(report) == "defaults"
-    assert "and then slower than the defaults" in report.why
+    assert "but slower than the defaults" in report.why
 
 
 def test_budget_when_it_is_too_small_is_refused_and_says_what_is_needed(

@@ -101,7 +101,7 @@ def test_calibration_when_a_tensor_is_infinite_leaves_its_node_float(tmp_path):
 
 @pytest.mark.parametrize(
     ("count", "warning"),
-    [(1, "one sample tells little"), (3, "all 3 samples are equal")],
+    [(1, "one sample shows little"), (3, "all 3 samples are equal")],
 )
 def test_calibration_when_samples_tell_little_warns(tmp_path, count, warning):
     model = tiny_models.conv_net(tmp_path / "net.onnx", batch=1)

@@ -163,7 +163,7 @@ def test_check_when_samples_are_tensors_says_what_to_multiply_them_by(warned):
     assert "at chance level" in text
     assert "is the samples' values multiplied by 255: right for 40 of 40" in text
     assert "give samples that are multiplied by 255" in text
-    assert "nothing says how the samples were made: check that" in text
+    assert "nothing describes how the samples were made: check it" in text
 
 
 def test_check_when_all_samples_are_equal_says_nothing(warned):

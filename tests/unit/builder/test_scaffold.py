@@ -81,7 +81,7 @@ def test_init_command_when_the_path_has_a_space_prints_a_command_that_can_be_pas
 ):
     model = tiny_models.conv_net(tmp_path / "my models" / "m.onnx")
     assert run(["init", str(model)]) == 0
-    command = shlex.split(capsys.readouterr().out.partition("then: ")[2])
+    command = shlex.split(capsys.readouterr().out.partition("then run: ")[2])
     assert command[:4] == ["edgepack", "build", "--project", str(model.with_name("edgepack.yaml"))]
 
 
@@ -371,4 +371,6 @@ def test_init_when_a_build_refuses_the_model_says_so_and_writes_what_the_model_t
     assert run(["init", str(model)]) == 0
     said = capsys.readouterr().err
     assert "warning: a build refuses this model: custom operators, of 'my.company'" in said
-    assert "What the output means is not told" in (tmp_path / "edgepack.yaml").read_text()
+    assert (
+        "The model does not say what its output means" in (tmp_path / "edgepack.yaml").read_text()
+    )

@@ -69,7 +69,7 @@ def test_build_when_the_profile_is_not_a_shipped_one_says_which_file(own_targets
     build(model, targets=["linux-x86-64", "linux-aarch64"], progress=Lines())
     notes = [line for line in capsys.readouterr().err.splitlines() if "profile" in line]
     file = Path("targets", "linux-x86-64.yaml")
-    assert notes == [f"target linux-x86-64: its profile is {file}, not one shipped"]
+    assert notes == [f"target linux-x86-64: its profile is {file}, not one that edgepack ships"]
 
 
 def test_own_profile_file_when_here_is_the_shipped_folder_is_none(monkeypatch):

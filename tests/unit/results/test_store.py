@@ -194,7 +194,7 @@ def test_conditions_when_a_report_is_broken_or_nothing_differs_say_why_runs_do_n
     with open_database(url).writing() as connection:  # as if fingerprint() had been another
         connection.execute(runs.update().where(runs.c.id == "first").values(fingerprint="old"))
     (label,) = incomparable(store, store.rows())
-    assert label.startswith("first and second do not compare: another edgepack stored the one")
+    assert label.startswith("first and second do not compare: different versions of edgepack")
     replace_document(url, first, b"broken")
     (label,) = incomparable(store, store.rows())
     assert label.startswith("first and second do not compare: the report cannot be read")

@@ -161,7 +161,7 @@ def _unfit(java: str | None) -> str:
     version = re.search(rb'version "(?:1\.)?(\d+)', told.stderr)
     folder = re.search(rb"java\.home = (.+)", told.stderr)
     if version is None or folder is None:
-        return f"{java} does not tell its version{told.last_lines}"
+        return f"{java} does not print its version{told.last_lines}"
     if int(version[1]) < int(JVM_TARGET):
         return f"{java} is Java {int(version[1])}"
     # The methods of older Javas, which -Xjdk-release reads.

@@ -136,7 +136,7 @@ def compare(
     """
     if question.preset.heats:
         raise UsageError(
-            f"the preset {question.preset.name!r} heats the device, which is not to be compared",
+            f"the preset {question.preset.name!r} heats the device, so its times do not compare",
             hint="use --preset gate",
             where="--preset",
         )

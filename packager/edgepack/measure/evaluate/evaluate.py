@@ -269,7 +269,8 @@ def _say_what_stays(kept: KeptAnswers, total: int, progress: Progress) -> Iterat
         yield
     except (EdgepackError, *INTERRUPTS):
         progress.note(
-            f"{len(kept)} of {total} samples are answered and kept: the same command goes on there"
+            f"{len(kept)} of {total} samples are answered and kept:"
+            " the same command continues there"
         )
         raise
 

@@ -136,16 +136,16 @@ class AndroidPhone:
         return DeviceFacts(
             os=system_of(known),
             arch=known.get(ABI, ""),
-            model=model_of(known) or NotMeasured(reason="the phone does not name itself"),
+            model=model_of(known) or NotMeasured(reason="the phone does not report its model"),
             cpu=chip_of(known)
-            or NotMeasured(reason="the phone does not name its chip: Android 12 does"),
+            or NotMeasured(reason="the phone does not report its chip: Android 12 or newer does"),
             cpu_count=max(1, about.cpu_count),
             emulated=is_emulator(known),
             python=self.runs_as,
             numpy=self.runs_as,
             onnxruntime=about.onnxruntime,
             providers=about.providers,
-            driver=vendor or NotMeasured(reason="the phone does not name its vendor image"),
+            driver=vendor or NotMeasured(reason="the phone does not report its vendor image"),
             boot_id=self.boot_id(),
             conditions=self.conditions(),
         )

@@ -243,7 +243,7 @@ class ApplePhone:
 
     def boot_id(self) -> str | NotMeasured:
         """Return the boot id, which changes when the phone restarts."""
-        return self._last().facts.boot or NotMeasured(reason="iOS does not tell when it started")
+        return self._last().facts.boot or NotMeasured(reason="iOS does not report when it started")
 
     def conditions(self) -> Conditions:
         """Return what decided the phone's speed when the program last ended."""

@@ -53,7 +53,7 @@ def android_conditions(outputs: Outputs) -> Conditions:
     return Conditions(
         governor="+".join(sorted(governors)) or NotMeasured(reason="no governor can be read"),
         temperature_c=max(temperatures.values(), default=None)
-        or NotMeasured(reason="neither the thermal service nor the battery tells one"),
+        or NotMeasured(reason="neither the thermal service nor the battery reports one"),
         throttle_events=NO_COUNTER,
         throttled_now=_android_throttled(outputs),
         throttled_since_boot=NO_COUNTER,
@@ -89,7 +89,7 @@ def ios_conditions(printed: str) -> Conditions:
             said = json.loads(text)
     state, low = said.get("thermal_state"), said.get("low_power_mode")
     unknown = NotMeasured(reason="the test bundle did not print it")
-    hidden = NotMeasured(reason="iOS does not tell it")
+    hidden = NotMeasured(reason="iOS does not report it")
     throttled: list[str] | NotMeasured = unknown
     if isinstance(state, int) and 0 <= state < len(THERMAL_STATE):
         throttled = [f"thermal state {THERMAL_STATE[state]}"] if state else []
@@ -109,7 +109,7 @@ def _android_throttled(outputs: Outputs) -> list[str] | NotMeasured:
     text = outputs.get("thermal", "")
     status = re.search(r"^Thermal Status: (\d)", text, re.MULTILINE)
     if not status or int(status[1]) >= len(THERMAL_STATUS):
-        return NotMeasured(reason="the thermal service tells no status: Android 10 or newer does")
+        return NotMeasured(reason="the thermal service reports no status: Android 10 or newer does")
     if "HAL Ready: true" not in text:
         return NotMeasured(
             reason="the phone's thermal HAL is not ready, so the status means nothing"
@@ -131,7 +131,7 @@ def _android_power_mode(outputs: Outputs) -> str | NotMeasured:
 def _android_battery(outputs: Outputs) -> float | NotMeasured:
     level = re.search(r"^ *level: (\d+)", outputs.get("battery", ""), re.MULTILINE)
     if level is None:
-        return NotMeasured(reason="the battery service tells no level")
+        return NotMeasured(reason="the battery service reports no level")
     return min(100.0, float(level[1]))
 
 

@@ -51,8 +51,8 @@ COOLER_C = 5.0
 """A run begins when the phone is at most this much warmer, in °C, than it was at first."""
 COOL_DOWN_S = 300.0
 LOOK_S = 5.0
-NOT_SAMPLED = NotMeasured(reason="a phone is asked before and after each run, not during it")
-NO_ENERGY = NotMeasured(reason="no sensor of a phone tells what it takes")
+NOT_SAMPLED = NotMeasured(reason="a phone is read before and after each run, not during it")
+NO_ENERGY = NotMeasured(reason="phones have no sensor for the power that they draw")
 NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
 
 _Document = TypeVar("_Document", bound=StrictModel)
@@ -434,7 +434,7 @@ class NativeHarness:
         return RemoteCommandError(
             f"the measuring program printed no {what.strip('_')}: {problem}; it began with"
             f" {said[:80].decode('utf-8', 'replace')!r}",
-            hint="see what it says by hand: the report of a measurement has its command",
+            hint="run it by hand to see its output: the report of a measurement has its command",
             where=self.phone.name,
         )
 

@@ -77,7 +77,7 @@ def _compared(
     """Return the answer that the pairs give."""
     other = name_of(base) if fastest.entrant.default else "the defaults"
     if search.dropped:
-        why = f"{name_of(fastest)} was the fastest; a run beside {other} failed:"
+        why = f"{name_of(fastest)} was the fastest in the search; a run beside {other} failed:"
         return base, f"{why} {search.dropped}"
     pairs = search.pairs
     outcome = pairs.outcome if pairs else "INCONCLUSIVE"
@@ -85,7 +85,10 @@ def _compared(
         ratio = pairs.answers[0].ratio.estimate
         return fastest, f"{1 - ratio:.1%} less than {other} in {pairs.whole} pairs"
     if outcome == "FAIL":
-        return base, f"{name_of(fastest)} was the fastest, and then slower than {other}"
+        return (
+            base,
+            f"{name_of(fastest)} was the fastest in the search, but slower than {other} in pairs",
+        )
     count = pairs.whole if pairs else 0
     return (fastest if fastest.entrant.default else base), (
         f"{name_of(fastest)} was the fastest, but {count} pairs do not show that it is no slower"

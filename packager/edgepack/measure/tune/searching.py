@@ -189,7 +189,7 @@ class TuneSearch:
             raise RemoteCommandError(
                 "onnxruntime's defaults work for no variant:"
                 f" {name_of(every[0])}: {every[0].entrant.problem}",
-                hint=f"see whether the bundle does: edgepack bench {self.question.bundle}"
+                hint=f"check if the bundle does: edgepack bench {self.question.bundle}"
                 f" --device {self.site.device.name}",
                 where=self.site.device.name,
             )

@@ -224,7 +224,7 @@ def _changed_text(text: str, target: _Target, variants: list[Values], about: str
     """
     edits = _edits(text, target, variants, about)
     if any("#" in text[start:end] for start, end, _ in edits):
-        raise _UnsafeError("a comment stands in what has to change")
+        raise _UnsafeError("the lines that have to change have a comment")
     new, line_end = text, "\r\n" if "\r\n" in text else "\n"
     for start, end, replacement in sorted(edits, reverse=True):
         new = new[:start] + replacement.replace("\n", line_end) + new[end:]
@@ -238,7 +238,7 @@ def _changed_text(text: str, target: _Target, variants: list[Values], about: str
     else:
         listed[target.index] = entry
     if source.values != wanted:
-        raise _UnsafeError("'targets' is written in a way that no line can be added to")
+        raise _UnsafeError("'targets' is written in a way that takes no more lines")
     loaded = LoadedProject(source.parse(Project), target.loaded.folder, source)
     found = {profile.id: profile for profile in project_targets(loaded)}
     if not target.is_so(found[target.manifest.target]):
@@ -249,7 +249,7 @@ def _changed_text(text: str, target: _Target, variants: list[Values], about: str
 def _edits(text: str, target: _Target, variants: list[Values], about: str) -> list[_Edit]:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode) or root.flow_style:
-        raise _UnsafeError("it is not written in lines of keys")
+        raise _UnsafeError("its keys are not on lines of their own")
     listed = _value(root, "targets")
     if listed is None:
         begin = "" if text.endswith("\n") else "\n"

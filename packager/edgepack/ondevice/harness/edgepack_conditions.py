@@ -118,7 +118,7 @@ def cool_down(limit_c: float, pause_s: float, root: Path = sysfs.ROOT) -> sysfs.
 
 def _causes(bits: Optional[int], first_bit: int) -> Any:
     if bits is None:
-        return sysfs.not_measured("no vcgencmd or driver of a Raspberry Pi tells it")
+        return sysfs.not_measured("no vcgencmd or driver of a Raspberry Pi reports it")
     return sysfs.bit_names(bits >> first_bit)
 
 

@@ -483,7 +483,8 @@ def device_facts() -> Json:
         "numpy": np.__version__,
         "onnxruntime": ort.__version__,
         "providers": ort.get_available_providers(),
-        "driver": providers.driver_version() or sysfs.not_measured("no GPU driver is told"),
+        "driver": providers.driver_version()
+        or sysfs.not_measured("no GPU driver reports its version"),
         "boot_id": conditions.boot_id(),
         "conditions": conditions.conditions(),
     }

@@ -407,7 +407,7 @@ OPENVINO_PRECISIONS: Dict[str, Dict[str, str]] = {
 def session_key_problem(key: str, value: str) -> str:
     """Return what is wrong with a session config entry, or nothing if it is fine."""
     if key in EFFECTLESS:
-        return f"the session config key {key!r} is none: {EFFECTLESS[key]}"
+        return f"{key!r} is not a session config key: {EFFECTLESS[key]}"
     if key not in SESSION_KEYS:
         return f"onnxruntime knows no session config key {key!r}{_nearest(key, SESSION_KEYS)}"
     return _value_problem(f"the session config key {key!r}", SESSION_KEYS[key], value)

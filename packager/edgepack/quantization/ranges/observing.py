@@ -136,7 +136,7 @@ def not_finite(
         if found := _bad_values(array):
             return SamplesError(
                 f"the input {name!r} has {found} {where}",
-                hint="remove the sample, or mend the step that made it",
+                hint="remove the sample, or fix the step that made it",
             )
     structure = read_structure(model)
     nodes = [node for node in structure.graph.node if any(node.output)]

@@ -104,7 +104,7 @@ def choose_activations(
         ModelError: onnxruntime refuses a model.
     """
     best, closeness = start, judge.closeness(start)
-    first = "what the others are held against"
+    first = "what the others are compared with"
     tried = [_tried("ranges from lowest to highest", closeness, is_kept=True, why=first)]
     for method in (_copied, _equalized, _equalized_below_clips, _ranged):
         chosen, nearest = best, closeness

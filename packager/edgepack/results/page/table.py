@@ -156,7 +156,7 @@ def others_text(accuracy: Accuracy) -> str:
 def golden_limit_text(report: RunReport) -> str:
     """Return how near they had to be."""
     needed = [v.min_sqnr_db for v in report.variants if v.id == report.variant_used]
-    return f"{needed[0]:.1f} dB needed" if needed else "how near they had to be is not told"
+    return f"{needed[0]:.1f} dB needed" if needed else "the report lacks how near they had to be"
 
 
 def rows_lines(rows: Sequence[RunRow]) -> Iterator[str]:

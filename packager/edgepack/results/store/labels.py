@@ -50,7 +50,7 @@ def reasons(store: ResultsStore, before: str, after: str) -> list[str]:
     if not isinstance(first, conditions) or not isinstance(second, conditions):
         return ["they are logs of other tools"]
     return differences(first, second) or [
-        "another edgepack stored the one, and told conditions apart in another way"
+        "different versions of edgepack stored them, and distinguish conditions differently"
     ]
 
 

@@ -81,7 +81,7 @@ class GoldenChoice:
         (out / CHOICE).write_text(json.dumps(chosen), encoding="utf-8")
         kind = "random inputs" if candidates.samples is None else "samples"
         return Notes(
-            f"{len(chosen)} of {len(found)} {kind} taken for goldens, those that tell most"
+            f"{len(chosen)} of {len(found)} {kind} taken for goldens, those that catch most"
         )
 
     def verify(self, inputs: Inputs, out: Path) -> None:

@@ -91,7 +91,7 @@ class InputCheck:
         chosen = spread(range(len(samples)), runner.most(*_LOOKED_AT))
         labels = class_labels(samples)
         if _all_equal(samples.inputs(index) for index in chosen):
-            return [], f"all {len(chosen)} samples are equal, which tells nothing"
+            return [], f"all {len(chosen)} samples are equal, which shows nothing"
         own = runner.seen(samples.inputs(index) for index in chosen)
         text, done = self._about_input(runner, samples, chosen, labels, own)
         return [text] if text else [], done

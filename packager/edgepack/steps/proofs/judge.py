@@ -226,7 +226,7 @@ class Judge:
         elif worst := self.by_output.worst(self.by_output.found()):
             values = list(worst[2].values)
         else:
-            return NotMeasured(reason="the samples tell nothing")
+            return NotMeasured(reason="the samples show nothing")
         # Hits and agreement are 1 at most.
         found = mean_interval(values)
         return (found[0], min(1.0, found[1])) if found else NotMeasured(reason="it is one sample")
@@ -274,7 +274,7 @@ class _Metric(NamedTuple):
 
 def _untold(reasons: Mapping[str, Nothing]) -> str:
     told = "; ".join(f"{name!r}: {each.reason}" for name, each in reasons.items())
-    return f"the evaluation samples tell nothing of a variant: {told}"
+    return f"the evaluation samples show nothing about a variant: {told}"
 
 
 def _class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy scalar)

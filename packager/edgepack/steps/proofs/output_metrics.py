@@ -58,7 +58,7 @@ class OutputMetrics:
             except ValueError as error:
                 raise SamplesError(
                     f"the output {name!r} of fp32 is not as it is described: {error}",
-                    hint="mend its description under 'outputs' in edgepack.yaml",
+                    hint="fix its description under 'outputs' in edgepack.yaml",
                 ) from error
         self.samples += 1
 

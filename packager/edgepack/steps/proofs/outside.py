@@ -48,7 +48,7 @@ class OutsideErrors:
         entries = [dataclasses.asdict(each) for each in found]
         (out / OUTSIDE).write_text(json.dumps(entries, indent=0), encoding="utf-8")
         if len(samples) == 1:
-            return Notes("one sample does not tell what outputs vary by")
+            return Notes("one sample does not show how much outputs vary")
         kinds = list(dict.fromkeys(f"{each.input} ({each.output!r})" for each in found))
         return Notes(f"broken by inputs unlike the samples: {', '.join(kinds) or 'nothing'}")
 

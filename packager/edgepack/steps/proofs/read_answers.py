@@ -87,5 +87,5 @@ def _add(reading: Reading, name: str, output: Any) -> None:  # noqa: ANN401  (an
     except ValueError as error:
         raise StepError(
             f"the output {name!r} is not as it is described: {error}",
-            hint="mend its description under 'outputs' in edgepack.yaml",
+            hint="fix its description under 'outputs' in edgepack.yaml",
         ) from error

@@ -165,12 +165,12 @@ class _Watched:
         """Say what is wrong with the set; call it when all samples were taken."""
         if len(self) == 1:
             yield (
-                "one sample tells little about the range of other inputs: int8 may cut off what"
+                "one sample shows little of the range of other inputs: int8 may cut off what"
                 " they reach; give 50 samples or more"
             )
         elif self._first is not None:
             yield (
-                f"all {len(self)} samples are equal, so they tell no more than one: int8 may cut"
+                f"all {len(self)} samples are equal, so they show no more than one: int8 may cut"
                 " off what other inputs reach; give different ones"
             )
 
@@ -190,14 +190,14 @@ def _warnings(
     if constant:
         yield (
             f"on all samples one single value in {_told(map(place, constant))}: int8 gives any"
-            " other value back as that one; give samples in which it changes, if in use it does"
+            " other value back as that one; give samples in which it changes, if it changes in use"
         )
     missing = [name for name in tensors if name not in found]
     if missing:
         which = _told(map(place, missing))
         yield (
             f"no range, because of infinite values or none at all, for {which}: it stays float,"
-            " which costs time but no accuracy; nothing has to be done"
+            " which costs time but no accuracy; you need not do anything"
         )
     if bodies:
         yield (
