@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from edgepack.bundle.signing import Signature as Signature
     from edgepack.bundle.signing import require_signature as require_signature
     from edgepack.bundle.signing import sign as sign
+    from edgepack.bundle.unused import Unused as Unused
     from edgepack.demo.demo import Demo as Demo
     from edgepack.demo.demo import demo as demo
     from edgepack.deploy.audit import AuditLog as AuditLog
@@ -216,6 +217,7 @@ _HOMES = {
     "bundle.manifest": "MANIFEST_SIGNATURE Accuracy Attempt Manifest ManifestVariant",
     "bundle.reading": "Bundle load_bundle",
     "bundle.signing": "Signature require_signature sign",
+    "bundle.unused": "Unused",
     "demo.demo": "Demo demo",
     "deploy.audit": (
         "AuditLog Record UseInterval audit_intervals audit_log moment read_audit_log "

@@ -111,8 +111,7 @@ def compiled(project: Path, name: str, work: Path) -> Compiled:
         EdgepackError: The build or the compiler failed.
     """
     result = build(project=project, targets=["ios"], out=work / "dist")
-    lost = [*result.failed, *result.missed, *result.refused]
-    require(not lost, f"not built: {', '.join(map(str, lost))}")
+    require(not result.errors, f"not built: {', '.join(map(str, result.errors))}")
     bundle = result.bundles[0].bundle
     folder = work / "swift"
     folder.mkdir()

@@ -108,6 +108,12 @@ def build_unjudged(
 
 def _built(result: Any) -> Built:
     bundles = [read_bundle(built.bundle.path) for built in result.bundles]
-    lost = [*result.missed, *result.failed, *result.refused]
-    missing = [(each.target, each.variant, each.reason) for each in lost]
+    built = {bundle.manifest["target"] for bundle in bundles}
+    missing = [(*error.where.split(" "), error.problem) for error in result.errors]
+    missing += [
+        (target, each.variant, each.reason)
+        for target, unused in result.unused.items()
+        if target not in built
+        for each in unused
+    ]
     return Built(bundles, missing)

@@ -163,8 +163,8 @@ def _in_pipeline(planted: Planted, made: Made, folder: Path) -> None:
         result = build(project=project, out=folder / "dist", use_cache=False)
     bundles = [read_bundle(built.bundle.path) for built in result.bundles]
     shipped = [v for b in bundles for v in b.variants if v.entry["recipe"] == planted.words]
-    lost = [reason for b in bundles for name, reason in b.left_out if planted.words in name]
-    lost += [e.reason for e in (*result.missed, *result.failed, *result.refused)]  # type: ignore[attr-defined]
+    unused = [each for found in result.unused.values() for each in found]
+    lost = [each.reason for each in unused if planted.words in each.variant]
     if not shipped:
         # Without a reason nothing was refused: the recipe was not planned, or planted, at all.
         planted.passed = not lost

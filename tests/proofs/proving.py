@@ -152,7 +152,7 @@ def _slower_and_larger(bundle: Bundle, made: Made) -> list[str]:
 
 def _try_refused(outcome: Outcome, case: Case, built: Built, made: Made, folder: Path) -> None:
     """Build what was refused for its accuracy all the same, and judge it."""
-    refused = [(b.manifest["target"], v, reason) for b in built.bundles for v, reason in b.left_out]
+    refused = [(b.manifest["target"], v, reason) for b in built.bundles for v, reason in b.unused]
     reference = None
     for target, name, reason in dict.fromkeys([*refused, *built.missing]):
         line = f"{target} {name}: {' '.join(reason.split())[:220]}"

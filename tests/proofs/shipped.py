@@ -113,9 +113,9 @@ class Bundle:
         return [Variant(target, self.path, entry) for entry in self.manifest["variants"]]
 
     @property
-    def left_out(self) -> list[tuple[str, str]]:
+    def unused(self) -> list[tuple[str, str]]:
         """Variants that are not there, each with the reason."""
-        return [(each["variant"], each["reason"]) for each in self.manifest["left_out"]]
+        return [(each["variant"], each["reason"]) for each in self.manifest["unused"]]
 
     def goldens(self, variant: str) -> list[tuple[Feed, Feed, dict[str, Wanted]]]:
         """Return inputs, outputs and what is wanted of each output, for each sample."""

@@ -153,8 +153,9 @@ def build_all(profiles: Sequence[Profile], work: Path, findings: Sequence[Findin
             lost = [(profile.id, "all variants", error.problem) for profile in theirs]
         else:
             bundles += [built.bundle.path for built in result.bundles]
-            lost = [(each.target, each.variant, each.error.problem) for each in result.failed]
-            lost += [(e.target, e.variant, e.reason) for e in (*result.missed, *result.refused)]  # type: ignore[attr-defined]
+            lost = [(*error.where.split(" "), error.problem) for error in result.errors]
+            for target in set(result.unused) - {b.bundle.manifest.target for b in result.bundles}:
+                lost += [(target, each.variant, each.reason) for each in result.unused[target]]
         for target, variant, reason in lost:
             finding = next(each for each in findings if target in each.pin.targets)
             what = f"{project.parent.name} for {target}: {variant} not built: {reason}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from edgepack.apps.maven import Licensed
     from edgepack.apps.names import App
+    from edgepack.bundle.unused import Unused
 
 Role = Literal["loader", "harness", "document", "pins", "source"]
 
@@ -89,7 +90,7 @@ class BundleContext:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     variants: tuple[VariantLine, ...]
-    left_out: tuple[str, ...]
+    unused: tuple[Unused, ...]
     requirements: tuple[str, ...]
     example_inputs: tuple[ExampleInput, ...]
     state: tuple[tuple[str, str], ...]

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import indent
 
 from edgepack.apps.aar.archive import write_aar
 from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
@@ -17,20 +18,14 @@ from edgepack.builder.assembly import BuiltBundle, assemble
 from edgepack.builder.cache import own_cache, temporary_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.job import Job, JudgedBundle
-from edgepack.builder.judging import (
-    FailedVariant,
-    MissedLimit,
-    RefusedVariant,
-    answers,
-    judge,
-    warnings,
-)
+from edgepack.builder.judging import answers, judge, warnings
 from edgepack.builder.memory import Subject, default_jobs
 from edgepack.builder.offering import named_targets, offer_int8_dynamic
 from edgepack.builder.pins import older_runtimes
 from edgepack.builder.plan import Plan
 from edgepack.builder.planner import make_plan, unsampled
 from edgepack.builder.timing import SlowerVariant, slower_variants, without_merit
+from edgepack.bundle.unused import Unused
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import BugError, EdgepackError, LimitError, ModelError, UsageError
 from edgepack.model.facts import model_facts, require_plain_signature
@@ -43,12 +38,11 @@ class BuildResult:
     """The result of a build: its bundles, and what was left out of them."""
 
     bundles: tuple[BuiltBundle, ...]
-    missed: tuple[MissedLimit, ...]
-    """Variants that are not shipped because they miss a limit."""
-    failed: tuple[FailedVariant, ...]
-    """Variants that are not shipped because they could not be made."""
-    refused: tuple[RefusedVariant, ...]
-    """All variants that were left out of targets without a bundle."""
+    unused: Mapping[str, tuple[Unused, ...]]
+    """By target, the variants that are not shipped."""
+    errors: tuple[EdgepackError, ...]
+    """Of those of them that were asked for, each with target and variant as its place: a
+    :class:`~edgepack.errors.LimitError` of one that missed a limit, a step's of one that failed."""
     slower: tuple[SlowerVariant, ...]
     """int8 variants that took longer than fp32 on this host, if only because it was busy."""
     warnings: tuple[str, ...]
@@ -65,44 +59,45 @@ class BuildResult:
     """Why a bundle lacks a library that the user asked for."""
 
     def require_all(self) -> None:
-        """Check that every requested variant is shipped, or is left out for a good reason.
+        """Check that every requested variant is shipped, or is unused for a good reason.
 
         Raises:
             BugError: A variant failed in a way that edgepack did not foresee.
             EdgepackError: The error of the first variant, or library, that failed.
             LimitError: A variant missed its limit; the error names each and what it lost.
             ModelError: A target has no bundle; the error names each of its variants and why it is
-                left out.
+                unused.
         """
         shipped = ", ".join(str(built.bundle.path) for built in self.bundles) or "nothing"
-        if self.failed:
-            lines = "".join(
-                f"\n  {f.target} {f.variant}: {f.reason}\n    hint: {f.error.hint}"
-                for f in self.failed
-            )
-            errors = [f.error for f in self.failed]
-            bugs = [error for error in errors if isinstance(error, BugError)]
-            raise type(bugs[0] if bugs else errors[0])(
-                f"{len(self.failed)} variants could not be made:{lines}",
+        missed = [error for error in self.errors if isinstance(error, LimitError)]
+        failed = [error for error in self.errors if error not in missed]
+        if failed:
+            bugs = [error for error in failed if isinstance(error, BugError)]
+            raise type([*bugs, *failed][0])(
+                f"{len(failed)} variants could not be made:\n{_indented(failed)}",
                 hint=f"fix that, or leave these variants out (--variant); written: {shipped}",
             )
-        if self.missed:
-            lines = "".join(f"\n  {m.target} {m.variant}: {m.reason}" for m in self.missed)
+        if missed:
             raise LimitError(
-                f"{len(self.missed)} variants lose too much and are not shipped:{lines}",
-                hint="give more or better calibration samples, or raise the limit that is named;"
-                f" written: {shipped}",
+                f"{len(missed)} variants lose too much and are not shipped:\n"
+                + _indented([f"{error.where}: {error.problem}" for error in missed]),
+                hint=f"{missed[0].hint}; written: {shipped}",
             )
         if self.uncompiled:
             raise self.uncompiled[0]
-        if self.refused:
-            targets = ", ".join(dict.fromkeys(r.target for r in self.refused))
-            lines = "".join(f"\n  {r.target} {r.variant}: {r.reason}" for r in self.refused)
+        bundled = {built.bundle.manifest.target for built in self.bundles}
+        if without := {t: each for t, each in self.unused.items() if t not in bundled}:
+            lines = [f"{t} {each}" for t, unused in without.items() for each in unused]
             raise ModelError(
-                f"no bundle was written for {targets}, because each variant was left out:{lines}",
+                f"no bundle was written for {', '.join(without)}, because each variant is unused:\n"
+                + _indented(lines),
                 hint="fix what one of these lines names, or build for a target with a CPU variant"
                 f" (edgepack targets list); written: {shipped}",
             )
+
+
+def _indented(lines: Sequence[object]) -> str:
+    return indent("\n".join(map(str, lines)), "  ")
 
 
 def build(  # noqa: PLR0913  (each is one option of the command)
@@ -179,9 +174,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         saw = tuple(line for lines in answers(job.plan, execution) for line in lines)
     return BuildResult(
         bundles=tuple(bundles),
-        missed=tuple(lost for verdict in judged for lost in verdict.missed),
-        failed=tuple(lost for verdict in judged for lost in verdict.failed),
-        refused=tuple(lost for v in judged if not v.shipped for lost in v.refused),
+        unused={verdict.target: verdict.unused for verdict in judged},
+        errors=tuple(error for verdict in judged for error in verdict.errors),
         slower=tuple(each for each in slower if (each.target, each.variant) in left),
         warnings=told,
         steps=len(job.plan.steps),

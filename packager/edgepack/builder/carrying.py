@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgepack.bundle.unused import Stage, Unused
 from edgepack.model.quantized import Quantization
 from edgepack.project.profile import Dialect, Variant
 
@@ -20,8 +21,8 @@ class Carrying:
 
     quantization: Quantization
 
-    def left_out(self, variants: Sequence[Variant]) -> dict[str, str]:
-        """Return the variants that do not carry the model, by id, with the reason."""
+    def unused(self, variants: Sequence[Variant]) -> dict[str, Unused]:
+        """Return the variants that do not carry the model, by id."""
         carriers = {variant.id: variant for variant in variants if self._carries(variant)}
         speaking = {v.backend: v.id for v in carriers.values() if v.recipe != "fp32"}
         doubles = {
@@ -30,14 +31,20 @@ class Carrying:
             if variant.recipe == "fp32" and variant.backend in speaking
         }
         others = ", ".join(name for name in carriers if name not in doubles)
-        there = f"; carried as it is by {others}" if others else "; give the float model"
-        reasons = {}
+        there = f"; carried as it is by {others}" if others else ""
+        found = {}
+        stage: Stage
         for variant in variants:
             if variant.id in doubles:
-                reasons[variant.id] = f"it would be the same model as {doubles[variant.id]}"
+                stage, reason = "left out", f"it would be the same model as {doubles[variant.id]}"
             elif variant.id not in carriers:
-                reasons[variant.id] = f"{self._obstacle(variant)}{there}"
-        return reasons
+                stage, reason = "refused", f"{self._obstacle(variant)}{there}"
+            else:
+                continue
+            found[variant.id] = Unused(
+                variant=variant.id, stage=stage, reason=reason, hint="give the float model"
+            )
+        return found
 
     def _carries(self, variant: Variant) -> bool:
         if variant.recipe == "int8-static" and variant.dialect is not None:

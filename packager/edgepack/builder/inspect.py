@@ -15,7 +15,8 @@ from edgepack.builder.inputs import plan_inputs
 from edgepack.builder.memory import Subject, build_bytes, default_jobs
 from edgepack.builder.offering import named_targets, offer_int8_dynamic
 from edgepack.builder.plan import Plan, PlannedStep
-from edgepack.builder.planner import Draft, Obstacle, draft_models
+from edgepack.builder.planner import Draft, draft_models
+from edgepack.bundle.unused import Unused, failed
 from edgepack.errors import EdgepackError
 from edgepack.model.checking import carrying_findings, checker_findings, session_findings
 from edgepack.model.deciding import shape_findings
@@ -49,8 +50,8 @@ class VariantInspection:
     partitions: int
     needed: float
     """The share of nodes, 0 to 1, that the variant's placement requires."""
-    enough: bool
-    """Whether the variant would be shipped: the provider takes what is needed."""
+    unused: Unused | None
+    """Why a build would not ship it, as far as that is known without samples."""
     findings: tuple[Finding, ...]
 
 
@@ -192,17 +193,19 @@ class _Making:
 
 
 def _inspect_variant(making: _Making, draft: Draft) -> VariantInspection:
-    planned, profile, variant = draft.planned, draft.profile, draft.variant
-    if isinstance(planned, Obstacle):
-        return _impossible(profile, variant, planned.reason, planned.hint)
-    try:
-        placement = making.placement(planned.judged, planned.variant)
-    except EdgepackError as error:
-        return _impossible(profile, variant, error.problem, error.hint)
+    variant, placement, unused = draft.variant, PredictedPlacement((), 0), draft.unused
+    if draft.planned is not None:
+        try:
+            placement = making.placement(draft.planned.judged, draft.planned.variant)
+        except EdgepackError as error:
+            unused = failed(variant.id, error)
+    provider, taken = BACKENDS[variant.backend].provider, placement.share
     # A build checks only the other backends: the CPU takes every node, even of an empty graph.
-    enough = variant.backend == "cpu" or placement.share >= _needed(variant)
-    left = [placed for placed in placement.nodes if placed.refusal is not None]
-    findings = [
+    enough = variant.backend == "cpu" or taken >= _needed(variant)
+    if not unused and not enough:
+        reason = f"{provider} takes {taken:.0%} of the nodes, {_needed(variant):.0%} are needed"
+        unused = Unused(variant=variant.id, stage="refused", reason=reason)
+    findings = tuple(
         Finding(
             variant.backend,
             "falls-back" if enough else "blocks",
@@ -210,45 +213,19 @@ def _inspect_variant(making: _Making, draft: Draft) -> VariantInspection:
             placed.refusal.reason,
             placed.refusal.remedy,
         )
-        for placed in left
+        for placed in placement.nodes
         if placed.refusal is not None
-    ]
-    if draft.uncalibrated:
-        findings.append(_NO_CALIBRATION)
+    )
     return VariantInspection(
-        target=profile.id,
+        target=draft.profile.id,
         variant=variant.id,
-        provider=BACKENDS[variant.backend].provider,
+        provider=provider,
         nodes=len(placement.nodes),
-        taken=len(placement.nodes) - len(left),
+        taken=len(placement.nodes) - len(findings),
         partitions=placement.partitions,
         needed=_needed(variant),
-        enough=enough,
-        findings=tuple(findings),
-    )
-
-
-_NO_CALIBRATION = Finding(
-    "edgepack",
-    "note",
-    "",
-    "a build leaves it out as long as there are no calibration samples",
-    "edgepack init MODEL --images photos/, or add to edgepack.yaml: samples: {calibration: {path:"
-    " samples.npz}}",
-)
-
-
-def _impossible(profile: Profile, variant: Variant, reason: str, hint: str) -> VariantInspection:
-    return VariantInspection(
-        target=profile.id,
-        variant=variant.id,
-        provider=BACKENDS[variant.backend].provider,
-        nodes=0,
-        taken=0,
-        partitions=0,
-        needed=_needed(variant),
-        enough=False,
-        findings=(Finding(variant.backend, "blocks", "", reason, hint),),
+        unused=unused,
+        findings=findings,
     )
 
 

@@ -10,7 +10,6 @@ from edgepack.builder.execution import Execution
 from edgepack.builder.extensions import packages
 from edgepack.builder.judging import Verdict
 from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
-from edgepack.bundle.manifest import LeftOut
 from edgepack.model.facts import ModelFacts, TensorSpec, signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_outline
@@ -56,15 +55,6 @@ class JudgedBundle:
     def shipped(self) -> list[PlannedVariant]:
         """The variants that the bundle has, best first."""
         return [planned for planned, _ in self.verdict.shipped]
-
-    @property
-    def left_out(self) -> list[LeftOut]:
-        """The variants that it does not have, and why."""
-        return [
-            *(LeftOut(variant=r.variant, reason=r.reason) for r in self.verdict.refused),
-            *(LeftOut(variant=f.variant, reason=f.reason) for f in self.verdict.failed),
-            *(LeftOut(variant=m.variant, reason=m.reason) for m in self.verdict.missed),
-        ]
 
     @property
     def packages(self) -> dict[str, str]:

@@ -13,7 +13,8 @@ from edgepack.base.schema import NotMeasured
 from edgepack.builder.execution import Execution
 from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.bundle.manifest import Accuracy, Attempt
-from edgepack.errors import BugError, EdgepackError, listed
+from edgepack.bundle.unused import Unused, failed
+from edgepack.errors import BugError, EdgepackError, LimitError, listed
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import PRECISIONS
 from edgepack.model.finding import Finding, group_findings
@@ -35,6 +36,7 @@ NOTICEABLE_DROP = 0.01
 """The share of fp32's metric that a variant may lose to be in a bundle without a float variant."""
 MOST_LOST = 0.05
 """The share of fp32's metric above which a variant comes after fp32, if the user sets no limit."""
+_TO_MEET = "give more or better calibration samples, or raise the limit that is named"
 _HALF = 0.5
 LEAST_SAMPLES = 8
 """The fewest samples that show something about a variant."""
@@ -44,95 +46,59 @@ _KINDS_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class MissedLimit:
-    """A variant that lost more than the project allows."""
-
-    target: str
-    variant: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class FailedVariant:
-    """A variant that could not be made."""
-
-    target: str
-    variant: str
-    error: EdgepackError
-
-    @property
-    def reason(self) -> str:
-        """What went wrong, and in which step."""
-        return (
-            f"{self.error.where}: {self.error.problem}" if self.error.where else self.error.problem
-        )
-
-
-@dataclass(frozen=True)
-class RefusedVariant:
-    """A variant that is left out; this is no failure as long as another one ships.
-
-    Either it cannot be planned, or its provider would leave too much of the model to another one,
-    or it is int8 that nobody asked for and cannot be made, or edgepack only offered it and it is
-    not good enough.
-    """
-
-    target: str
-    variant: str
-    reason: str
-    """With the nodes that a provider does not take, and why."""
-
-
-@dataclass(frozen=True)
 class Verdict:
     """The variants of one target that are shipped, and those that are not."""
 
     target: str
     shipped: tuple[tuple[PlannedVariant, Accuracy | NotMeasured], ...]
-    missed: tuple[MissedLimit, ...]
-    failed: tuple[FailedVariant, ...]
-    refused: tuple[RefusedVariant, ...]
+    unused: tuple[Unused, ...]
+    errors: tuple[EdgepackError, ...]
+    """Of those that were asked for, and of bugs: each names target and variant as its place."""
 
 
 def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdict:
     """Decide about every variant of a bundle.
 
+    One that failed or missed a limit is no error where nobody asked for it, or if it was offered.
+
     Raises:
         ToolError: A step's output in the cache was changed.
     """
-    target = planned.profile.id
-    shipped, missed, failed = [], [], []
-    refused = [RefusedVariant(target, name, reason) for name, reason in planned.left_out]
+    shipped: list[tuple[PlannedVariant, Accuracy | NotMeasured]] = []
+    unused = [*planned.unused]
+    errors: list[EdgepackError] = []
     for variant in planned.variants:
+        name = variant.variant.id
+        where = f"{planned.profile.id} {name}"
         if error := next(
             (execution.failed[s] for s in variant.steps if s in execution.failed), None
         ):
-            lost = FailedVariant(target, variant.variant.id, error)
+            unused.append(failed(name, error))
             # A bug is reported whoever asked for the variant; the others ship all the same.
-            if variant.may_fail and not isinstance(error, BugError):
-                refused.append(RefusedVariant(target, lost.variant, lost.reason))
-            else:
-                failed.append(lost)
+            if not variant.may_fail or isinstance(error, BugError):
+                errors.append(type(error)(unused[-1].reason, hint=error.hint, where=where))
             continue
         for step_id in variant.steps:
             execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
         if reason := unplaced(variant, execution):
-            refused.append(RefusedVariant(target, variant.variant.id, reason))
+            unused.append(Unused(variant=name, stage="refused", reason=reason))
         elif reason := unworthy(variant, accuracy) or missed_limit(accuracy, limits):
             found = tried_for(variant, execution)
             searched = [each for each in found if each.stage == "limit"]
             tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
-            if variant.offered or (variant.may_fail and unworthy(variant, accuracy)):
-                refused.append(RefusedVariant(target, variant.variant.id, reason))
-            else:
-                missed.append(MissedLimit(target, variant.variant.id, f"{reason}{tried}"))
+            missed = LimitError(f"{reason}{tried}", hint=_TO_MEET, where=where)
+            unused.append(
+                Unused(variant=name, stage="missed", reason=missed.problem, hint=missed.hint)
+            )
+            if not variant.offered and not (variant.may_fail and unworthy(variant, accuracy)):
+                errors.append(missed)
         else:
             shipped.append((variant, accuracy))
     # The profile's order, which is by speed; variants that are not shown to be as good come last,
     # unless the user set the order.
     shipped.sort(key=lambda e: not e[0].named and bool(unproven(e[0], e[1], limits)))
-    verdict = Verdict(target, tuple(shipped), tuple(missed), tuple(failed), tuple(refused))
+    verdict = Verdict(planned.profile.id, tuple(shipped), tuple(unused), tuple(errors))
     return verdict if planned.most is None else with_most(verdict, planned.most)
 
 
@@ -225,8 +191,8 @@ def with_most(verdict: Verdict, most: int) -> Verdict:
         f" {' and '.join(entry[0].variant.id for entry in best)}; --variant names others"
     )
     surplus = [entry[0].variant.id for entry in verdict.shipped if entry not in best]
-    refused = [RefusedVariant(verdict.target, name, reason) for name in surplus]
-    return replace(verdict, shipped=best, refused=(*verdict.refused, *refused))
+    left_out = [Unused(variant=name, stage="left out", reason=reason) for name in surplus]
+    return replace(verdict, shipped=best, unused=(*verdict.unused, *left_out))
 
 
 def _loses(accuracy: Accuracy | NotMeasured) -> bool:

@@ -61,7 +61,7 @@ def make_manifest(
         output_descriptions=project.outputs,
         preprocess=project.preprocess,
         variants=variants,
-        left_out=judged.left_out,
+        unused=[*judged.verdict.unused],
         goldens=goldens,
         goldens_from="samples" if real_samples else "seeded random",
         runtime=judged.packages,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgepack.bundle.unused import Unused
 from edgepack.project.profile import Profile, Variant
 from edgepack.steps.base import Step, settings_of
 
@@ -82,7 +83,7 @@ class PlannedVariant:
 
     @property
     def may_fail(self) -> bool:
-        """Whether it may be left out without an error: it is int8 that nobody asked for."""
+        """Whether it is no error if it cannot be made: it is int8 that nobody asked for."""
         return bool(self.offered) or (not self.named and self.variant.dialect is not None)
 
 
@@ -92,8 +93,8 @@ class PlannedBundle:
 
     profile: Profile
     variants: tuple[PlannedVariant, ...]
-    left_out: tuple[tuple[str, str], ...]
-    """Variant id and the reason, as far as it is known before anything runs."""
+    unused: tuple[Unused, ...]
+    """As far as it is known before anything runs."""
     most: int | None = None
     """How many variants are shipped, the best ones; None ships all."""
 
@@ -156,8 +157,8 @@ class Plan:
                 why = f" ({variant.offered})" if variant.offered else ""
                 made = f"{variant.variant.id} from {variant.shipped}{why}"
                 yield f"bundle  {bundle.profile.id:24} {made}"
-            for variant_id, reason in bundle.left_out:
-                yield f"bundle  {bundle.profile.id:24} without {variant_id}: {reason}"
+            for unused in bundle.unused:
+                yield f"bundle  {bundle.profile.id:24} {unused.stage} {unused}"
             if bundle.most is not None and len(bundle.variants) > bundle.most:
                 yield f"bundle  {bundle.profile.id:24} ships {bundle.most} of them, the best"
 

@@ -22,6 +22,7 @@ from edgepack.builder.plan import (
     PlannedVariant,
 )
 from edgepack.builder.sample_plan import NO_SAMPLES, PlannedSamples, plan_samples
+from edgepack.bundle.unused import Unused
 from edgepack.errors import EdgepackError, ModelError, ProfileError, UsageError
 from edgepack.model.facts import ModelFacts
 from edgepack.ondevice.runtime.edgepack_images import placement
@@ -82,22 +83,15 @@ def make_plan(
 
 
 @dataclass(frozen=True)
-class Obstacle:
-    """Why a variant cannot be planned."""
-
-    reason: str
-    hint: str
-
-
-@dataclass(frozen=True)
 class Draft:
     """One variant of a target as a build would make it."""
 
     profile: Profile
     variant: Variant
-    planned: PlannedModel | Obstacle
-    uncalibrated: bool
-    """Whether a build leaves it out because there are no calibration samples."""
+    planned: PlannedModel | None
+    """None where it cannot be planned, whatever samples there are."""
+    unused: Unused | None
+    """Why a build does not make it; above all because there are no samples."""
 
 
 def draft_models(inputs: PlanInputs, profiles: Sequence[Profile]) -> tuple[Plan, tuple[Draft, ...]]:
@@ -105,20 +99,23 @@ def draft_models(inputs: PlanInputs, profiles: Sequence[Profile]) -> tuple[Plan,
 
     They are those of a build of the project without its samples: none is proven, and none needs
     samples to be done by :func:`~edgepack.steps.base.draft_step`. They include variants that a
-    build leaves out because there are no samples.
+    build refuses because there are no samples.
     """
-    without = inputs.project.samples.calibration is None
     builder = _builder(inputs)
     models = ModelSteps(inputs, NO_SAMPLES, builder, proofs=False)
     drafts = []
     for profile in profiles:
-        too_old = _too_old_runtime(inputs, profile)
-        unfit = _unfit(inputs, profile.variants)
+        not_carrying = _not_carrying(inputs, profile.variants)
         for variant in profile.variants:
-            found = too_old or unfit.get(variant.id) or _obstacle(inputs, profile, variant)
-            planned = found or models.add(profile, variant)
-            uncalibrated = without and needs_calibration(inputs, variant)
-            drafts.append(Draft(profile, variant, planned, uncalibrated))
+            unused = (
+                _too_old_runtime(inputs, profile, variant)
+                or not_carrying.get(variant.id)
+                or _obstacle(inputs, profile, variant)
+            )
+            planned = None if unused else models.add(profile, variant)
+            drafts.append(
+                Draft(profile, variant, planned, unused or _uncalibrated(inputs, variant))
+            )
     return builder.plan([]), tuple(drafts)
 
 
@@ -140,33 +137,45 @@ def _export(highest: int) -> str:
     return f"export it with opset {min(highest, 17)} to {highest}"
 
 
-def _too_old_runtime(inputs: PlanInputs, profile: Profile) -> Obstacle | None:
+def _too_old_runtime(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
     """Return why a target's runtime loads no variant of the model."""
     highest = profile.runtime.max_opset
     least = OPSET_OF_PICTURES if inputs.in_graph else 0
     if max(least, inputs.facts.opset) <= highest:
         return None
-    return Obstacle(_too_new(inputs.facts, highest, least), _export(highest))
+    return _refused(variant, _too_new(inputs.facts, highest, least), _export(highest))
 
 
-def _unfit(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Obstacle]:
+def _not_carrying(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Unused]:
     """Return the variants that do not carry a model that is quantized already, by id."""
     quantization = inputs.facts.quantization
-    found = Carrying(quantization).left_out(variants) if quantization else {}
-    hint = "nothing, if you want the model as it is; else give the float model"
-    return {variant: Obstacle(reason, hint) for variant, reason in found.items()}
+    return Carrying(quantization).unused(variants) if quantization else {}
 
 
-def _obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Obstacle | None:
+def _uncalibrated(inputs: PlanInputs, variant: Variant) -> Unused | None:
+    """Return that a variant lacks calibration samples; a bare model needs a project for them."""
+    if inputs.project.samples.calibration is not None or not needs_calibration(inputs, variant):
+        return None
+    how = f"{init_command(inputs.loaded)}, or " if inputs.loaded.source is None else ""
+    hint = f"{how}add to edgepack.yaml: samples: {{calibration: {{path: samples.npz}}}}"
+    return _refused(variant, "it needs calibration samples", hint)
+
+
+def _obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
     """Return what prevents a variant from being made, whatever samples there are."""
     sizes = inputs.project.buckets
     static = wants_static(variant, sizes)
     if static and (problem := static_problem(variant, inputs.signature, sizes)):
-        return Obstacle(problem, "see 'dims' in edgepack.yaml")
+        return _refused(variant, problem, "see 'dims' in edgepack.yaml")
     extensions = inputs.extensions
     if extensions and (problem := without_extensions(extensions, profile, variant)):
-        return Obstacle(problem, "build without the variant, or leave the operators out")
+        hint = "build without the variant, or leave the operators out"
+        return _refused(variant, problem, hint)
     return None
+
+
+def _refused(variant: Variant, reason: str, hint: str) -> Unused:
+    return Unused(variant=variant.id, stage="refused", reason=reason, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -181,49 +190,30 @@ class _Planner:
     def bundle(self, profile: Profile, wanted: Sequence[str]) -> PlannedBundle:
         """Return the planned bundle of one target."""
         chosen = [profile.variant(name) for name in wanted] or profile.variants
-        if obstacle := _too_old_runtime(self.inputs, profile):
-            return PlannedBundle(profile, (), tuple((v.id, obstacle.reason) for v in chosen))
-        unfit = _unfit(self.inputs, chosen)
+        not_carrying = _not_carrying(self.inputs, chosen)
         named = bool(wanted) or profile.id in self.inputs.named
-        planned, left_out = [], []
+        planned, unused = [], []
         for variant in chosen:
-            if obstacle := unfit.get(variant.id):
-                if named:
-                    otherwise = "or give the float model"
-                    raise self._unbuildable(variant, obstacle.reason, otherwise, wanted)
-                left_out.append((variant.id, obstacle.reason))
-                continue
-            if needs_calibration(self.inputs, variant) and self.samples.calibration is None:
-                if named:
-                    reason, otherwise = "it needs calibration samples", f"or {self._samples_hint()}"
-                    raise self._unbuildable(variant, reason, otherwise, wanted)
-                reason = f"{variant.recipe} needs calibration samples; {self._samples_hint()}"
-                left_out.append((variant.id, reason))
-                continue
-            if obstacle := _obstacle(self.inputs, profile, variant):
-                left_out.append((variant.id, obstacle.reason))
-                continue
-            planned.append(self._variant(profile, variant, named=named))
+            too_old = _too_old_runtime(self.inputs, profile, variant)
+            lacking = not_carrying.get(variant.id) or _uncalibrated(self.inputs, variant)
+            if lacking and named and not too_old:
+                raise self._unbuildable(lacking, wanted)
+            if found := too_old or lacking or _obstacle(self.inputs, profile, variant):
+                unused.append(found)
+            else:
+                planned.append(self._variant(profile, variant, named=named))
         size = None if named else profile.bundle
         most = size.variants if size else None
-        return PlannedBundle(profile, tuple(planned), tuple(left_out), most)
+        return PlannedBundle(profile, tuple(planned), tuple(unused), most)
 
-    def _unbuildable(
-        self, variant: Variant, reason: str, otherwise: str, wanted: Sequence[str]
-    ) -> EdgepackError:
+    def _unbuildable(self, unused: Unused, wanted: Sequence[str]) -> EdgepackError:
         """Return the error for a variant that the user named, on the command line or in YAML."""
-        problem = f"variant {variant.id!r} cannot be built: {reason}"
+        problem = f"variant {unused.variant!r} cannot be built: {unused.reason}"
+        otherwise = f"or {unused.hint}"
         if wanted:
             return UsageError(problem, hint=f"leave --variant out, {otherwise}", where="--variant")
         hint = f"remove it from 'variants', {otherwise}"
         return ProfileError(problem, hint=hint, where=self.inputs.loaded.where("targets"))
-
-    def _samples_hint(self) -> str:
-        """Return the lines that give calibration samples; a bare model needs a project for them."""
-        how = (
-            f"{init_command(self.inputs.loaded)}, or " if self.inputs.loaded.source is None else ""
-        )
-        return f"{how}add to edgepack.yaml: samples: {{calibration: {{path: samples.npz}}}}"
 
     def _numbers(self, variant: Variant) -> Recipe:
         """Return the recipe of a variant's numbers: with a model that is carried, the model's."""

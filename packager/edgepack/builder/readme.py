@@ -45,7 +45,7 @@ def bundle_context(
             )
             for (planned, accuracy), model in zip(judged.verdict.shipped, models, strict=True)
         ),
-        left_out=tuple(f"{e.variant}, because {e.reason}" for e in judged.left_out),
+        unused=judged.verdict.unused,
         requirements=tuple(_pin(n, v) for n, v in judged.packages.items()),
         example_inputs=examples,
         state=tuple(project.state.items()),

@@ -14,8 +14,9 @@ from edgepack.base.machine import architecture, cpu_flags
 from edgepack.base.processes import Workers
 from edgepack.base.statistics import median
 from edgepack.builder.execution import Execution
-from edgepack.builder.judging import RefusedVariant, Verdict, is_quantized
+from edgepack.builder.judging import Verdict, is_quantized
 from edgepack.builder.plan import Plan, PlannedVariant
+from edgepack.bundle.unused import Unused
 from edgepack.model.files import MODEL
 from edgepack.project.profile import DeviceKind
 from edgepack.records.other_work import work_reason
@@ -141,7 +142,7 @@ def without_merit(
     verdict: Verdict, slower: Sequence[SlowerVariant], execution: Execution
 ) -> Verdict:
     """Return a verdict without int8 that nobody asked for, is slower than fp32, and no smaller."""
-    refused = list(verdict.refused)
+    unused = [*verdict.unused]
     times = {each.variant: each.measured for each in slower if each.target == verdict.target}
     in_float = any(not is_quantized(variant) for variant, _ in verdict.shipped)
     shipped = []
@@ -157,8 +158,8 @@ def without_merit(
             f" slower on this computer ({found.int8_ms:.3f} against {found.fp32_ms:.3f} ms);"
             " --variant names it all the same"
         )
-        refused.append(RefusedVariant(verdict.target, variant.variant.id, reason))
-    return replace(verdict, shipped=tuple(shipped), refused=tuple(refused))
+        unused.append(Unused(variant=variant.variant.id, stage="left out", reason=reason))
+    return replace(verdict, shipped=tuple(shipped), unused=tuple(unused))
 
 
 def _sizes(variant: PlannedVariant, execution: Execution) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from edgepack.base.schema import Id, NotMeasured, StrictModel
 from edgepack.bundle.paths import BundlePath, require_apart
+from edgepack.bundle.unused import Unused
 from edgepack.project.profile import (
     Dialect,
     Family,
@@ -332,13 +333,6 @@ class ManifestVariant(StrictModel):
     """In the order in which it was tried; empty unless int8-static was made from a float model."""
 
 
-class LeftOut(StrictModel):
-    """A variant of the profile that is not in the bundle, and why."""
-
-    variant: str
-    reason: str
-
-
 class SourceModel(StrictModel):
     """The model that the bundle was made from."""
 
@@ -418,7 +412,8 @@ class Manifest(StrictModel):
     Written only where it is not the default."""
     variants: Annotated[list[ManifestVariant], Field(min_length=1)]
     """In order of preference, best first."""
-    left_out: list[LeftOut]
+    unused: list[Unused]
+    """The variants of the profile that are not in the bundle."""
     goldens: Annotated[list[Golden], Field(min_length=1)]
     goldens_from: Literal["samples", "seeded random"]
     runtime: dict[str, str]

@@ -42,7 +42,7 @@ def _print_bundle(
     print_table(table)
     lines = [
         *dict.fromkeys(_about_accuracy(manifest)),
-        *(f"left out {left.variant}: {left.reason}" for left in manifest.left_out),
+        *(f"{unused.stage} {unused}" for unused in manifest.unused),
         *(_slower_text(slow) for slow in slower if slow.target == manifest.target),
     ]
     for line in lines:

@@ -75,7 +75,7 @@ def print_inspection(inspection: api.Inspection) -> None:
         for group in api.group_findings(v.findings)
     ):
         write_line("every node by name: edgepack inspect --json")
-    if not inspection.findings and all(not v.findings for v in inspection.variants):
+    if not inspection.findings and not any(v.findings or v.unused for v in inspection.variants):
         write_line("no problems were found")
 
 
@@ -104,15 +104,18 @@ def _print_variant(found: api.VariantInspection, said: dict[tuple[str, ...], str
             f"{found.taken} of {found.nodes} nodes on {found.provider}"
             f" in {found.partitions} partition{'' if found.partitions == 1 else 's'}"
         )
-        verdict = f": too few, the variant would be left out ({found.needed:.0%} are needed)"
-        verdict = "" if found.enough else verdict
-    elif found.findings:
-        what, verdict = "cannot be made", ""
+    elif found.unused:
+        what = "cannot be made"
     else:
-        what, verdict = "no nodes are left: all outputs of the model are constants", ""
-    write_line(f"{found.target} {found.variant}: {what}{verdict}")
+        what = "no nodes are left: all outputs of the model are constants"
     name = f"{found.target} {found.variant}"
-    lines = tuple(_finding_lines(found.findings))
+    write_line(f"{name}: {what}")
+    why = found.unused
+    lines = (
+        *([f"{why.stage}: {why.reason}"] if why else []),
+        *([f"  hint: {why.hint}"] if why and why.hint else []),
+        *_finding_lines(found.findings),
+    )
     if lines and said.setdefault(lines, name) != name:
         lines = (f"the same as for {said[lines]}",)
     for line in lines:

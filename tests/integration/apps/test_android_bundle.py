@@ -63,7 +63,7 @@ def test_bundle_when_built_for_phones_ships_two_variants_and_says_why_not_more(b
     _, manifest = built
     shipped = [variant.id for variant in manifest.variants]
     assert shipped == ["cpu-int8-static", "xnnpack-fp32"]
-    reasons = {left.variant: left.reason for left in manifest.left_out}
+    reasons = {left.variant: left.reason for left in manifest.unused}
     assert set(reasons) == {v.id for v in load_profile(TARGET).variants} - set(shipped)
     assert "would take" in reasons["xnnpack-int8-static"]
     assert "2 at most, which are cpu-int8-static and xnnpack-fp32;" in reasons["cpu-fp32"]
@@ -77,7 +77,7 @@ def verdict(*ids: str) -> Verdict:
     profile = load_profile(TARGET)
     planned = [SimpleNamespace(variant=profile.variant(name), carried=False) for name in ids]
     shipped = tuple((each, NotMeasured(reason="")) for each in planned)
-    return Verdict(TARGET, shipped, (), (), ())
+    return Verdict(TARGET, shipped, (), ())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,8 @@ def test_verdict_when_too_many_variants_came_out_keeps_the_best_and_one_for_the_
 ):
     found = with_most(verdict(*built), most)
     assert [planned.variant.id for planned, _ in found.shipped] == shipped
-    assert [refused.variant for refused in found.refused] == [n for n in built if n not in shipped]
+    left_out = [(name, "left out") for name in built if name not in shipped]
+    assert [(each.variant, each.stage) for each in found.unused] == left_out
 
 
 @pytest.mark.slow(reason="builds twice")
@@ -104,7 +105,7 @@ def test_variants_when_named_are_all_shipped(tmp_path):
     project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
     [made] = build(project=project, targets=[TARGET], variants=named, out=tmp_path / "a").bundles
     assert [v.id for v in made.bundle.manifest.variants] == named
-    assert made.bundle.manifest.left_out == []
+    assert made.bundle.manifest.unused == []
     recipes = ["int8-static", "fp32", "int8-dynamic"]
     lines = [f"{{backend: cpu, recipe: {recipe}}}" for recipe in recipes]
     own = f"targets: [{{id: {TARGET}, variants: [{', '.join(lines)}]}}]\n"
@@ -152,7 +153,7 @@ def test_readme_when_rendered_shows_what_to_paste(built):
     suffixes = {Path(variant.model).suffix[1:] for variant in manifest.variants}
     listed = re.search(r"noCompress \+= listOf\((.*)\)", text)[1]
     assert set(re.findall(r'"(\w+)"', listed)) == suffixes
-    for left in manifest.left_out:
+    for left in manifest.unused:
         assert left.variant in text
     assert "{{" not in text
 

@@ -369,8 +369,8 @@ def test_nnapi_when_sizes_are_listed_gets_models_with_weights_of_their_own(tmp_p
         assert not any(tensor.external_data for tensor in model.graph.initializer)
     found = inspect(targets=["android"], project=project).variants
     [nnapi] = [v for v in found if v.variant == "nnapi-fp32"]
-    assert (nnapi.enough, nnapi.taken) == (
-        True,
+    assert (nnapi.unused, nnapi.taken) == (
+        None,
         round(variant.predicted.share * variant.predicted.nodes),
     )
 
@@ -389,8 +389,8 @@ def test_variant_when_it_cannot_be_static_is_left_out_with_the_reason(tmp_path, 
         built(tmp_path, line, STATIC)
     project = tmp_path / "edgepack.yaml"
     [found] = inspect(project=project).variants
-    assert not found.enough
-    assert "static" in found.findings[0].reason
+    assert found.unused.stage == "refused"
+    assert "static" in found.unused.reason
 
 
 def test_variant_when_all_sizes_are_fixed_needs_no_buckets(tmp_path):

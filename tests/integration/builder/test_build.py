@@ -105,7 +105,7 @@ def test_model_alone_when_built_leaves_int8_out_and_says_which_line_to_add(tmp_p
     manifest = result.bundles[0].bundle.manifest
     assert manifest.name == "my-net-v2"
     assert [variant.id for variant in manifest.variants] == ["cpu-fp32"]
-    assert "samples: {calibration: {path: samples.npz}}" in manifest.left_out[0].reason
+    assert "samples: {calibration: {path: samples.npz}}" in manifest.unused[0].hint
     assert manifest.goldens_from == "seeded random"
 
 

@@ -13,8 +13,8 @@ import pytest
 from edgepack.base.progress import Lines
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import BuildResult, build
-from edgepack.builder.judging import MissedLimit, RefusedVariant
 from edgepack.bundle.reading import load_bundle
+from edgepack.bundle.unused import Unused
 from edgepack.cli.building import print_build
 from edgepack.cli.main import run
 from edgepack.cli.printing import print_json
@@ -24,8 +24,9 @@ from onnx import TensorProto, helper
 from tests.support.doubles import worker_tasks
 from tests.support.nets import tiny_models
 
-NOTHING = BuildResult((), (), (), (), (), (), 0, 0)
-REFUSED = RefusedVariant("pi", "cpu-int8-dynamic", "top1 drops by 0.5000, the limit is 0.1")
+LOST = "top1 drops by 0.5000, the limit is 0.1"
+DYNAMIC = Unused(variant="cpu-int8-dynamic", stage="missed", reason=LOST, hint="raise it")
+RESULT = BuildResult((), {"pi": (DYNAMIC,)}, (), (), (), 0, 0)
 
 
 @pytest.mark.slow(reason="builds without a cache")
@@ -103,18 +104,18 @@ def test_build_when_two_targets_share_samples_warns_once(tmp_path):
 
 
 def test_result_when_variants_miss_limits_and_others_are_left_out_raises_the_limit():
-    missed = MissedLimit("pi", "cpu-int8-static", "top1 drops by 0.2000, the limit is 0.1")
-    result = replace(NOTHING, missed=(missed,), refused=(REFUSED,))
+    lost = "top1 drops by 0.2000, the limit is 0.1"
+    missed = LimitError(lost, hint="raise it", where="pi cpu-int8-static")
+    result = replace(RESULT, errors=(missed,))
     with pytest.raises(LimitError, match=r"pi cpu-int8-static: top1 drops by 0\.2000") as caught:
         result.require_all()
     assert caught.value.exit_code == 10
 
 
 def test_result_when_a_target_has_no_bundle_names_target_variants_and_reasons():
-    result = replace(NOTHING, refused=(REFUSED,))
     with pytest.raises(ModelError, match="no bundle was written for pi, because") as caught:
-        result.require_all()
-    assert "pi cpu-int8-dynamic: top1 drops by 0.5000" in caught.value.problem
+        RESULT.require_all()
+    assert f"\n  pi cpu-int8-dynamic: {LOST}\n    hint: raise it" in caught.value.problem
     assert "provider takes" not in caught.value.problem
 
 
@@ -248,8 +249,8 @@ def test_int8_that_cannot_be_made_is_an_error_only_where_it_was_asked_for(
             result.require_all()
         return
     result.require_all()
-    (left,) = manifest.left_out
-    assert left.variant == "cpu-int8-static"
+    (left,) = manifest.unused
+    assert (left.variant, left.stage) == ("cpu-int8-static", "failed")
     assert "nothing in the model could be quantized" in left.reason
 
 
@@ -270,7 +271,7 @@ def test_model_alone_is_told_that_its_samples_were_random_and_how_to_give_real_o
     assert "everything was proven on random inputs" in warning
     init = f"edgepack init '{model}' --images photos/"
     assert init in warning
-    assert init in result.bundles[0].bundle.manifest.left_out[0].reason
+    assert init in result.bundles[0].bundle.manifest.unused[0].hint
 
 
 def test_project_with_samples_is_not_told_that_there_are_none(tmp_path):

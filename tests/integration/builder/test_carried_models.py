@@ -81,7 +81,8 @@ def test_qdq_model_when_it_speaks_the_targets_dialect_is_its_int8_variant(tmp_pa
     assert variant.fused is not None
     assert operators(bundle.path / variant.model) == operators(model)
     assert any("net.onnx is quantized already (QDQ: uint8" in note for note in heard.notes)
-    assert [left.variant for left in bundle.manifest.left_out] == ["cpu-fp32"]
+    (left,) = bundle.manifest.unused
+    assert (left.variant, left.stage) == ("cpu-fp32", "left out")
     assert any("numbers kept: it is quantized already" in line for line in bundle.manifest.steps)
     assert all(check.passed for check in verify_here(bundle.path).goldens)
 
@@ -91,8 +92,9 @@ def test_qdq_model_when_its_dialect_is_another_is_carried_by_fp32_and_says_so(tm
     result = build(model, targets=["linux-x86-64"], out=tmp_path / "dist")
     result.require_all()
     bundle = result.bundles[0].bundle
-    (variant,), (left,) = bundle.manifest.variants, bundle.manifest.left_out
+    (variant,), (left,) = bundle.manifest.variants, bundle.manifest.unused
     assert (variant.id, left.variant) == ("cpu-fp32", "cpu-int8-static")
+    assert (left.stage, left.hint) == ("refused", "give the float model")
     assert "symmetric int8 activations" in left.reason
     assert left.reason.endswith("cpu wants uint8 activations; carried as it is by cpu-fp32")
     assert operators(bundle.path / variant.model) == operators(model)
@@ -199,15 +201,17 @@ def test_carried_model_when_built_is_not_timed_against_itself(tmp_path, monkeypa
 def test_qdq_model_when_signed_weights_have_a_zero_point_speaks_no_dialect(shifted, carrier):
     found = Quantization("QDQ", 4, ("uint8",), ("int8",), shifted_weights=shifted)
     variants = load_profile("linux-x86-64").variants
-    left = Carrying(found).left_out(variants)
+    left = Carrying(found).unused(variants)
     assert [variant.id for variant in variants if variant.id not in left] == [carrier]
     reason = "cpu wants weights with zero point 0; carried as it is by cpu-fp32"
-    assert left.get("cpu-int8-static", reason).endswith(reason)
+    assert not shifted or left["cpu-int8-static"].reason.endswith(reason)
 
 
 def planned(model: Path, target: str) -> tuple[list[str], dict[str, str]]:
     (bundle,) = dry_run(model, targets=[target]).bundles
-    return [variant.variant.id for variant in bundle.variants], dict(bundle.left_out)
+    return [variant.variant.id for variant in bundle.variants], {
+        unused.variant: unused.reason for unused in bundle.unused
+    }
 
 
 def test_symmetric_model_when_the_target_has_tensorrt_is_carried_there_too(tmp_path):
@@ -247,8 +251,8 @@ def test_model_when_inspected_says_that_it_is_quantized_and_where_it_goes(tmp_pa
     found = inspect(model, ["linux-x86-64"])
     assert found.facts.quantization is not None
     by_id = {variant.variant: variant for variant in found.variants}
-    assert by_id["cpu-fp32"].enough
-    assert "cpu wants uint8 activations" in by_id["cpu-int8-static"].findings[0].reason
+    assert by_id["cpu-fp32"].unused is None
+    assert "cpu wants uint8 activations" in by_id["cpu-int8-static"].unused.reason
 
 
 def half(path: Path) -> Path:
@@ -269,8 +273,8 @@ def test_float16_model_when_built_is_carried_by_fp16_where_there_is_one(tmp_path
 
 def test_target_when_nothing_of_it_carries_the_model_says_to_give_the_float_one():
     only = [v for v in load_profile("jetson").variants if v.recipe == "int8-static"]
-    left = Carrying(Quantization("QOperator", 3)).left_out(only)
+    left = Carrying(Quantization("QOperator", 3)).unused(only)
     assert set(left) == {variant.id for variant in only}
-    assert all(
-        reason.endswith("wants int8 as QDQ; give the float model") for reason in left.values()
-    )
+    for unused in left.values():
+        assert unused.reason.endswith("wants int8 as QDQ")
+        assert unused.hint == "give the float model"

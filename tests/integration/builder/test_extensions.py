@@ -71,24 +71,28 @@ def own_operator(path: Path) -> Path:
 )
 def test_plan_when_the_target_is_a_phone_leaves_decoding_out_and_says_why(tmp_path, target, why):
     plan = dry_run(project=write(tmp_path, DECODING), targets=[target], variants=["cpu-fp32"])
-    ((_, reason),) = plan.bundles[0].left_out
-    assert reason.startswith("decode_image needs onnxruntime-extensions, whose library for phones")
-    assert why in reason
+    (unused,) = plan.bundles[0].unused
+    assert unused.reason.startswith(
+        "decode_image needs onnxruntime-extensions, whose library for phones"
+    )
+    assert why in unused.reason
 
 
 def test_plan_when_the_model_has_such_an_operator_itself_leaves_phones_out(tmp_path):
     model = own_operator(tmp_path / "own.onnx")
     plan = dry_run(model, targets=["android"], variants=["cpu-fp32"])
-    ((_, reason),) = plan.bundles[0].left_out
-    assert reason.startswith("com.microsoft.extensions:DecodeImage needs onnxruntime-extensions")
+    (unused,) = plan.bundles[0].unused
+    assert unused.reason.startswith(
+        "com.microsoft.extensions:DecodeImage needs onnxruntime-extensions"
+    )
 
 
 def test_plan_when_the_file_is_ort_says_that_it_takes_onnx(tmp_path):
     ort = "{backend: cpu, recipe: fp32, model_format: {ort: fixed, platform: arm}}"
     target = f"targets: [{{id: raspberry-pi, variants: [{ort}]}}]"
     plan = dry_run(project=write(tmp_path, DECODING, target))
-    ((_, reason),) = plan.bundles[0].left_out
-    assert "not put into .ort files" in reason
+    (unused,) = plan.bundles[0].unused
+    assert "not put into .ort files" in unused.reason
 
 
 def test_project_when_decoding_is_asked_for_alone_says_what_it_goes_with(tmp_path):
@@ -287,9 +291,13 @@ def test_model_when_given_a_text_makes_its_tokens_and_gives_what_these_give(tmp_
 def test_plan_when_the_target_is_a_phone_leaves_tokenizing_out_and_says_why(tmp_path, target):
     project = write_text_project(tmp_path, text_nets.byte_pairs())
     plan = dry_run(project=project, targets=[target], variants=["cpu-fp32"])
-    ((_, reason),) = plan.bundles[0].left_out
-    assert reason.startswith("tokenize needs onnxruntime-extensions, whose library for phones")
-    assert reason.endswith("which makes the token ids of WordPiece itself without 'tokenize'")
+    (unused,) = plan.bundles[0].unused
+    assert unused.reason.startswith(
+        "tokenize needs onnxruntime-extensions, whose library for phones"
+    )
+    assert unused.reason.endswith(
+        "which makes the token ids of WordPiece itself without 'tokenize'"
+    )
 
 
 def test_plan_when_a_model_with_a_tokenizer_is_to_be_ort_says_that_it_takes_onnx(tmp_path):
@@ -297,8 +305,8 @@ def test_plan_when_a_model_with_a_tokenizer_is_to_be_ort_says_that_it_takes_onnx
     target = f"targets: [{{id: raspberry-pi, variants: [{ort}]}}]"
     lines = TOKENS, TOKENIZING, target
     plan = dry_run(project=write_text_project(tmp_path, text_nets.word_pieces(), *lines))
-    ((_, reason),) = plan.bundles[0].left_out
-    assert "not put into .ort files" in reason
+    (unused,) = plan.bundles[0].unused
+    assert "not put into .ort files" in unused.reason
 
 
 WRONG = {

@@ -225,10 +225,10 @@ def test_build_when_sizes_are_listed_makes_a_static_model_for_each(tmp_path, loa
 def test_plan_when_shapes_are_to_be_static_says_which_sizes_are_missing(tmp_path):
     static = "targets: [{id: host, variants: [{backend: cpu, recipe: fp32, shapes: static}]}]"
     plan = dry_run(project=write(tmp_path, IN_GRAPH, static))
-    ((variant, reason),) = plan.bundles[0].left_out
-    assert variant == "cpu-fp32"
-    assert "the input 'image' has the dimension 'image_height'" in reason
-    assert "'dims' in edgepack.yaml" in reason
+    (unused,) = plan.bundles[0].unused
+    assert (unused.variant, unused.stage) == ("cpu-fp32", "refused")
+    assert "the input 'image' has the dimension 'image_height'" in unused.reason
+    assert "'dims' in edgepack.yaml" in unused.reason
 
 
 def test_build_when_a_provider_takes_static_shapes_alone_names_the_nodes_it_leaves(tmp_path):

@@ -55,12 +55,16 @@ def test_model_with_samples_is_not_tried_on_random_inputs_and_is_built(tmp_path)
 def test_int8_static_without_samples_is_said_to_be_left_out(tmp_path):
     model = tiny_models.conv_net(tmp_path / "net.onnx")
     by_id = {found.variant: found for found in inspect(model, ["linux-x86-64"]).variants}
-    (note,) = by_id["cpu-int8-static"].findings
-    assert note.severity == "note"
-    assert "no calibration samples" in note.reason
-    assert by_id["cpu-fp32"].findings == ()
+    static = by_id["cpu-int8-static"]
+    assert (static.unused.stage, static.unused.reason) == (
+        "refused",
+        "it needs calibration samples",
+    )
+    assert static.nodes > 0
+    assert (by_id["cpu-fp32"].unused, by_id["cpu-fp32"].findings) == (None, ())
     project = tiny_models.write_project(tmp_path)
-    assert all(not v.findings for v in inspect(project=project, targets=["linux-x86-64"]).variants)
+    variants = inspect(project=project, targets=["linux-x86-64"]).variants
+    assert not any(v.findings or v.unused for v in variants)
 
 
 def test_model_of_constants_is_not_said_to_be_impossible(tmp_path, capsys):
@@ -68,7 +72,7 @@ def test_model_of_constants_is_not_said_to_be_impossible(tmp_path, capsys):
     constants = [("c", np.ones(3, np.float32))]
     model = tiny_models.save(tmp_path / "net.onnx", nodes, [], [("y", FLOAT, [3])], constants)
     assert run(["inspect", str(model), "--target", "linux-x86-64"]) == 0
-    assert inspect(model, ["linux-x86-64"]).variants[-1].enough
+    assert inspect(model, ["linux-x86-64"]).variants[-1].unused is None
     told = capsys.readouterr().out
     assert "linux-x86-64 cpu-fp32: no nodes are left" in told
 
@@ -92,7 +96,7 @@ def test_memory_that_a_build_says_first_is_what_inspect_says(tmp_path, monkeypat
 def test_inspect_when_samples_are_not_there_yet_reads_none(tmp_path):
     project = tiny_models.write_project(tmp_path)
     (tmp_path / "cal.npz").unlink()
-    assert all(found.enough for found in inspect(project=project, targets=["host"]).variants)
+    assert not any(each.unused for each in inspect(project=project, targets=["host"]).variants)
     with pytest.raises(SamplesError, match=r"cal\.npz"):
         dry_run(project=project, targets=["host"])
 

@@ -126,9 +126,10 @@ def test_variant_when_it_was_added_and_misses_a_limit_is_left_out_without_an_err
     mixer(tmp_path)
     path = with_samples(tmp_path, "limits: {min_sqnr_db: 100}")
     result = build(project=path, targets=["linux-x86-64"], out=tmp_path / "dist")
-    assert {lost.variant for lost in result.missed} <= {"cpu-int8-static"}
-    left = {left.variant: left.reason for left in result.bundles[0].bundle.manifest.left_out}
-    assert "the limit is 100 dB" in left["cpu-int8-dynamic"]
+    assert {error.where for error in result.errors} <= {"linux-x86-64 cpu-int8-static"}
+    left = {left.variant: left for left in result.bundles[0].bundle.manifest.unused}
+    assert left["cpu-int8-dynamic"].stage == "missed"
+    assert "the limit is 100 dB" in left["cpu-int8-dynamic"].reason
 
 
 def test_inspection_when_products_are_matrices_shows_int8_dynamic(tmp_path):
@@ -139,4 +140,4 @@ def test_inspection_when_products_are_matrices_shows_int8_dynamic(tmp_path):
         "cpu-int8-static",
         "cpu-fp32",
     ]
-    assert found.variants[0].enough
+    assert found.variants[0].unused is None

@@ -59,7 +59,7 @@ def test_real_model_when_built_for_both_targets_keeps_its_accuracy_and_runs(proj
     file, drop, agreement = project
     targets = ["host", "raspberry-pi"]
     result = build(project=file, targets=targets, out=tmp_path / "dist")
-    assert not result.missed
+    assert not result.errors
     host, board = (made.bundle for made in result.bundles)
     int8, fp32 = host.manifest.variants
     assert (int8.accuracy.samples, fp32.accuracy.drop) == (100, 0)

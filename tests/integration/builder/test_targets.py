@@ -67,7 +67,7 @@ def test_target_when_built_is_a_bundle_that_verifies_here(bundles, target):
     known = [variant.id for variant in load_profile(target).variants]
     assert ids == [name for name in known if name in ids]
     assert "cpu-int8-static" in ids
-    assert {*ids, *(left.variant for left in manifest.left_out)} == set(known)
+    assert {*ids, *(left.variant for left in manifest.unused)} == set(known)
     checks = {check.variant: check for check in verify_here(bundle.path).goldens}
     assert checks["cpu-int8-static"].passed
     assert checks["cpu-fp32"].passed
@@ -182,7 +182,7 @@ def test_ios_when_built_has_models_that_coreml_takes_whole(bundles):
 def test_android_when_a_dimension_is_not_fixed_says_so_and_leaves_nnapi_out(tmp_path):
     project = tiny_models.write_project(tmp_path)
     [made] = build(project=project, targets=["android"], out=tmp_path / "dist").bundles
-    left = {left.variant: left.reason for left in made.bundle.manifest.left_out}
+    left = {left.variant: left.reason for left in made.bundle.manifest.unused}
     assert "NnapiExecutionProvider would take 0%" in left["nnapi-int8-static"]
     assert "batch" in left["nnapi-int8-static"]
     assert "dims" in left["nnapi-int8-static"]
@@ -247,7 +247,7 @@ def test_variant_when_it_cannot_be_made_leaves_the_others_and_the_exit_code_tell
     arguments = ["build", "--project", str(tmp_path / "edgepack.yaml"), "--target", "host"]
     arguments += ["--out", str(tmp_path / "dist")]
     assert run(arguments) == 0
-    assert "left out cpu-int8-static: " in capsys.readouterr().out
+    assert "failed cpu-int8-static: " in capsys.readouterr().out
     assert run([*arguments, "--variant", "cpu-int8-static", "--variant", "cpu-fp32"]) == 6
     said = capsys.readouterr()
     assert "cpu-fp32" in said.out
@@ -269,17 +269,17 @@ def test_inspect_when_targets_are_given_names_nodes_reasons_and_remedies(tmp_pat
     project = tiny_models.write_project(tmp_path, "targets: [android, ios, jetson]")
     found = {(v.target, v.variant): v for v in inspect(project=project).variants}
     nnapi = found["android", "nnapi-int8-static"]
-    assert (nnapi.taken, nnapi.enough) == (0, False)
+    assert (nnapi.taken, nnapi.unused.stage) == (0, "refused")
     assert {finding.severity for finding in nnapi.findings} == {"blocks"}
     assert all(finding.reason and finding.remedy for finding in nnapi.findings)
     assert any("'conv'" in finding.node for finding in nnapi.findings)
-    assert found["ios", "coreml-fp16"].enough
+    assert found["ios", "coreml-fp16"].unused is None
     tensorrt = found["jetson", "tensorrt-int8-static"]
     assert tensorrt.taken == tensorrt.nodes > 0
     assert run(["inspect", "--project", str(project)]) == 0
     said = capsys.readouterr().out
     assert "android nnapi-int8-static: 0 of" in said
-    assert "too few, the variant would be left out" in said
+    assert "refused: NnapiExecutionProvider takes 0% of the nodes, " in said
 
 
 def test_inspect_when_targets_share_their_making_finds_what_it_finds_for_each_alone(tmp_path):

@@ -151,7 +151,7 @@ def _manifest(folder: Path, goldens: list[Golden], size: int) -> Manifest:
         input_descriptions={},
         output_descriptions={},
         variants=[_variant(folder, name) for name in VARIANTS],
-        left_out=[],
+        unused=[],
         goldens=goldens,
         goldens_from="seeded random",
         runtime={"onnxruntime": ">=1.23", "numpy": ">=1.26"},

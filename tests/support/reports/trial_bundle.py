@@ -112,7 +112,7 @@ def write_bundle(
         output_descriptions=project.outputs,
         preprocess=project.preprocess,
         variants=[_variant(folder, name, (providers or {}).get(name)) for name in models],
-        left_out=[],
+        unused=[],
         goldens=[Golden(inputs=given, outputs=outputs)],
         goldens_from="seeded random",
         runtime={"onnxruntime": ">=1.23"},

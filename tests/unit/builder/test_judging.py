@@ -47,7 +47,7 @@ def planned(name, *, carried=False, named=False):
 
 def verdict(*entries):
     shipped = tuple((planned(name), found) for name, found in entries)
-    return Verdict("phone", shipped, (), (), ())
+    return Verdict("phone", shipped, (), ())
 
 
 def ids(found):
@@ -165,14 +165,16 @@ def slow_and(tmp_path: Path, bytes_of_int8: int, *, named=False, others=True):
     shipped = (int8, (planned("cpu-fp32"), accuracy())) if others else (int8,)
     slower = SlowerVariant("phone", "cpu-int8-static", LatencyComparison(2.0, 1.0, 40))
     execution = Execution(artifacts, frozenset(), {})
-    return without_merit(Verdict("phone", shipped, (), (), ()), [slower], execution)
+    return without_merit(Verdict("phone", shipped, (), ()), [slower], execution)
 
 
 def test_int8_that_is_larger_and_slower_is_left_out_with_both_numbers(tmp_path):
     found = slow_and(tmp_path, 320_000)
     assert ids(found) == ["cpu-fp32"]
-    assert "(0.32 against 0.30 MB)" in found.refused[0].reason
-    assert "(2.000 against 1.000 ms)" in found.refused[0].reason
+    (unused,) = found.unused
+    assert (unused.variant, unused.stage) == ("cpu-int8-static", "left out")
+    assert "(0.32 against 0.30 MB)" in unused.reason
+    assert "(2.000 against 1.000 ms)" in unused.reason
 
 
 @pytest.mark.parametrize(
