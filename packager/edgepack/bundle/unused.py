@@ -28,6 +28,11 @@ class Unused(StrictModel):
     hint: Annotated[str, Field(exclude_if=lambda hint: not hint)] = ""
     """What to do about it, where that is known."""
 
+    @property
+    def first_line(self) -> str:
+        """The reason without the nodes or other lines that stand below it."""
+        return self.reason.partition("\n")[0]
+
     def __str__(self) -> str:
         return f"{self.variant}: {self.reason}" + (f"\n  hint: {self.hint}" if self.hint else "")
 

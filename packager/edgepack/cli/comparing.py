@@ -133,9 +133,9 @@ def _print_comparison(found: api.Comparison) -> None:
         write_line(f"{device.device}: {device.outcome} after {device.pairs} pairs")
         for reason in (*device.reasons, *device.notes):
             write_line(f"  - {reason}")
-    for missed in found.missed:
-        write_line(f"{missed.device}: not compared: {missed.problem}")
-        write_line(f"  hint: {missed.hint}")
+    for lost in found.not_compared:
+        write_line(f"{lost.device}: not compared: {lost.problem}")
+        write_line(f"  hint: {lost.hint}")
 
 
 def _end(found: api.Comparison) -> None:
@@ -144,7 +144,7 @@ def _end(found: api.Comparison) -> None:
 
     names = [one.device for one in found.devices if one.outcome == found.outcome]
     if found.outcome == "INCONCLUSIVE":
-        names += [one.device for one in found.missed]
+        names += [one.device for one in found.not_compared]
     devices = ", ".join(names)
     if found.outcome == "FAIL":
         raise LimitError(

@@ -182,7 +182,7 @@ def _evaluation_rows(report: api.EvaluationReport) -> Iterator[tuple[str, str]]:
 
     found, host = report.measured, report.simulated
     yield "variant", report.variant
-    yield from (("passed over", f"{each.variant}: {each.reason}") for each in report.passed_over)
+    yield from ((each.stage, f"{each.variant}: {each.reason}") for each in report.unused)
     interval = (
         f"no interval: {report.interval.reason}"
         if isinstance(report.interval, NotMeasured)

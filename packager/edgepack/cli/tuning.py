@@ -171,8 +171,8 @@ def _print_plan(plan: api.TunePlan) -> None:
     )
     for settings in plan.candidates:
         write_line(f"  {settings.variant}: {api.settings_text(settings)}")
-    for passed in plan.passed_over:
-        write_line(f"not tried: {passed.variant}: {passed.reason}")
+    for unused in plan.unused:
+        write_line(f"{unused.stage} {unused}")
 
 
 def _print_report(report: api.TuneReport, kept: Path) -> None:
@@ -212,7 +212,7 @@ def _print_lines(report: api.TuneReport) -> None:
             for one in report.candidates
             if one.problem
         ),
-        *(f"not tried: {each.variant}: {each.reason}" for each in report.passed_over),
+        *(f"{unused.stage} {unused}" for unused in report.unused),
         *(f"note: {note}" for note in report.notes),
         *([f"UNFINISHED: {report.unfinished}"] if report.unfinished else []),
         f"answer: {answer.settings.variant} ({api.settings_text(answer.settings)}): {report.why}",

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from edgepack.base.schema import NotMeasured, StrictModel
+from edgepack.bundle.unused import Unused
 from edgepack.records.deciding import Outcome, overall
-from edgepack.records.run import Count, DeviceFacts, Name, PassedOver, Placement, ProcessRun
+from edgepack.records.run import Count, DeviceFacts, Name, Placement, ProcessRun
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -20,7 +21,7 @@ class Side(StrictModel):
     manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     bundle_bytes: Count
     variant: Name
-    passed_over: list[PassedOver]
+    unused: list[Unused]
     placement: Placement | NotMeasured
     runs: list[ProcessRun]
     min_sqnr_db: float
@@ -75,7 +76,7 @@ class DeviceComparison(StrictModel):
         return min(len(side.runs) for side in (self.base, self.candidate))
 
 
-class Missed(StrictModel):
+class NotCompared(StrictModel):
     """A device on which nothing could be compared."""
 
     device: Name
@@ -94,10 +95,10 @@ class Comparison(StrictModel):
     """The chance of a false FAIL over everything here, and that of a false PASS."""
     max_pairs: Count
     devices: Annotated[list[DeviceComparison], Field(min_length=1)]
-    missed: list[Missed]
+    not_compared: list[NotCompared]
 
     @property
     def outcome(self) -> Outcome:
-        """FAIL if one device fails, PASS if all pass and none was missed."""
-        missed: list[Outcome] = ["INCONCLUSIVE"] * len(self.missed)
-        return overall([*(device.outcome for device in self.devices), *missed])
+        """FAIL if one device fails, PASS if all pass and none was not compared."""
+        others: list[Outcome] = ["INCONCLUSIVE"] * len(self.not_compared)
+        return overall([*(device.outcome for device in self.devices), *others])

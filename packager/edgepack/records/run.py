@@ -14,6 +14,7 @@ from pydantic import Field
 
 from edgepack.base.schema import Id, NotMeasured, StrictModel
 from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, OutsideError
+from edgepack.bundle.unused import Unused
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -162,18 +163,11 @@ class DeviceFacts(StrictModel):
     conditions: Conditions
 
 
-class PassedOver(StrictModel):
-    """A variant that the loader did not use, and why."""
-
-    variant: Name
-    reason: Name
-
-
 class Selection(StrictModel):
     """What the loader chose on the device."""
 
     variant: Name
-    passed_over: list[PassedOver]
+    unused: list[Unused]
     device: DeviceFacts
 
 
@@ -404,7 +398,7 @@ class RunReport(StrictModel):
     variants: list[VariantFacts]
     variant_requested: Name | Literal["first that works"]
     variant_used: Name
-    passed_over: list[PassedOver]
+    unused: list[Unused]
     preset: Name
     scenario: Scenario = SINGLE_STREAM
     edgepack: Name = ""
@@ -450,7 +444,7 @@ class EvaluationReport(StrictModel):
     target: Name
     variant: Name
     """The one that the device used."""
-    passed_over: list[PassedOver]
+    unused: list[Unused]
     samples_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """Of the evaluation set."""
     measured: Accuracy

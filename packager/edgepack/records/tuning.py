@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from edgepack.base.schema import NotMeasured, StrictModel
+from edgepack.bundle.unused import Unused
 from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.comparison import ComparedMetric
 from edgepack.records.deciding import Outcome
-from edgepack.records.run import Count, DeviceFacts, Memory, Name, Ns, PassedOver, VariantFacts
+from edgepack.records.run import Count, DeviceFacts, Memory, Name, Ns, VariantFacts
 from edgepack.records.topology import Topology
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -104,7 +105,7 @@ class TuneReport(StrictModel):
     manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     target: Name
     variants: list[VariantFacts]
-    passed_over: list[PassedOver]
+    unused: list[Unused]
     """Variants that the device does not take, or that miss the project's limits."""
     seed: int
     budget_s: float

@@ -411,9 +411,8 @@ def condition_notes(
 ) -> list[str]:
     """Return what the reader has to know about variant and device, a sentence each."""
     notes = [
-        f"{selection.variant} is measured because {passed.variant} does not work there:"
-        f" {passed.reason}"
-        for passed in selection.passed_over
+        f"{selection.variant} is measured because {each.variant} was {each.stage}: {each.reason}"
+        for each in selection.unused
     ]
     if selection.device.emulated:
         notes.append(EMULATED)

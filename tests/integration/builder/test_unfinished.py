@@ -245,6 +245,6 @@ def test_compare_command_when_interrupted_shows_what_was_measured(
     assert board.unfinished == "it was interrupted here"
     assert board.pairs >= 1
     assert found.outcome == "INCONCLUSIVE"
-    assert len(found.devices) + len(found.missed) == 1 + others
+    assert len(found.devices) + len(found.not_compared) == 1 + others
     skipped = ElementTree.parse("compare.xml").findall(".//testcase[@name='usable']/skipped")
     assert skipped[0].get("message", "").startswith("it ended early: it was interrupted here")

@@ -155,7 +155,7 @@ def test_device_when_it_cannot_be_used_is_missed_and_the_other_is_compared(
     gone = device.entry.model_copy(update={"python": str(tmp_path / "no-python")})
     found = compare(asked(bundle, bundle), [device, Device("gone", gone)])
     assert [each.device for each in found.devices] == ["board"]
-    (missed,) = found.missed
+    (missed,) = found.not_compared
     assert missed.device == "gone"
     assert missed.problem
     assert missed.hint

@@ -175,7 +175,7 @@ def test_tuned_clocks_are_recorded_and_come_into_the_report(
     assert governor(sysfs) == "schedutil"
     bundle = load_bundle(write_tiny_bundle(tmp_path / "bundle"))
     question = Question("board", bundle.manifest, bundle.digest, None, find_preset("smoke"))
-    selection = Selection(variant="cpu-fp32", passed_over=[], device=example_facts())
+    selection = Selection(variant="cpu-fp32", unused=[], device=example_facts())
     measured = Measurements(selection, runs=[example_run(variant="cpu-fp32")], held=held)
     assert make_report(question, measured).tuned == [
         TunedSetting(

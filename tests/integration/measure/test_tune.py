@@ -134,7 +134,7 @@ class Simulated:
             peak = 60_000_000 + 1000 * threads
             return Memory(baseline_bytes=50, loaded_bytes=60, peak_bytes=peak, runs=20)
 
-        chosen = Selection(variant="cpu-int8-static", passed_over=[], device=FACTS)
+        chosen = Selection(variant="cpu-int8-static", unused=[], device=FACTS)
         monkeypatch.setattr(Harness, "select", lambda _, variant: chosen)
         monkeypatch.setattr(Harness, "measure", measure)
         monkeypatch.setattr(Harness, "memory", memory)
@@ -227,7 +227,7 @@ def test_device_when_it_throttles_is_noted_and_an_emulated_one_confirms_nothing(
     hot = STATE.model_copy(update={"throttled_now": ["frequency capped"]})
     simulated = Simulated(monkeypatch, best_is_bound, after=hot)
     facts = FACTS.model_copy(update={"emulated": True})
-    chosen = Selection(variant="cpu-fp32", passed_over=[], device=facts)
+    chosen = Selection(variant="cpu-fp32", unused=[], device=facts)
     monkeypatch.setattr(Harness, "select", lambda _, variant: chosen)
     report = tune(TuneQuestion(bundle, variants=["cpu-fp32"]), device)
     assert f"slowed down in {simulated.runs} process runs" in report.notes[-1]
@@ -337,7 +337,7 @@ def test_variant_when_it_misses_a_limit_or_is_not_there_is_not_tuned(bundle: Pat
 
     change_manifest(bundle, lose)
     plan = plan_tuning(TuneQuestion(bundle, limits=Limits(metric_drop=0.1)), device)
-    assert [passed.variant for passed in plan.passed_over] == ["cpu-int8-static"]
+    assert [passed.variant for passed in plan.unused] == ["cpu-int8-static"]
     assert {settings.variant for settings in plan.candidates} == {"cpu-fp32"}
     only = TuneQuestion(bundle, limits=Limits(metric_drop=0.1), variants=["cpu-int8-static"])
     with pytest.raises(LimitError, match="top1 drops by"):

@@ -60,7 +60,7 @@ def test_select_names_the_variant_and_the_device(harness: Harness, bundle: Path)
     change_manifest(bundle, change)
     selection = harness.select(None)
     assert selection.variant == "cpu-fp32"
-    assert [item.variant for item in selection.passed_over] == ["cpu-int8-static"]
+    assert [item.variant for item in selection.unused] == ["cpu-int8-static"]
     assert selection.device.cpu_count == os.cpu_count()
     assert selection.device.python == ".".join(map(str, sys.version_info[:3]))
     assert "CPUExecutionProvider" in selection.device.providers
@@ -106,7 +106,7 @@ def test_variant_is_refused_when_a_later_golden_differs(harness: Harness, bundle
     change_manifest(bundle, change)
     selection = harness.select(None)
     assert selection.variant == "cpu-fp32"
-    [passed_over] = selection.passed_over
+    [passed_over] = selection.unused
     assert re.match(
         r"its output for golden sample 2 is .* dB near the golden one", passed_over.reason
     )

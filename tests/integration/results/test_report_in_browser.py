@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from edgepack.bundle.manifest import OutsideError
-from edgepack.records.run import Invalid, PassedOver, RunReport
+from edgepack.bundle.unused import Unused
+from edgepack.records.run import Invalid, RunReport
 from edgepack.results.page.html import write_html
 
 from tests.support.reports.example_report import (
@@ -337,7 +338,7 @@ def hostile() -> RunReport:
             "unfinished": EVIL,
             "argv": [EVIL],
             "verdict": Invalid(reasons=[EVIL]),
-            "passed_over": [PassedOver(variant=EVIL, reason=EVIL)],
+            "unused": [Unused(stage="passed over", variant=EVIL, reason=EVIL)],
             "variants": [used],
             "variant_used": EVIL,
             "variant_requested": EVIL,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import R2, Accuracy, Closeness, LayerError
+from edgepack.bundle.unused import Unused
 from edgepack.records.run import (
     Canary,
     Conditions,
@@ -18,7 +19,6 @@ from edgepack.records.run import (
     Invalid,
     Memory,
     OtherWork,
-    PassedOver,
     PlacedNode,
     Placement,
     ProcessRun,
@@ -215,7 +215,7 @@ def example_report(**changes: Any) -> RunReport:
         ],
         variant_requested="first that works",
         variant_used="cpu-int8-static",
-        passed_over=[PassedOver(variant="xnnpack-int8", reason="XNNPACK is not there")],
+        unused=[Unused(variant="xnnpack-int8", stage="passed over", reason="XNNPACK is not there")],
         preset="standard",
         scenario=Scenario(),
         project="digits",
@@ -256,7 +256,7 @@ def example_evaluation(**changes: Any) -> EvaluationReport:
         manifest_sha256="ab" * 32,
         target="raspberry-pi",
         variant="cpu-int8-static",
-        passed_over=[],
+        unused=[],
         samples_sha256="cd" * 32,
         measured=example_accuracy(0.9806, 23.9),
         interval=NotMeasured(reason="there are too few samples"),
@@ -346,7 +346,7 @@ def varied_report(index: int, *, samples: int = 200, runs: int = 5) -> RunReport
         variants=variants,
         variant_used=f"cpu-{name}",
         variant_requested=f"cpu-{name}",
-        passed_over=[],
+        unused=[],
         runs=timed,
         placement=many_nodes(54, provider=provider),
         unfinished="the device did not answer any more" if cut else "",

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from edgepack.measure.compare.formats import comparison_junit, comparison_markdown
-from edgepack.records.comparison import ComparedMetric, Comparison, DeviceComparison, Missed, Side
+from edgepack.records.comparison import (
+    ComparedMetric,
+    Comparison,
+    DeviceComparison,
+    NotCompared,
+    Side,
+)
 from edgepack.records.deciding import Outcome
 from edgepack.records.run import PlacedNode, Placement
 
@@ -20,7 +26,7 @@ def side(**changes: object) -> Side:
         manifest_sha256="0" * 64,
         bundle_bytes=1000,
         variant="cpu-int8-static",
-        passed_over=[],
+        unused=[],
         placement=Placement(variant="cpu-int8-static", runs=10, nodes=[node]),
         runs=[example_run(seed) for seed in range(6)],
         min_sqnr_db=20,
@@ -54,7 +60,7 @@ def on(device: str, outcome: Outcome, ratio: float, **changes: object) -> Device
     ).model_copy(update=changes)
 
 
-def comparison(*devices: DeviceComparison, missed: Sequence[Missed] = ()) -> Comparison:
+def comparison(*devices: DeviceComparison, not_compared: Sequence[NotCompared] = ()) -> Comparison:
     return Comparison(
         schema_version=1,
         created="2026-11-22T00:00:00Z",
@@ -62,7 +68,7 @@ def comparison(*devices: DeviceComparison, missed: Sequence[Missed] = ()) -> Com
         error=0.01,
         max_pairs=20,
         devices=list(devices),
-        missed=list(missed),
+        not_compared=list(not_compared),
     )
 
 
@@ -114,8 +120,8 @@ def test_markdown_when_written_says_what_ran_and_how_sure_it_is() -> None:
 
 
 def test_formats_when_a_device_was_missed_say_so_and_nothing_passes() -> None:
-    lost = Missed(device="orin", problem="the connection to orin broke", hint="try again")
-    found = comparison(on("pi5", "PASS", 0.99), missed=[lost])
+    lost = NotCompared(device="orin", problem="the connection to orin broke", hint="try again")
+    found = comparison(on("pi5", "PASS", 0.99), not_compared=[lost])
     assert found.outcome == "INCONCLUSIVE"
     suites = {suite.get("name"): suite for suite in ElementTree.fromstring(comparison_junit(found))}
     error = suites["orin"].find("testcase/error")

@@ -109,7 +109,7 @@ def near(_arguments: list[str], _plan: str) -> tuple[int, Document | bytes]:
 
 def test_first_variant_is_chosen_when_it_works(folder: Path) -> None:
     found = harness_of(folder, FakePhone(near)).select(None)
-    assert (found.variant, found.passed_over) == ("cpu-int8-static", [])
+    assert (found.variant, found.unused) == ("cpu-int8-static", [])
     assert found.device.onnxruntime == "1.29.0"
 
 
@@ -146,7 +146,7 @@ def test_variant_is_passed_over_with_the_loaders_reason(
     change_manifest(folder, change_first(key, value))
     found = harness_of(folder, FakePhone(near)).select(None)
     assert found.variant == "cpu-fp32"
-    assert [each.reason for each in found.passed_over] == [reason]
+    assert [each.reason for each in found.unused] == [reason]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_variant_is_passed_over_when_its_provider_runs_too_few_nodes(folder: Pat
     )
     found = harness.select(None)
     wanted = "XnnpackExecutionProvider runs 33% of the nodes, at least 50% are needed"
-    assert [each.reason for each in found.passed_over] == [wanted]
+    assert [each.reason for each in found.unused] == [wanted]
 
 
 def test_variant_is_chosen_when_its_provider_compiles_most_nodes_into_one(folder: Path) -> None:
@@ -230,7 +230,7 @@ def test_variant_is_chosen_when_its_provider_compiles_most_nodes_into_one(folder
     harness._about = About(
         onnxruntime="1.30.0", providers=["CoreMLExecutionProvider", CPU], cpu_count=6
     )
-    assert harness.select(None).passed_over == []
+    assert harness.select(None).unused == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def side(runs: list[ProcessRun]) -> Side:
         manifest_sha256="0" * 64,
         bundle_bytes=1,
         variant="cpu-int8-static",
-        passed_over=[],
+        unused=[],
         placement=example_placement(),
         runs=runs,
         min_sqnr_db=20.0,
@@ -43,7 +43,7 @@ def compared(
     margins: Mapping[str, float],
 ) -> Comparison:
     """Compare runs as if they had been measured on one device."""
-    selection = Selection(variant="cpu-int8-static", passed_over=[], device=example_facts())
+    selection = Selection(variant="cpu-int8-static", unused=[], device=example_facts())
     found = comparing._Found(DEVICE, selection, side(base), side(candidate), "")
     monkeypatch.setattr(comparing, "_on_all", lambda *_: [found])
     return compare(CompareQuestion(Path("c"), base=Path("b"), margins=margins), [DEVICE])

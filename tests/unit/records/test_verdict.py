@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
+from edgepack.bundle.unused import Unused
 from edgepack.errors import InconclusiveError, UsageError
 from edgepack.project.profile import Provider, Requires, SessionSettings
 from edgepack.records.other_work import threads_of, work_notes
@@ -17,7 +18,6 @@ from edgepack.records.run import (
     Inconclusive,
     Invalid,
     OtherWork,
-    PassedOver,
     Placement,
     ProcessRun,
     Sample,
@@ -71,7 +71,7 @@ def variant(placement: Any = "all") -> ManifestVariant:
 
 
 def selection() -> Selection:
-    return Selection(variant="cpu-int8-static", passed_over=[], device=example_facts())
+    return Selection(variant="cpu-int8-static", unused=[], device=example_facts())
 
 
 def verdict(
@@ -310,10 +310,10 @@ def test_condition_notes_name_what_is_unknown() -> None:
 
 
 def test_condition_notes_say_why_a_later_variant_is_measured() -> None:
-    passed = [PassedOver(variant="xnnpack-int8", reason="XNNPACK is not there")]
-    later = selection().model_copy(update={"passed_over": passed})
+    passed = [Unused(stage="passed over", variant="xnnpack-int8", reason="XNNPACK is not there")]
+    later = selection().model_copy(update={"unused": passed})
     assert condition_notes(later) == [
-        "cpu-int8-static is measured because xnnpack-int8 does not work there: XNNPACK is not there"
+        "cpu-int8-static is measured because xnnpack-int8 was passed over: XNNPACK is not there"
     ]
 
 

@@ -15,12 +15,12 @@ import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import log_t_interval
 from edgepack.bundle.manifest import Attempt, LayerError, MetricValue, OutsideError
+from edgepack.bundle.unused import Unused
 from edgepack.errors import ToolError, UsageError
 from edgepack.records.run import (
     Energy,
     Inconclusive,
     Invalid,
-    PassedOver,
     PlacedNode,
     Placement,
     RunReport,
@@ -162,7 +162,8 @@ def test_table_when_something_was_not_measured_says_why() -> None:
 
 def test_table_obeys_neither_markup_nor_escape_sequences() -> None:
     report = example_report(
-        device="[bold]pi", passed_over=[PassedOver(variant="x", reason="\x1b[31mred[/red]")]
+        device="[bold]pi",
+        unused=[Unused(stage="passed over", variant="x", reason="\x1b[31mred[/red]")],
     )
     text = printed(report_table(report))
     assert "[bold]pi" in text
@@ -465,7 +466,7 @@ def test_page_escapes_every_text_of_users_and_devices() -> None:
             "preset": EVIL,
             "notes": [EVIL],
             "verdict": Invalid(reasons=[EVIL]),
-            "passed_over": [PassedOver(variant=EVIL, reason=EVIL)],
+            "unused": [Unused(stage="passed over", variant=EVIL, reason=EVIL)],
             "variants": [evil_variant, report.variants[0].model_copy(update={"layers": []})],
             "facts": report.facts.model_copy(update={"model": EVIL, "cpu": EVIL}),
             "placement": report.placement.model_copy(update={"nodes": nodes}),  # type: ignore[union-attr]

@@ -36,7 +36,7 @@ from edgepack.records.comparison import (
     ComparedMetric,
     Comparison,
     DeviceComparison,
-    Missed,
+    NotCompared,
     Side,
 )
 from edgepack.records.deciding import (
@@ -145,9 +145,9 @@ def compare(
     session = _Session(question, len(devices), progress or Silent())
     ends = list(zip(devices, _on_all(session, devices), strict=True))
     found = [end for _, end in ends if isinstance(end, _Found)]
-    missed = [(device, end) for device, end in ends if isinstance(end, EdgepackError)]
+    lost = [(device, end) for device, end in ends if isinstance(end, EdgepackError)]
     if not found:
-        raise session.interrupt or missed[0][1]
+        raise session.interrupt or lost[0][1]
     comparison = Comparison(
         schema_version=SCHEMA_VERSION,
         created=utc_now(),
@@ -155,9 +155,9 @@ def compare(
         error=question.rule.error,
         max_pairs=question.rule.max_pairs,
         devices=_judged(question, found),
-        missed=[
-            Missed(device=device.name, problem=error.problem, hint=error.hint)
-            for device, error in missed
+        not_compared=[
+            NotCompared(device=device.name, problem=error.problem, hint=error.hint)
+            for device, error in lost
         ],
     )
     if session.interrupt:
@@ -205,7 +205,7 @@ class _Measured:
             manifest_sha256=self.bundle.digest,
             bundle_bytes=sum(file.size_bytes for file in manifest.files),
             variant=self.selection.variant,
-            passed_over=self.selection.passed_over,
+            unused=self.selection.unused,
             placement=placement,
             runs=self.runs,
             min_sqnr_db=self.variant.min_sqnr_db,

@@ -41,8 +41,8 @@ def comparison_markdown(comparison: Comparison) -> str:
     for device in comparison.devices:
         lines += ["", f"{_escaped(device.device)}: {_what(device)}"]
         lines += [f"- {_escaped(reason)}" for reason in (*device.reasons, *device.notes)]
-    for missed in comparison.missed:
-        lines += ["", f"{_escaped(missed.device)} was not compared: {_escaped(missed.problem)}"]
+    for lost in comparison.not_compared:
+        lines += ["", f"{_escaped(lost.device)} was not compared: {_escaped(lost.problem)}"]
     lines += ["", f"Chance of a false FAIL at most {comparison.error:.0%}, over everything above."]
     return "\n".join(lines) + "\n"
 
@@ -70,13 +70,13 @@ def comparison_junit(comparison: Comparison) -> str:
                 element.text = "\n".join(printable(reason) for reason in device.reasons)
         for what, count in counts.items():
             suite.set(what, str(count))
-    for missed in comparison.missed:
-        name = printable(missed.device)
+    for lost in comparison.not_compared:
+        name = printable(lost.device)
         suite = ElementTree.SubElement(suites, "testsuite", name=name, tests="1", errors="1")
         case = ElementTree.SubElement(
             suite, "testcase", classname=f"edgepack.{name}", name="usable"
         )
-        ElementTree.SubElement(case, "error", message=printable(missed.problem))
+        ElementTree.SubElement(case, "error", message=printable(lost.problem))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -116,7 +116,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
         manifest_sha256=opened.digest,
         target=opened.manifest.target,
         variant=selection.variant,
-        passed_over=selection.passed_over,
+        unused=selection.unused,
         samples_sha256=materials.samples_sha256,
         measured=_measured(found, loaded),
         interval=found.interval,

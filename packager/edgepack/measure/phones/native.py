@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle
+from edgepack.bundle.unused import Unused
 from edgepack.devices.answers import parse_answer, parse_json
 from edgepack.devices.canary import CanaryRun
 from edgepack.devices.harness import (
@@ -37,7 +38,6 @@ from edgepack.records.run import (
     Memory,
     Name,
     Ns,
-    PassedOver,
     Placement,
     ProcessRun,
     Selection,
@@ -193,7 +193,7 @@ class NativeHarness:
         Raises:
             RemoteCommandError: None works; the message has the reason for each.
         """
-        passed_over: list[PassedOver] = []
+        unused: list[Unused] = []
         for entry in self.bundle.manifest.variants:
             if variant not in (None, entry.id):
                 continue
@@ -201,13 +201,13 @@ class NativeHarness:
             try:
                 self._try(entry)
             except VariantRefusedError as refusal:
-                passed_over.append(PassedOver(variant=entry.id, reason=refusal.problem))
+                unused.append(Unused(variant=entry.id, stage="passed over", reason=refusal.problem))
                 continue
             seconds = time.monotonic() - began
             on_trial(Trial(variant=entry.id, building=False, seconds=seconds, kept_bytes=0))
             facts = self.phone.facts(self.about)
-            return Selection(variant=entry.id, passed_over=passed_over, device=facts)
-        reasons = "".join(f"\n  {each.variant}: {each.reason}" for each in passed_over)
+            return Selection(variant=entry.id, unused=unused, device=facts)
+        reasons = "".join(f"\n  {each.variant}: {each.reason}" for each in unused)
         raise RemoteCommandError(
             f"no variant of {self.bundle.manifest.id} works on this phone:{reasons}",
             hint="choose one with --variant, or build with others: edgepack build --target"

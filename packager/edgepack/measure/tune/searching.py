@@ -15,6 +15,7 @@ from edgepack.base.progress import Progress, Task, Work
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle
+from edgepack.bundle.unused import Unused
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
 from edgepack.errors import RemoteCommandError, UsageError, one_line
@@ -32,7 +33,7 @@ from edgepack.measure.tune.space import changes, defaults, present, settings_tex
 from edgepack.project.project import Limits
 from edgepack.records.deciding import FIRST_LOOK, Rule
 from edgepack.records.presets import Preset
-from edgepack.records.run import Memory, PassedOver, ProcessRun, Selection
+from edgepack.records.run import Memory, ProcessRun, Selection
 from edgepack.records.topology import Topology
 from edgepack.records.tuning import RunTimes, Settings
 
@@ -97,7 +98,7 @@ class Site:
     harness: Harness
     selection: Selection
     topology: Topology
-    passed_over: list[PassedOver]
+    unused: list[Unused]
     progress: Progress
 
 

@@ -9,6 +9,7 @@ from edgepack.base.progress import Progress, Silent
 from edgepack.builder.judging import missed_limit
 from edgepack.bundle.manifest import Accuracy, ManifestVariant
 from edgepack.bundle.reading import Bundle
+from edgepack.bundle.unused import Unused
 from edgepack.devices.checking import runtime_python
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
@@ -25,7 +26,6 @@ from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle
 from edgepack.measure.tune.assembling import make_report
 from edgepack.measure.tune.searching import Site, TuneQuestion, TuneSearch
 from edgepack.measure.tune.space import settings_to_try
-from edgepack.records.run import PassedOver
 from edgepack.records.topology import Topology
 from edgepack.records.tuning import Settings, TuneReport
 
@@ -38,7 +38,7 @@ class TunePlan:
     bundle: str
     topology: Topology
     candidates: list[Settings]
-    passed_over: list[PassedOver]
+    unused: list[Unused]
 
 
 def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
@@ -48,7 +48,7 @@ def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
         EdgepackError: As :func:`tune`, before anything is pushed.
     """
     bundle = _opened(question, device)
-    variants, passed_over = _within_limits(bundle, question)
+    variants, unused = _within_limits(bundle, question)
     with connect(device) as transport:
         python = runtime_python(device, probe(device, transport))
         topology = ask_topology(transport, python, tuple(device.entry.run_prefix))
@@ -57,7 +57,7 @@ def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
         bundle.manifest.id,
         topology,
         [settings for each in variants for settings in settings_to_try(each, topology)],
-        passed_over,
+        unused,
     )
 
 
@@ -90,7 +90,7 @@ def tune(
         RemoteCommandError: No variant works there, or none with onnxruntime's defaults.
     """
     bundle = _opened(question, device)
-    variants, passed_over = _within_limits(bundle, question)
+    variants, unused = _within_limits(bundle, question)
     progress = progress or Silent()
     search: TuneSearch | None = None
     try:
@@ -99,19 +99,17 @@ def tune(
         ) as harness:
             selection = harness.select(variants[0].id if len(variants) == 1 else None)
             topology = ask_topology(harness.transport, harness.python, harness.run_prefix)
-            passed_over += selection.passed_over
-            out = {each.variant for each in passed_over}
+            unused += selection.unused
+            out = {each.variant for each in unused}
             left = [variant for variant in variants if variant.id not in out]
             if not left:
                 raise RemoteCommandError(
                     "none of the variants works there: "
-                    + "; ".join(f"{each.variant}: {each.reason}" for each in passed_over),
+                    + "; ".join(f"{each.variant}: {each.reason}" for each in unused),
                     hint=f"it takes {selection.variant}: leave --variant out",
                     where=device.name,
                 )
-            site = Site(
-                question, device, bundle, harness, selection, topology, passed_over, progress
-            )
+            site = Site(question, device, bundle, harness, selection, topology, unused, progress)
             search = TuneSearch(site, left)
             search.run()
     except (EdgepackError, *INTERRUPTS) as end:
@@ -137,7 +135,7 @@ def _opened(question: TuneQuestion, device: Device) -> Bundle:
 
 def _within_limits(
     bundle: Bundle, question: TuneQuestion
-) -> tuple[list[ManifestVariant], list[PassedOver]]:
+) -> tuple[list[ManifestVariant], list[Unused]]:
     """Return the variants to tune, and those that miss the project's limits."""
     asked, missed = [], []
     for variant in bundle.manifest.variants:
@@ -146,7 +144,7 @@ def _within_limits(
         found = variant.accuracy
         reason = missed_limit(found, question.limits) if isinstance(found, Accuracy) else ""
         if reason:
-            missed.append(PassedOver(variant=variant.id, reason=reason))
+            missed.append(Unused(variant=variant.id, stage="missed", reason=reason))
         else:
             asked.append(variant)
     if not asked:

@@ -164,7 +164,10 @@ def select(arguments: argparse.Namespace) -> Json:
         watch.end()
     return {
         "variant": model.variant,
-        "passed_over": [{"variant": name, "reason": why} for name, why in model.passed_over],
+        "unused": [
+            {"variant": name, "stage": "passed over", "reason": why}
+            for name, why in model.passed_over
+        ],
         "device": device_facts(),
     }
 

@@ -92,7 +92,7 @@ def report_rows(report: RunReport) -> list[tuple[str, str]]:
     rows += [("sweep", sweep_text(point)) for point in report.sweep]
     rows += unshown_rows(report)
     rows += [(f"tuned {each.name}", tuned_text(each)) for each in report.tuned]
-    rows += [("passed over", f"{item.variant}: {item.reason}") for item in report.passed_over]
+    rows += [(item.stage, f"{item.variant}: {item.first_line}") for item in report.unused]
     rows += [("inconclusive", summary.heavy_tail)] if summary.heavy_tail else []
     rows += [("note", note) for note in report.notes]
     return rows
