@@ -185,7 +185,7 @@ def test_inspect_when_nodes_are_left_for_one_reason_names_them_together(tmp_path
     assert f"{most} nodes, '" in shown
     assert f"and {most - NODES_SHOWN} more: for example, " in shown
     assert shown.count("hint: ") < len(found["findings"])
-    assert f"({found['needed']:.0%} are needed)" in shown
+    assert f"{found['needed']:.0%} are needed" in shown
     assert "edgepack inspect --json" in said
 
 
