@@ -103,7 +103,7 @@ def bare_graphs() -> dict[str, Graph]:
         if schema.domain == "" and not schema.deprecated:
             names = tuple(f"i{place}" for place in range(schema.min_input))
             outputs = tuple(f"o{place}" for place in range(max(schema.min_output, 1)))
-            node = Node(0, "n", schema.name, "", names, outputs, {}, has_subgraph=False)
+            node = Node(0, "n", schema.name, "", names, outputs, {})
             inputs = tuple(TensorSpec(name, "", None) for name in names)
             found[f"{schema.name} {schema.since_version}"] = Graph(
                 (node,), inputs, outputs, schema.since_version, {}, {}

@@ -35,7 +35,6 @@ from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
 from edgepack.model.graph import Graph, Node
 from edgepack.project.profile import DeviceKind, Variant
 
-_FALLS_BACK = "it runs on CUDA or the CPU; if that splits the model too much, export it differently"
 _DIALECT = "quantize with int8 for both, symmetric: true and bias: float32"
 
 

@@ -38,7 +38,6 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     """As Python values: int, float, str, lists of these, numpy arrays; subgraphs are left out."""
-    has_subgraph: bool
     outer_inputs: tuple[str, ...] = ()
     """Tensors of the main graph that its bodies read."""
 
@@ -197,7 +196,6 @@ def _node(index: int, proto: onnx.NodeProto) -> Node:
             for a in proto.attribute
             if a.type not in subgraphs
         },
-        has_subgraph=bool(bodies),
         outer_inputs=tuple(dict.fromkeys(name for body in bodies for name in _outer_names(body))),
     )
 

@@ -22,8 +22,6 @@ _GOOD_ENOUGH = 0.75
 """With fewer right, others are tried; nothing is said unless one is clearly better."""
 FAR = 0.25
 """A divergence from the first BatchNormalization from which others are tried."""
-_LEAST_SIDE = 2
-"""Pixels that some object's box has in width and height."""
 _TOO_FAR = 2.0
 """One that is told even where nothing better was found."""
 

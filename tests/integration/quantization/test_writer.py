@@ -24,7 +24,7 @@ from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.quantization.qdq.dialect import require_dialect
 from edgepack.quantization.qdq.preparation import quantizable
-from edgepack.quantization.qdq.writer import QdqWriter, dequantized_name, observed_tensors
+from edgepack.quantization.qdq.writer import QdqWriter, observed_tensors
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.steps.graph.opset import AtLeastOpset
 from edgepack.steps.graph.simplified import simplify
@@ -72,6 +72,14 @@ def outputs(model, feed, *, optimized=False):
     session = plain_session(model, optimized=optimized)
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, feed), strict=True))
+
+
+def dequantized_name(tensor, model):
+    """What a tensor's dequantized value is called, if the tensor has a pair; see QdqWriter."""
+    inputs = {value.name for value in model.graph.input}
+    if tensor not in inputs and any(value.name == tensor for value in model.graph.output):
+        return tensor
+    return f"{tensor}_DequantizeLinear_Output"
 
 
 def floats_only(found):

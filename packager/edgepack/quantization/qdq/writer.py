@@ -65,25 +65,6 @@ _OPSET_OF_16_BITS = 21
 _ONNXRUNTIME = "com.microsoft"
 
 
-def dequantized_name(tensor: str, model: onnx.ModelProto) -> str:
-    """Return the name that what a tensor became has in a QDQ model, if the tensor has a pair there.
-
-    A tensor X of the float model is X -> QuantizeLinear -> ``X_DequantizeLinear_Output``, which all
-    readers read. A model's output X keeps its name behind the pair: it is
-    ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair keeps its name, or is
-    gone where a Relu or Clip went into its integers. Where these stay, as in symmetric dialects, a
-    tensor that only they read is cut off at the range of their output.
-
-    Args:
-        tensor: Name in the float model.
-        model: The float model or the QDQ model: its inputs and outputs are looked at.
-    """
-    inputs = {value.name for value in model.graph.input}
-    if tensor not in inputs and any(value.name == tensor for value in model.graph.output):
-        return tensor
-    return f"{tensor}_DequantizeLinear_Output"
-
-
 def observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> frozenset[str]:
     """Return the activations that can get a Q/DQ pair in any dialect: those that need a range.
 
@@ -105,10 +86,13 @@ def observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> froze
 class QdqWriter:
     """Writes QDQ models of one dialect. Nothing is calibrated: the ranges are given.
 
-    The model is what :func:`quantizable` returned; it is not changed. Names of tensors are kept:
-    see :func:`dequantized_name`. Every node of the main graph reads the dequantized value of a
-    tensor that has a pair. Bodies of If, Loop and Scan stay float: their nodes are no candidates,
-    they read tensors of the main graph as float, and constants that they share with it stay.
+    The model is what :func:`quantizable` returned; it is not changed. Every node of the main graph
+    reads the dequantized value of a tensor that has a pair: X -> QuantizeLinear ->
+    ``X_DequantizeLinear_Output``. A model's output X keeps its name behind the pair:
+    ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair keeps its name, or is
+    gone where a Relu or Clip went into its integers. Bodies of If, Loop and Scan stay float: their
+    nodes are no candidates, they read tensors of the main graph as float, and constants that they
+    share with it stay.
 
     16-bit pairs below opset 21 are of the domain com.microsoft; in a model all of whose activations
     have 16 bits, so is every QuantizeLinear and DequantizeLinear.

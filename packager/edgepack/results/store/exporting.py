@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from edgepack.base import statistics
 from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
@@ -31,7 +31,6 @@ from edgepack.results.store.rows import RunRow, project_of, row_of
 from edgepack.results.store.store import ResultsStore
 
 Format = Literal["json", "csv", "parquet", "bencher", "mlflow"]
-FORMATS: tuple[str, ...] = get_args(Format)
 AT_ONCE = 50
 """Reports that are in memory."""
 SAMPLE_COLUMNS = {"id": str, "process_run": int, "query": int, "latency_ns": int}
