@@ -18,20 +18,20 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from edgepack.base.progress import Progress, Silent
-from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.terminal import printable
 from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
+from edgepack.devices.programs import device_program
 from edgepack.devices.transport import Stream, Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import BusyError, DeviceError, EdgepackError, RemoteCommandError, listed
+from edgepack.errors import BusyError, DeviceError, EdgepackError, listed
 
 LEASE_S = 180.0
 """Seconds after which a lease expires that nobody renews."""
@@ -40,11 +40,6 @@ _RENEWALS = 4
 _ANSWER_S = 30.0
 """The program writes a line every 5 s while it waits."""
 _MAX_MESSAGE_BYTES = 1 << 20
-# The program comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
-_BOOTSTRAP = (
-    "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv.pop(1))), 'edgepack_lease.py',"
-    " 'exec'))"
-)
 _OWNER_CHARACTERS = 200
 _PURPOSE_CHARACTERS = 500
 
@@ -252,15 +247,9 @@ def _by(holders: Sequence[Lease]) -> str:
     return " by:\n    " + listed([str(lease) for lease in holders], most=8, separator="\n    ")
 
 
-@contextmanager
-def _asked(device: Device, transport: Transport, wish: _Wish) -> Iterator[Stream]:
-    source = (ondevice_dir() / "agent/edgepack_lease.py").read_bytes()
-    argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source))]
-    argv += [device.entry.root, json.dumps(wish)]
-    with transport.stream(argv, timeout_s=_ANSWER_S) as stream:
-        with suppress(RemoteCommandError):  # it ended early: what it printed says why
-            stream.write(source)
-        yield stream
+def _asked(device: Device, transport: Transport, wish: _Wish) -> AbstractContextManager[Stream]:
+    words = ("edgepack_lease", device.entry.root, json.dumps(wish))
+    return device_program(transport, device, *words, timeout_s=_ANSWER_S)
 
 
 def _taken(stream: Stream, device: Device, progress: Progress | None = None) -> Lease:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import bad_answer, read_json
 from edgepack.devices.inventory import Device
+from edgepack.devices.programs import device_program
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import BundleError, RemoteCommandError, UsageError, nearest
+from edgepack.errors import BundleError, UsageError, nearest
 
 HASH_S = 1800.0
 """How long a device may take: an SD card gives some 40 MB/s."""
-
-# The program comes on stdin: then supervisor and command line are short enough for any SSH server.
-_BOOTSTRAP = "import sys; exec(sys.stdin.buffer.read())"
 
 _Text = Annotated[str, Field(max_length=4096)]
 _Count = Annotated[int, Field(ge=0)]
@@ -148,11 +144,8 @@ def verify_releases(
     device: Device, transport: Transport, project: str | None = None
 ) -> DeviceState:
     """Do the same over a connection; see :func:`verify_device`."""
-    source = (ondevice_dir() / "agent/edgepack_drift.py").read_bytes()
-    argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, device.entry.root, project or ""]
-    with transport.stream(argv, timeout_s=HASH_S) as stream:
-        with suppress(RemoteCommandError):  # it ended already: its exit code says why
-            stream.write(source)
+    words = ("edgepack_drift", device.entry.root, project or "")
+    with device_program(transport, device, *words, timeout_s=HASH_S) as stream:
         result = stream.wait()
     result.check(
         "hashing the files there",

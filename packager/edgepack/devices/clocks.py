@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
-from edgepack.base.resources import ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import bad_answer, read_answer
 from edgepack.devices.inventory import Device
+from edgepack.devices.programs import device_program
 from edgepack.devices.transport import Stream, Transport
-from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
+from edgepack.errors import DeviceError, EdgepackError
 
 SILENCE_S = 120.0
 _EVERY_S = 30.0
 _ANSWER_S = 60.0
 """Setting one governor may take a call of sudo."""
 _LINE_BYTES = 1 << 16
-# The program comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
-_BOOTSTRAP = (
-    "import os, sys\nsource = b''\nwhile len(source) < int(sys.argv[1]):\n"
-    "    source += os.read(0, int(sys.argv[1]) - len(source))\n"
-    "sys.argv.pop(1)\nexec(compile(source, 'edgepack_clocks.py', 'exec'))"
-)
 
 
 class HeldSetting(StrictModel):
@@ -93,16 +87,12 @@ def give_back_clocks(transport: Transport, device: Device) -> list[str]:
         return _receive(stream, device).given_back or []
 
 
-@contextmanager
-def _asked(transport: Transport, device: Device, do: str, sysfs: str) -> Iterator[Stream]:
-    source = (ondevice_dir() / "agent/edgepack_clocks.py").read_bytes()
-    argv = [device.plain_python, "-IS", "-c", _BOOTSTRAP, str(len(source)), do]
-    argv += [device.entry.root, sysfs, str(SILENCE_S)]
+def _asked(
+    transport: Transport, device: Device, do: str, sysfs: str
+) -> AbstractContextManager[Stream]:
+    words = ("edgepack_clocks", do, device.entry.root, sysfs, str(SILENCE_S))
     # Not supervised: the supervisor would kill it before it has restored the clocks.
-    with transport.stream(argv, timeout_s=_ANSWER_S, supervised=False) as stream:
-        with suppress(RemoteCommandError):  # it ended early: what it printed says why
-            stream.write(source)
-        yield stream
+    return device_program(transport, device, *words, timeout_s=_ANSWER_S, supervised=False)
 
 
 @contextmanager

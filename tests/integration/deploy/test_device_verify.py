@@ -244,7 +244,7 @@ def test_answer_when_it_is_none_is_refused(
     lying = f"print(open({str(tmp_path / 'answer')!r}).read())"
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent/edgepack_drift.py").write_text(lying)
-    monkeypatch.setattr("edgepack.deploy.verify.ondevice_dir", lambda: tmp_path)
+    monkeypatch.setattr("edgepack.devices.programs.ondevice_dir", lambda: tmp_path)
     with pytest.raises(DeviceError, match=problem):
         verify_device(device)
 

@@ -209,10 +209,11 @@ def test_lease_program_when_sent_fits_a_command_line_of_dropbear() -> None:
     """Dropbear's MAX_CMD_LEN is 9,000; the supervisor takes its part of that."""
     from edgepack.base.resources import ondevice_dir
     from edgepack.deploy import leases
+    from edgepack.devices.programs import BOOTSTRAP
 
     supervisor = (ondevice_dir() / "agent/edgepack_supervisor.py").read_text()
     wish = leases._wish("x" * 500, exclusive=True)
-    words = [supervisor, leases._BOOTSTRAP, "/" + "r" * 1000, json.dumps(wish)]
+    words = [supervisor, BOOTSTRAP, "/" + "r" * 1000, json.dumps(wish)]
     assert len(shlex.join(words)) < 8500
 
 

@@ -439,7 +439,7 @@ def test_full_disk_is_named_and_leaves_no_release(
     assert full != AGENT
     shutil.copytree(AGENT_FOLDER, tmp_path / "agent")
     (tmp_path / "agent/edgepack_agent.py").write_text(full)
-    monkeypatch.setattr("edgepack.deploy.transfer.client.ondevice_dir", lambda: tmp_path)
+    monkeypatch.setattr("edgepack.devices.programs.ondevice_dir", lambda: tmp_path)
     with pytest.raises(DeviceError, match="no space left on the device") as caught:
         push_to(device, bundle)
     assert "'root' in" in caught.value.hint

@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from pydantic import BaseModel, Field, RootModel
 
 from edgepack.base.progress import Progress, Silent, Work
-from edgepack.base.resources import ondevice_dir
 from edgepack.bundle.kept import Kept, stamps
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import Bundle, load_bundle, verify
@@ -30,6 +29,7 @@ from edgepack.deploy.transfer.shell_agent import (
 )
 from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
 from edgepack.devices.inventory import LOCAL, Device
+from edgepack.devices.programs import device_program
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.errors import (
     BundleError,
@@ -44,15 +44,6 @@ STALL_S = 300.0
 
 _WRITE_BYTES = 1 << 17
 """The block size with which paramiko's ``sendall`` is fastest."""
-
-# The agent comes on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
-_BOOTSTRAP = """import sys, types
-def read(name):
-    return compile(sys.stdin.buffer.read(int(sys.argv.pop(1))), name + '.py', 'exec')
-releases = sys.modules['edgepack_releases'] = types.ModuleType('edgepack_releases')
-exec(read('edgepack_releases'), releases.__dict__)
-exec(read('edgepack_agent'))
-"""
 
 
 @dataclass(frozen=True)
@@ -284,19 +275,18 @@ def open_for(device: Device, path: Path) -> Bundle:
     return bundle
 
 
-@contextmanager
 def _agent(
     transport: Transport, device: Device, operation: str, project: str, options: list[str]
-) -> Iterator[Stream]:
-    folder = ondevice_dir() / "agent"
-    sources = [(folder / f"edgepack_{name}.py").read_bytes() for name in ("releases", "agent")]
-    python = [device.plain_python, "-IS", "-c", _BOOTSTRAP, *(str(len(each)) for each in sources)]
-    argv = [*python, operation, device.entry.root, project, *options]
-    with transport.stream(argv, timeout_s=STALL_S, supervised=False) as stream:
-        # If there is no such Python, or the login printed something and ended, the exit says so.
-        with suppress(RemoteCommandError):
-            stream.write(b"".join(sources))
-        yield stream
+) -> AbstractContextManager[Stream]:
+    return device_program(
+        transport,
+        device,
+        "edgepack_agent",
+        *(operation, device.entry.root, project, *options),
+        modules=("edgepack_releases",),
+        timeout_s=STALL_S,
+        supervised=False,
+    )
 
 
 def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> int:

@@ -1,0 +1,51 @@
+"""Runs the small programs of ``ondevice/agent`` on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from edgepack.base.resources import ondevice_dir
+from edgepack.devices.inventory import Device
+from edgepack.devices.transport import Stream, Transport
+from edgepack.errors import RemoteCommandError
+
+# The sources come on stdin: dropbear takes command lines of at most 9,000 bytes (its MAX_CMD_LEN).
+# They are read unbuffered, so that the program gets what follows them. The last one is the program.
+BOOTSTRAP = """import os, sys, types
+def read(size):
+    source = b''
+    while len(source) < size:
+        source += os.read(0, size - len(source)) or sys.exit('the program was cut off')
+    return source
+*modules, program = [each.split(':') for each in sys.argv.pop(1).split(',')]
+for name, size in modules:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(read(int(size)), name + '.py', 'exec'), module.__dict__)
+exec(compile(read(int(program[1])), program[0] + '.py', 'exec'))
+"""
+
+
+@contextmanager
+def device_program(
+    transport: Transport,
+    device: Device,
+    name: str,
+    *arguments: str,
+    modules: Sequence[str] = (),
+    timeout_s: float,
+    supervised: bool = True,
+) -> Iterator[Stream]:
+    """Run a program on a device; ``timeout_s`` and ``supervised`` are as for a stream.
+
+    ``modules`` are those of ``ondevice/agent`` that it imports, in their order. If the program
+    ends early, its output says why.
+    """
+    folder = ondevice_dir() / "agent"
+    sources = {each: (folder / f"{each}.py").read_bytes() for each in (*modules, name)}
+    sizes = ",".join(f"{each}:{len(source)}" for each, source in sources.items())
+    argv = [device.plain_python, "-IS", "-c", BOOTSTRAP, sizes, *arguments]
+    with transport.stream(argv, timeout_s=timeout_s, supervised=supervised) as stream:
+        with suppress(RemoteCommandError):
+            stream.write(b"".join(sources.values()))
+        yield stream
