@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from edgepack.bundle.unused import Unused as Unused
     from edgepack.demo.demo import Demo as Demo
     from edgepack.demo.demo import demo as demo
+    from edgepack.deploy.adding import AddedDevice as AddedDevice
+    from edgepack.deploy.adding import add_device as add_device
     from edgepack.deploy.audit import AuditLog as AuditLog
     from edgepack.deploy.audit import Record as Record
     from edgepack.deploy.audit import UseInterval as UseInterval
@@ -90,7 +92,6 @@ if TYPE_CHECKING:
     from edgepack.deploy.leases import leased as leased
     from edgepack.deploy.leases import release_device as release_device
     from edgepack.deploy.leases import who_holds as who_holds
-    from edgepack.deploy.operations import add_device as add_device
     from edgepack.deploy.operations import provision_device as provision_device
     from edgepack.deploy.operations import trust_device as trust_device
     from edgepack.deploy.push import push as push
@@ -104,7 +105,6 @@ if TYPE_CHECKING:
     from edgepack.deploy.transfer.client import Switched as Switched
     from edgepack.deploy.verify import DeviceState as DeviceState
     from edgepack.deploy.verify import verify_device as verify_device
-    from edgepack.devices.adding import AddedDevice as AddedDevice
     from edgepack.devices.checking import Checked as Checked
     from edgepack.devices.inventory import Device as Device
     from edgepack.devices.inventory import described_inventory as described_inventory
@@ -219,6 +219,7 @@ _HOMES = {
     "bundle.signing": "Signature require_signature sign",
     "bundle.unused": "Unused",
     "demo.demo": "Demo demo",
+    "deploy.adding": "AddedDevice add_device",
     "deploy.audit": (
         "AuditLog Record UseInterval audit_intervals audit_log moment read_audit_log "
         "verify_audit_log"
@@ -230,14 +231,13 @@ _HOMES = {
     "deploy.fleet.selection": "complete_selection is_one_device select_devices",
     "deploy.fleet.store": "PushOptions Rollout RolloutListing RolloutStore",
     "deploy.leases": "Lease lease_device leased release_device who_holds",
-    "deploy.operations": "add_device provision_device trust_device",
+    "deploy.operations": "provision_device trust_device",
     "deploy.push": "push rollback",
     "deploy.rollouts": (
         "abort_rollout list_rollouts push_as_rollout resume_rollout rollout_status"
     ),
     "deploy.transfer.client": "PushedRelease Switched",
     "deploy.verify": "DeviceState verify_device",
-    "devices.adding": "AddedDevice",
     "devices.checking": "Checked",
     "devices.inventory": "Device described_inventory device_names load_device load_devices",
     "devices.provisioning": "Provisioned",

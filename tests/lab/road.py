@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepack.base.resources import example_dir
-from edgepack.devices.adding import add_ssh_device
+from edgepack.deploy.adding import add_device
 from edgepack.devices.inventory import load_device
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, InconclusiveError
@@ -120,7 +120,7 @@ def add(lab: Lab) -> None:
 
 
 def _add(lab: Lab, board: Board, fingerprint: str):
-    return add_ssh_device(
+    return add_device(
         board.name,
         board.login,
         confirm=lambda _: False,

@@ -15,8 +15,7 @@ from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.signing import Signature, default_allowed_signers, read_signature
 from edgepack.deploy import audit
 from edgepack.deploy.audit import Action, Event
-from edgepack.devices import adding, checking, provisioning
-from edgepack.devices.adding import AddedDevice
+from edgepack.devices import checking, provisioning
 from edgepack.devices.checking import Checked
 from edgepack.devices.inventory import Device
 from edgepack.devices.provisioning import Provisioned
@@ -62,6 +61,10 @@ class Operation:
         if facts.get("release", self.event.release) != self.event.release:
             known |= {"digest": None, "signer": None}
         audit.record(Event.model_validate({**known, "action": action, **facts}))
+
+    def record_trust(self, host: str, key: HostKey) -> None:
+        """Record a host key as it comes to be trusted, whatever follows."""
+        self.record("trust", host_key=key.fingerprint, detail=f"the {key.kind} key of {host}")
 
 
 @contextmanager
@@ -184,64 +187,4 @@ def trust_device(device: Device, fingerprint: str | None, confirm: Callable[[str
         ToolError: The audit log cannot be written.
     """
     with audited("trust", device, only_failure=True) as operation:
-        return trusting.trust(device, fingerprint, confirm, on_trusted=_recorder(operation))
-
-
-def add_device(  # noqa: PLR0913  (the command's options)
-    name: str,
-    address: str,
-    *,
-    confirm: Callable[[str], bool],
-    fingerprint: str | None = None,
-    target: str | None = None,
-    port: int | None = None,
-    key: str | None = None,
-    ssh_config: str | None = None,
-    inventory: Path | None = None,
-) -> AddedDevice:
-    """Trust a device's host key, probe it, propose its target, and write it into the inventory.
-
-    Args:
-        name: The device's name.
-        address: ``USER@HOST`` or a host of the SSH configuration.
-        confirm: Asked before a host key is trusted, with a text that shows it.
-        fingerprint: The host key to expect; then ``confirm`` is not asked about it.
-        target: Its target; by default what the probe proposes.
-        port: Its SSH port, where the SSH configuration does not say it.
-        key: The private key to use, likewise.
-        ssh_config: A file to read instead of ``~/.ssh/config``.
-        inventory: The file to write; by default the one in use.
-
-    Raises:
-        UsageError: The name is taken or invalid, or there is no such target.
-        DeviceError: The device cannot be reached, its key was not accepted, or it is another
-            kind of machine than ``target``.
-        ToolError: The audit log cannot be written.
-    """
-    with audited("add", name) as operation:
-        added = adding.add_ssh_device(
-            name,
-            address,
-            confirm=confirm,
-            fingerprint=fingerprint,
-            target=target,
-            port=port,
-            key=key,
-            ssh_config=ssh_config,
-            inventory=inventory,
-            on_trusted=_recorder(operation),
-        )
-        serial = added.facts.serial or None
-        operation.describe(
-            host_key=added.host_key, serial=serial, detail=f"as {added.device.target}"
-        )
-    return added
-
-
-def _recorder(operation: Operation) -> Callable[[str, HostKey], None]:
-    """Return a function that records each host key when it becomes trusted, whatever follows."""
-
-    def on_trusted(host: str, key: HostKey) -> None:
-        operation.record("trust", host_key=key.fingerprint, detail=f"the {key.kind} key of {host}")
-
-    return on_trusted
+        return trusting.trust(device, fingerprint, confirm, on_trusted=operation.record_trust)

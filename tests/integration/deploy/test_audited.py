@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy import operations
+from edgepack.deploy import adding, operations
 from edgepack.deploy.audit import Record, audit_intervals, audit_log, moment, read_audit_log
 from edgepack.deploy.push import push, rollback
 from edgepack.devices import probing
@@ -175,7 +175,7 @@ def add(server: LoopbackServer, tmp_path: Path, **changes: object) -> None:
         "inventory": tmp_path / "devices.yaml",
     }
     address = f"{server.user}@{server.host}"
-    operations.add_device("board", address, **(values | changes))  # type: ignore[arg-type]
+    adding.add_device("board", address, **(values | changes))  # type: ignore[arg-type]
 
 
 def test_added_device_is_recorded_with_the_trust_in_its_key(

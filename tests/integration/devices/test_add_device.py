@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from edgepack.base.machine import architecture
 from edgepack.demo.server import LoopbackServer
-from edgepack.devices.adding import add_ssh_device
+from edgepack.deploy.adding import add_device
 from edgepack.devices.checking import check
 from edgepack.devices.inventory import load_device
 from edgepack.errors import DeviceError, UsageError
@@ -37,7 +37,7 @@ def add(server: LoopbackServer, inventory: Path, **changes: object) -> object:
         "ssh_config": "/dev/null",
         "inventory": inventory,
     }
-    return add_ssh_device(**(values | changes))  # type: ignore[arg-type]
+    return add_device(**(values | changes))  # type: ignore[arg-type]
 
 
 def test_added_device_can_be_used_by_its_name(server: LoopbackServer, inventory: Path) -> None:

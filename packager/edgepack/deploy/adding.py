@@ -8,16 +8,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from edgepack.deploy.operations import audited
 from edgepack.devices.checking import kind_mismatch
-from edgepack.devices.inventory import (
-    Device,
-    SshEntry,
-    add_device,
-    find_inventory,
-    require_free_name,
-)
+from edgepack.devices.inventory import Device, SshEntry, find_inventory, require_free_name
+from edgepack.devices.inventory import add_device as write_device
 from edgepack.devices.probing import ProbedFacts, probe, propose_target
-from edgepack.devices.ssh.host_keys import HostKey
 from edgepack.devices.ssh.trust import trust
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, UsageError
@@ -35,7 +30,7 @@ class AddedDevice:
     """Fingerprint of the key that the device has proven."""
 
 
-def add_ssh_device(  # noqa: PLR0913  (the command's options)
+def add_device(  # noqa: PLR0913  (the command's options)
     name: str,
     address: str,
     *,
@@ -46,52 +41,55 @@ def add_ssh_device(  # noqa: PLR0913  (the command's options)
     key: str | None = None,
     ssh_config: str | None = None,
     inventory: Path | None = None,
-    on_trusted: Callable[[str, HostKey], None] = lambda _host, _key: None,
 ) -> AddedDevice:
     """Trust a device's host key, probe it, propose its target, and write it into the inventory.
 
     Args:
         name: What to call it.
         address: ``USER@HOST`` or a host of the SSH configuration.
-        confirm: Asked before a host key is trusted; see :func:`~edgepack.devices.ssh.trust.trust`.
+        confirm: Asked before a host key is trusted, with a text that shows it.
         fingerprint: The host key to expect; then ``confirm`` is not asked about it.
         target: Its target; by default what the probe proposes.
         port: Its SSH port, where the SSH configuration does not say it.
         key: The private key to use, likewise.
         ssh_config: A file to read instead of ``~/.ssh/config``.
         inventory: The file to write; by default the one in use.
-        on_trusted: Called with each host and key that are trusted now and were not before.
 
     Raises:
         UsageError: The name is taken or no name, or there is no such target.
         DeviceError: The device cannot be reached, its key was not accepted, or it is another
             kind of machine than ``target``.
+        ToolError: The audit log cannot be written.
     """
-    path = find_inventory(inventory)
-    require_free_name(name, path)
-    user, _, host = address.rpartition("@")
-    profile = load_profile(target) if target else None
-    entry = _entry(
-        {
-            "target": profile.id if profile else "not-known-yet",
-            "host": host,
-            "user": user or None,
-            "port": port,
-            "key": str(Path(key).expanduser().absolute()) if key else None,
-            "ssh_config": ssh_config,
-        }
-    )
-    device = Device(name, entry)
-    trust(device, fingerprint, confirm, on_trusted=on_trusted)
-    with connect(device) as transport:
-        facts = probe(device, transport)
-        host_key = transport.host_key
-    if profile is None:
-        entry = entry.model_copy(update={"target": propose_target(facts)})
+    with audited("add", name) as operation:
+        path = find_inventory(inventory)
+        require_free_name(name, path)
+        user, _, host = address.rpartition("@")
+        profile = load_profile(target) if target else None
+        entry = _entry(
+            {
+                "target": profile.id if profile else "not-known-yet",
+                "host": host,
+                "user": user or None,
+                "port": port,
+                "key": str(Path(key).expanduser().absolute()) if key else None,
+                "ssh_config": ssh_config,
+            }
+        )
         device = Device(name, entry)
-    else:
-        _require_kind(name, facts, profile)
-    add_device(path, name, entry)
+        trust(device, fingerprint, confirm, on_trusted=operation.record_trust)
+        with connect(device) as transport:
+            facts = probe(device, transport)
+            host_key = transport.host_key
+        if profile is None:
+            entry = entry.model_copy(update={"target": propose_target(facts)})
+            device = Device(name, entry)
+        else:
+            _require_kind(name, facts, profile)
+        write_device(path, name, entry)
+        operation.describe(
+            host_key=host_key, serial=facts.serial or None, detail=f"as {device.target}"
+        )
     return AddedDevice(device, facts, path, host_key)
 
 
