@@ -57,33 +57,6 @@ MOST_LINES = 10
 _TELLING = re.compile(r"error:|[Cc]rash|signal |[Uu]nexpected exit|exited|Testing failed")
 """Lines of xcodebuild that say why. Sources: those that xcbeautify reads; bitrise-steplib/
 steps-xcode-test, issue 107. Not seen with a phone."""
-_PACKAGE = """\
-// swift-tools-version: 5.9
-import PackageDescription
-
-let package = Package(
-    name: "Measure",
-    platforms: [.iOS(.v15)],
-    products: [.library(name: "EdgepackMeasure", targets: ["EdgepackMeasure"])],
-    targets: [
-        .binaryTarget(
-            name: "onnxruntime",
-            url: "https://download.onnxruntime.ai/pod-archive-onnxruntime-c-{version}.zip",
-            checksum: "{checksum}"
-        ),
-        .target(
-            name: "EdgepackMeasure",
-            dependencies: ["onnxruntime"],
-            cSettings: [.define("EDGEPACK_LINKED")],
-            linkerSettings: [
-                .linkedLibrary("c++"), .linkedFramework("CoreML"), .linkedFramework("Foundation"),
-                .linkedFramework("Network"), .linkedFramework("Security"),
-                .linkedFramework("SystemConfiguration"), .linkedFramework("UIKit"),
-            ]
-        ),
-    ]
-)
-"""
 
 
 class _Facts(StrictModel):
@@ -398,8 +371,9 @@ def write_project(folder: Path, bundle: Bundle) -> list[str]:
         if path.is_file()
     }
     sources = "Measure/Sources/EdgepackMeasure"
-    package = _PACKAGE.replace("{version}", version).replace("{checksum}", checksum)
-    files["Measure/Package.swift"] = package.encode()
+    package = "Measure/Package.swift"
+    for name, value in {b"{version}": version, b"{checksum}": checksum}.items():
+        files[package] = files[package].replace(name, value.encode())
     files[f"{sources}/edgepack_measure.c"] = (native / "edgepack_measure.c").read_bytes()
     header = (native / "edgepack_measure.h").read_bytes()
     files[f"{sources}/include/edgepack_measure.h"] = header
