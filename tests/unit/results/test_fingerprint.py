@@ -59,7 +59,7 @@ def test_fingerprint_when_only_the_moment_differs_is_the_same(other):
         ),
         (
             example_report(scenario=Scenario(name="offline", samples_per_query=8, threads=2)),
-            "scenario: single-stream, then offline, 8 samples a query, 2 threads",
+            "scenario: single-stream, then offline, 8 samples a query, 2 at once",
         ),
         (
             example_report(argv=["python3", "edgepack_harness.py", "measure", "--session", "{}"]),

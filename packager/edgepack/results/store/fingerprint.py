@@ -13,7 +13,8 @@ import json
 import re
 
 from edgepack.base.schema import NotMeasured
-from edgepack.records.run import DeviceFacts, EvaluationReport, RunReport, Scenario
+from edgepack.records.run import DeviceFacts, EvaluationReport, RunReport
+from edgepack.results.summary import scenario_text
 
 UNKNOWN = "unknown"
 HARNESS = "edgepack_harness.py"
@@ -85,7 +86,7 @@ def _of_measurement(report: Report) -> dict[str, str]:
         "preset": PRESET_KINDS.get(report.preset, STEADY),
         "clock governor": _word(settled.governor),
         "power mode": _word(settled.power_mode),
-        "scenario": _scenario(report.scenario),
+        "scenario": scenario_text(report.scenario),
         "run prefix": " ".join(run_prefix(report.argv)) or "none",
         "session settings": _option(report.argv, "--session") or "the bundle's",
         "edgepack": _release(report.edgepack) or UNKNOWN,
@@ -109,19 +110,6 @@ def run_prefix(argv: list[str]) -> list[str]:
 
 def _option(argv: list[str], name: str) -> str:
     return next((value for one, value in itertools.pairwise(argv) if one == name), "")
-
-
-def _scenario(scenario: Scenario) -> str:
-    words: list[str] = [scenario.name]
-    if scenario.samples_per_query != 1:
-        words.append(f"{scenario.samples_per_query} samples a query")
-    if scenario.threads != 1:
-        words.append(f"{scenario.threads} threads")
-    if scenario.queries_per_s is not None:
-        words.append(f"{scenario.queries_per_s:g} queries a second")
-    if scenario.latency_bound_ms is not None:
-        words.append(f"bound {scenario.latency_bound_ms:g} ms")
-    return ", ".join(words)
 
 
 def _word(fact: object) -> str:
