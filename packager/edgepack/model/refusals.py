@@ -7,9 +7,10 @@ import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgepack.errors import ModelError, listed
 from edgepack.model.facts import EXTENSION_DOMAINS
@@ -130,7 +131,7 @@ def _said(message: str, path: Path) -> ModelError | None:
 
 def _unknown_operators(model: onnx.ModelProto) -> ModelError | None:
     """Return which operators onnxruntime lacks: those of other domains, those of another opset."""
-    known = _known_versions()
+    known = operator_schemas()
     domains = {*_OF_TRAINING, *(domain for domain, _ in known)}
     own = {(function.domain, function.name) for function in model.functions}
     foreign: list[onnx.NodeProto] = []
@@ -161,7 +162,7 @@ def _nodes_with_opset(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, 
 
 
 def _missing(
-    nodes: Sequence[onnx.NodeProto], known: dict[tuple[str, str], dict[int, bool]]
+    nodes: Sequence[onnx.NodeProto], known: Mapping[tuple[str, str], object]
 ) -> ModelError:
     found = f"there is no such operator in onnxruntime: {_nodes(nodes)}"
     if _domain(nodes[0]) in _OF_TRAINING:
@@ -177,7 +178,7 @@ def _missing(
     )
 
 
-def _outside(node: onnx.NodeProto, versions: dict[int, bool], opset: int) -> ModelError | None:
+def _outside(node: onnx.NodeProto, versions: Mapping[int, Any], opset: int) -> ModelError | None:
     """Return that an operator is not in the opset that a model says, if it is not."""
     name = _nodes([node])
     since = [version for version in versions if version <= opset]
@@ -188,7 +189,7 @@ def _outside(node: onnx.NodeProto, versions: dict[int, bool], opset: int) -> Mod
             hint=f"export it again with opset {first} or higher (torch.onnx.export(...,"
             f" opset_version={first}))",
         )
-    if versions[max(since)]:
+    if versions[max(since)].deprecated:
         return ModelError(
             f"{name} is an operator until opset {max(since) - 1} only, and the model says opset"
             f" {opset}",
@@ -198,13 +199,14 @@ def _outside(node: onnx.NodeProto, versions: dict[int, bool], opset: int) -> Mod
     return None
 
 
-def _known_versions() -> dict[tuple[str, str], dict[int, bool]]:
-    """Return the operators that onnxruntime has by domain and name: version to whether it ended."""
+@cache
+def operator_schemas() -> Mapping[tuple[str, str], Mapping[int, Any]]:
+    """Return onnxruntime's operators, not only those of the standard: domain, name, version."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    found: dict[tuple[str, str], dict[int, bool]] = defaultdict(dict)
+    found: dict[tuple[str, str], dict[int, Any]] = {}
     for schema in state.get_all_operator_schema():
-        found[schema.domain, schema.name][schema.since_version] = schema.deprecated
+        found.setdefault((schema.domain, schema.name), {})[schema.since_version] = schema
     return found
 
 

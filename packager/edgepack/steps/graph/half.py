@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from edgepack.model.editing import constants_to_initializers, float_constant, fr
 from edgepack.model.facts import default_opset
 from edgepack.model.files import MODEL
 from edgepack.model.reading import write_model
+from edgepack.model.refusals import operator_schemas
 from edgepack.model.running import Arrays, blame, make_session, runtime_errors
 from edgepack.quantization.qdq.preparation import body_reads
 
@@ -321,20 +321,9 @@ def _operator_sets(model: onnx.ModelProto) -> dict[str, int]:
 def _schema(node: onnx.NodeProto, opset: Mapping[str, int]) -> Any:  # noqa: ANN401
     """Return onnxruntime's definition of a node's operator; None where it has none."""
     domain = "" if node.domain == "ai.onnx" else node.domain
-    versions = _schemas().get((domain, node.op_type), {})
+    versions = operator_schemas().get((domain, node.op_type), {})
     known = [version for version in versions if version <= opset.get(domain, 0)]
     return versions[max(known)] if known else None
-
-
-@cache
-def _schemas() -> Mapping[tuple[str, str], Mapping[int, Any]]:
-    """Return onnxruntime's operator definitions by version, not only those of the standard."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    found: dict[tuple[str, str], dict[int, Any]] = {}
-    for schema in state.get_all_operator_schema():
-        found.setdefault((schema.domain, schema.name), {})[schema.since_version] = schema
-    return found
 
 
 def _independent_of_data(model: onnx.ModelProto) -> set[str]:
