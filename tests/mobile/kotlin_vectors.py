@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from edgepack.base.resources import templates_dir
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 from tests.mobile.comparing import compare_answers, compare_images, compare_tokens
@@ -27,14 +25,11 @@ PACKAGE = "edgepack.proof"
 
 
 def rendered(out: Path) -> list[Path]:
-    """Write the templates of the parts that need no runtime as Kotlin files."""
-    environment = Environment(
-        loader=FileSystemLoader(templates_dir() / "android" / "kotlin"), undefined=StrictUndefined
-    )
-    app = SimpleNamespace(kotlin_package=PACKAGE)
+    """Write the parts that need no runtime as Kotlin files of the package."""
+    folder = templates_dir() / "android" / "kotlin"
     files = [out / f"{name}.kt" for name in TEMPLATES]
     for file in files:
-        file.write_text(environment.get_template(f"{file.name}.j2").render(app=app))
+        file.write_text(f"package {PACKAGE}\n\n{(folder / file.name).read_text()}")
     return files
 
 

@@ -16,7 +16,7 @@ from edgepack.project.project import GivenAsTensor, Project
 
 AnswerKind = Literal["raw", "classification", "detection", "embedding"]
 
-# Tensor classes of templates/android/kotlin/Tensors.kt.j2. onnxruntime's Java API has no uint16,
+# Tensor classes of templates/android/kotlin/Tensors.kt. onnxruntime's Java API has no uint16,
 # uint32 and uint64 (ai.onnxruntime.OnnxJavaType of 1.29.0). float16 is float32 at the border.
 _KOTLIN_TYPES = {
     "float16": "FloatTensor",

@@ -145,6 +145,8 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
                 f"the template {entry.template!r} of {family!r} fails: {error}",
                 hint="this is a fault in the template: please report it",
             ) from error
+        if app and path.endswith(".kt"):
+            data = f"package {app.kotlin_package}\n\n".encode() + data
         rendered.append(RenderedFile(path, data, entry.mode, entry.role))
     return rendered
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from edgepack.apps import render
@@ -42,15 +43,17 @@ def family(tmp_path, monkeypatch):
         (tmp_path / "tiny" / "family.yaml").write_text(f"files:\n{yaml}")
         for name, data in files.items():
             (tmp_path / "tiny" / name.replace("_", ".")).write_bytes(data)
-        return render.render_family("tiny", None, {"place": "a/b"})
+        return render.render_family(
+            "tiny", None, SimpleNamespace(place="a/b", kotlin_package="a.b")
+        )
 
     return rendered
 
 
 def test_family_when_an_output_names_the_app_puts_the_file_there(family):
     line = "- {template: x.kt.j2, output: 'src/{{ app.place }}/X.kt', role: source}\n"
-    [file] = family(line, x_kt_j2=b"package {{ app.place }}")
-    assert (file.path, file.data) == ("src/a/b/X.kt", b"package a/b")
+    [file] = family(line, x_kt_j2=b"// {{ app.place }}")
+    assert (file.path, file.data) == ("src/a/b/X.kt", b"package a.b\n\n// a/b")
 
 
 def test_family_when_a_file_is_no_template_carries_its_bytes(family):

@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import kotlin.math.exp
 import kotlin.math.max
 import kotlin.math.min

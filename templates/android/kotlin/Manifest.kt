@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import org.json.JSONArray
 import org.json.JSONObject
 

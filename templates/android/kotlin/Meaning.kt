@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import org.json.JSONObject
 
 /** What the bundle's inputs are made from and what its outputs mean. Threads may share it. */

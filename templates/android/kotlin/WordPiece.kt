@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import java.text.Normalizer
 import java.util.Locale
 import org.json.JSONArray

@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import android.graphics.Bitmap
 import android.os.Build
 

@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import java.util.Locale

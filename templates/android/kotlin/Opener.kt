@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import ai.onnxruntime.OrtException
 import android.content.Context
 import java.util.Locale

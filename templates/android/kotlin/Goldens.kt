@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import java.nio.ByteBuffer
 import kotlin.math.log10
 import kotlin.math.min

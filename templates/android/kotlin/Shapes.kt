@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import java.lang.reflect.Array as Reflected
 
 /** Tensors by the names that the model has for them. */

@@ -1,5 +1,3 @@
-package {{ app.kotlin_package }}
-
 import ai.onnxruntime.OnnxJavaType
 import ai.onnxruntime.OnnxTensor
 import ai.onnxruntime.OrtEnvironment
