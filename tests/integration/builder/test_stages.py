@@ -6,11 +6,12 @@ import json
 import re
 from typing import get_args
 
-import tiny_models
 from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.unused import Stage
 from edgepack.cli.main import run
 from edgepack.project.profile import target_file
+
+from tests.support.nets import tiny_models
 
 STAGES = {
     "xnnpack-fp32": ("refused", "XnnpackExecutionProvider would take"),
